@@ -106,7 +106,8 @@ class _Question:
         return float(solver.getInfo().objective_function_value)
 
     def _build(self) -> None:
-        self.solver = solver = highspy.Highs()
+        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call] # the library has half of its types
+        self.solver = solver
         options = {"output_flag": False, "threads": 1, "mip_max_nodes": STAGE_NODES, "mip_rel_gap": GAP}
         for name, value in options.items():
             solver.setOptionValue(name, value)
@@ -138,7 +139,7 @@ class _Question:
     def _add_slacks(self) -> None:
         self.slacks: dict[int, float] = {}
         self.slack_of: dict[tuple[int, int], int] = {}
-        for directory in np.flatnonzero(self.levels.counts):
+        for directory in np.flatnonzero(self.levels.counts).tolist():
             for side in (-1, 1):
                 column = self.solver.getNumCol()
                 self.solver.addVar(0.0, np.inf)
@@ -167,11 +168,11 @@ class _Question:
             rows.setdefault(directory, {})[column] = float(self.load.replicas.size[replica]) / self.unit
         for (directory, side), column in self.slack_of.items():
             rows.setdefault(directory, {})[column] = -float(side)
-        for directory in np.flatnonzero(self.levels.counts):
+        for directory in np.flatnonzero(self.levels.counts).tolist():
             fixed = float(self.load.directories.used[directory]) - float(moving[directory])
             low = (float(self.levels.lower[directory]) - fixed) / self.unit if self.levels.open[directory] else -np.inf
             high = (float(self.levels.upper[directory]) - fixed) / self.unit
-            self._row(low, high, rows[int(directory)])
+            self._row(low, high, rows[directory])
 
     def _bytes(self, crossing: bool) -> dict[int, float]:
         found = {}

@@ -1,24 +1,26 @@
 """Prints docs/configuration.md from the broker's own tables; tests/docs checks that the page is current."""
 
 import textwrap
+from collections.abc import Iterable, Iterator
 
 from ballast_broker.broker_properties import BROKER_PROPERTIES, WITHOUT_EFFECT
+from ballast_broker.config_types import Property
 from ballast_broker.group_config import GROUP_PROPERTIES
 from ballast_broker.topic_config import TOPIC_PROPERTIES
 
 
-def _table(properties):
+def _table(properties: Iterable[Property]) -> Iterator[str]:
     yield "| name | type | default |\n| --- | --- | --- |"
     for each in properties:
         value = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
         yield f"| `{each.name}` | {each.kind} | {'' if value is None else value} |"
 
 
-def _wrapped(text):
+def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _names(properties):
+def _names(properties: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(properties))
 
 

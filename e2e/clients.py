@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.ledger import TOKEN, Ledger, read_token, token_of
 from e2e.processes import until
 
@@ -38,6 +38,21 @@ TRANSIENT = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
+
+
+def place_of(message: Message) -> tuple[int, int]:
+    """Partition and offset of a message that is no error."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
+
+
+def value_of(message: Message) -> bytes:
+    """Of a message that is no error, and no tombstone."""
+    value = message.value()
+    assert value is not None
+    return value
 
 
 class Worker(ABC):

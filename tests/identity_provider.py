@@ -32,8 +32,10 @@ def new_key(algorithm: str = "RS256", bits: int = 2048) -> Private:
 
 def jwk(key: Private, kid: str | None = None, **more: Any) -> dict[str, Any]:
     public = key.public_key()
-    of_rsa = isinstance(public, rsa.RSAPublicKey)
-    found = RSAAlgorithm.to_jwk(public, as_dict=True) if of_rsa else ECAlgorithm.to_jwk(public, as_dict=True)
+    if isinstance(public, rsa.RSAPublicKey):
+        found = RSAAlgorithm.to_jwk(public, as_dict=True)
+    else:
+        found = ECAlgorithm.to_jwk(public, as_dict=True)
     found.pop("key_ops", None)
     return found | ({} if kid is None else {"kid": kid}) | more
 

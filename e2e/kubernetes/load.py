@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 from e2e.asking import ask, message
-from e2e.clients import QUIET, SequencedProducer
+from e2e.clients import QUIET, SequencedProducer, place_of
 from e2e.ledger import Ledger, describe, read_token
 from e2e.processes import until
 
@@ -244,8 +244,9 @@ class Load:
             while position < end and time.monotonic() < deadline:
                 for message in consumer.consume(1000, 0.5):
                     if message.error() is None:
-                        found[message.offset()] = read_token(message.value())
-                        position = message.offset() + 1
+                        _, offset = place_of(message)
+                        found[offset] = read_token(message.value())
+                        position = offset + 1
         finally:
             consumer.close()
         return found

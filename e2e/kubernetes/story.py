@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from e2e.clients import QUIET
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, cluster
 
@@ -41,12 +41,14 @@ else:
     print(seen)
 """
 
+ANY_PARTITION = -1  # the client chooses
+
 
 def installation(world: World, image: str = "") -> Obj:
     """A kustomization as a person would write it: the base, their namespace, their image."""
     repository, _, tag = (image or world.provider.image).rpartition(":")
-    image = {"name": "ballast-operator", "newName": repository or tag, **({"newTag": tag} if repository else {})}
-    return {"namespace": NAMESPACE, "resources": ["manifests/base"], "images": [image]}
+    replaced = {"name": "ballast-operator", "newName": repository or tag, **({"newTag": tag} if repository else {})}
+    return {"namespace": NAMESPACE, "resources": ["manifests/base"], "images": [replaced]}
 
 
 def ensure_operator(world: World, image: str = "") -> None:
@@ -84,8 +86,8 @@ def produce(world: World, topic: str, values: list[bytes], partitions: int = 0) 
             failed.append(error.str())
 
     for number, value in enumerate(values):
-        where = {"partition": number % partitions} if partitions else {}
-        producer.produce(topic, value, on_delivery=told, **where)
+        where = number % partitions if partitions else ANY_PARTITION
+        producer.produce(topic, value, partition=where, on_delivery=told)
         producer.poll(0)
     left = producer.flush(CLIENT_SECONDS + 10)
     assert not failed, failed[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,8 +54,9 @@ def set_to_none(function: ast.AST) -> Iterator[tuple[ast.Attribute, int]]:
     """Attributes, each with the first line that does so."""
     for node in sorted((node for node in ast.walk(function) if isinstance(node, ast.Assign)), key=lambda n: -n.lineno):
         for target in node.targets:
-            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-            pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]
+            pairs: Iterable[tuple[ast.expr, ast.expr]] = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)
             for place, value in pairs:
                 if isinstance(place, ast.Attribute) and isinstance(value, ast.Constant) and value.value is None:
                     yield place, node.lineno

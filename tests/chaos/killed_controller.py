@@ -49,10 +49,10 @@ def killing_send(self: socket.socket, data: Any, *flags: int) -> int:
     return send(self, data, *flags)
 
 
-def killing_sendfile(target: int, source: int, offset: int, count: int) -> int:
+def killing_sendfile(out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
     if COUNTDOWN.last():
         die()
-    return sendfile(target, source, offset, count)
+    return sendfile(out_fd, in_fd, offset, count)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from e2e import clients
 from e2e.asking import ask, message
 from e2e.processes import BrokerProcess, Cluster, until
@@ -202,12 +201,15 @@ class Points:
         return sorted(names) == sorted(f"{change.topic}-{number}" for number in range(change.count))
 
     def _write(self, change: Change) -> None:
-        failed: list[Any] = []
+        failed: list[KafkaError] = []
+
+        def note(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
         producer = Producer({**clients.QUIET, "bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
         for partition in range(change.count - NEW, change.count):
-            producer.produce(
-                change.topic, b"x", partition=partition, on_delivery=lambda error, _: error and failed.append(error)
-            )
+            producer.produce(change.topic, b"x", partition=partition, on_delivery=note)
         assert producer.flush(PATIENCE_S) == 0
         assert not failed, failed
 

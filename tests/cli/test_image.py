@@ -42,7 +42,7 @@ def test_an_archive_names_its_layers_by_their_contents_and_is_always_the_same(tr
         write_archive(tmp_path / name, "localhost/x:1", [layer], settings)
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
     with tarfile.open(tmp_path / "one.tar") as archive:
-        files = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+        files = {entry.name: found.read() for entry in archive if (found := archive.extractfile(entry))}
     (manifest,) = json.loads(files["manifest.json"])
     digest = hashlib.sha256(layer.read_bytes()).hexdigest()
     assert manifest["RepoTags"] == ["localhost/x:1"]

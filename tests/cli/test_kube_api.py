@@ -51,14 +51,16 @@ def server_that_says(answer: bytes | list[bytes], folder: Path, pause: float = 0
         b"HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{",
     ],
 )
-def test_a_server_that_dies_before_or_within_its_answer_cannot_be_reached(answer, tmp_path):
+def test_a_server_that_dies_before_or_within_its_answer_cannot_be_reached(answer: bytes, tmp_path: Path) -> None:
     with server_that_says(answer, tmp_path) as api, pytest.raises(CommandError, match="cannot reach") as raised:
         api.call("GET", "/version")
     assert not isinstance(raised.value, Refused)
 
 
 @pytest.mark.parametrize(("code", "passing"), [(403, False), (404, False), (409, False), (429, True), (503, True)])
-def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(code, passing, tmp_path):
+def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(
+    code: int, passing: bool, tmp_path: Path
+) -> None:
     answer = f"HTTP/1.1 {code} No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode()
     with server_that_says(answer, tmp_path) as api, pytest.raises(Refused) as raised:
         api.call("GET", "/version")
@@ -72,7 +74,7 @@ def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(code,
         b'16\r\n{"type": "ADDED", "obj\r\n',  # a line that is
     ],
 )
-def test_a_watch_that_is_cut_off_is_a_sentence_and_no_traceback(rest, tmp_path):
+def test_a_watch_that_is_cut_off_is_a_sentence_and_no_traceback(rest: bytes, tmp_path: Path) -> None:
     event = b'{"type": "ADDED", "object": {}}\n'
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer = head + b"%x\r\n" % len(event) + event + b"\r\n" + rest
@@ -83,7 +85,7 @@ def test_a_watch_that_is_cut_off_is_a_sentence_and_no_traceback(rest, tmp_path):
             next(events)
 
 
-def test_a_watch_waits_for_as_long_as_nothing_happens(tmp_path, monkeypatch):
+def test_a_watch_waits_for_as_long_as_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to end, as if nothing had been the matter, when there was no event for a minute."""
     monkeypatch.setattr(kube_api, "TIMEOUT_SECONDS", 0.1)
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n"
@@ -92,7 +94,7 @@ def test_a_watch_waits_for_as_long_as_nothing_happens(tmp_path, monkeypatch):
         assert [event["type"] for event in api.watch("/apis/x", {})] == ["ADDED", "MODIFIED"]
 
 
-def test_a_watch_that_is_refused_says_so(tmp_path):
+def test_a_watch_that_is_refused_says_so(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 403 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     with server_that_says(answer, tmp_path) as api, pytest.raises(Refused, match="Forbidden"):
         next(api.watch("/apis/x", {}))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
@@ -133,7 +134,7 @@ def test_a_broker_that_goes_away_is_a_sentence_and_no_traceback(brokers: Brokers
 def test_who_stops_following_learns_that_the_moves_go_on(
     brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reassign, "progress", interrupt)
@@ -178,10 +179,10 @@ def test_what_is_under_way_stays_throttled_when_more_is_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lists that Apache Kafka's tool sets for the same three commands; and rates that are one for all plans."""
-    told: list[dict[str, str]] = []
+    told: list[Mapping[str, str | None]] = []
     set_configs = Cluster.set_configs
 
-    def noted(cluster: Cluster, kind: str, changes: dict[str, dict[str, str]]) -> dict[str, str]:
+    def noted(cluster: Cluster, kind: str, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
         if kind == "topic":
             told.append(changes["slow"])
         return set_configs(cluster, kind, changes)

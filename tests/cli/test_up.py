@@ -4,7 +4,10 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -17,14 +20,14 @@ CLUSTERS = "/apis/ballast.dev/v1alpha1/namespaces/default/kafkaclusters"
 
 
 @pytest.mark.spec("OPR-40")
-def test_a_number_that_is_not_asked_for_stays(tmp_path):
+def test_a_number_that_is_not_asked_for_stays(tmp_path: Path) -> None:
     """Started with five volumes, a cluster does not give two of them up because it is to get a broker."""
     running = Running(tmp_path)
     try:
         api = running.api()
         api.post(DEFINITIONS, yaml.safe_load((ROOT / "crds" / "kafkaclusters.yaml").read_text()))
 
-        def apply(body):
+        def apply(body: dict[str, Any]) -> Any:
             return api.patch(f"{CLUSTERS}/demo?fieldManager=ballast&force=true", body, APPLY)
 
         apply(example_cluster(None, 5))
@@ -47,7 +50,7 @@ def test_a_number_that_is_not_asked_for_stays(tmp_path):
 
 @pytest.mark.spec("OPR-40")
 @pytest.mark.parametrize("asks", [{"tls": {"secretName": "own"}}, {"authentication": {"type": "SCRAM-SHA-512"}}])
-async def test_a_cluster_that_asks_who_one_is_can_be_started_again(asks):
+async def test_a_cluster_that_asks_who_one_is_can_be_started_again(asks: dict[str, Any]) -> None:
     """Nobody here has a name there: that its brokers take connections has to do, or it would be stopped again."""
     with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
         both = [f"127.0.0.1:{one.getsockname()[1]}" for one in (there, gone)]
@@ -58,27 +61,43 @@ async def test_a_cluster_that_asks_who_one_is_can_be_started_again(asks):
         assert not await _serving(body)
 
 
-async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path):
+class Ending(asyncio.subprocess.Process):
+    """Ends when the test says so, and not before."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.ended.result() if self.ended.done() else None
+
+    def terminate(self) -> None:
+        pass
+
+    async def wait(self) -> int:
+        return await self.ended
+
+
+async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path: Path) -> None:
     """Whoever cancelled would wait for an end that does not come."""
-    stack, ended = Stack(tmp_path), asyncio.get_running_loop().create_future()
-    stack._operator = SimpleNamespace(returncode=None, terminate=lambda: None, wait=lambda: ended)
+    stack, operator = Stack(tmp_path), Ending()
+    stack._operator = operator
     stopping = asyncio.create_task(stack.stop())
     await asyncio.sleep(0.01)
-    stack._operator.returncode = 0
-    ended.set_result(None)
+    operator.ended.set_result(0)
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
 
 
-def until_there(path):
+def until_there(path: Path) -> None:
     deadline = time.monotonic() + 10
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-async def test_a_prometheus_that_does_not_end_is_killed(tmp_path, monkeypatch):
+async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, noted = tmp_path / "bin" / "prometheus", tmp_path / "pid"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {noted}.new && mv {noted}.new {noted}\nexec sleep 60\n")
@@ -86,11 +105,13 @@ async def test_a_prometheus_that_does_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(demo_prometheus, "STOP_SECONDS", 0.2)
 
-    async def items(*_):
-        for pod in ():
+    async def no_pods(*_: object) -> AsyncIterator[dict[str, Any]]:
+        for pod in list[dict[str, Any]]():
             yield pod
 
-    async with demo_prometheus.scraping(SimpleNamespace(data=tmp_path, api=SimpleNamespace(items=items)), "demo"):
+    stack = Stack(tmp_path)
+    stack.api = SimpleNamespace(items=no_pods)
+    async with demo_prometheus.scraping(stack, "demo"):
         await asyncio.to_thread(until_there, noted)
     with pytest.raises(ProcessLookupError):
         os.kill(int(noted.read_text()), 0)

@@ -7,7 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
 from tests.certificates import Authority
 from tests.clients.running import RunningBroker
 
@@ -53,7 +59,7 @@ class Secured:
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         mechanisms = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-        changes = [
+        changes: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(USER, ScramCredentialInfo(each, 4096), PASSWORD.encode())
             for each in mechanisms
         ]

@@ -15,7 +15,7 @@ from ballast_rebalance.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "false"}
 OF_A_RECORD = (

@@ -76,7 +76,7 @@ def test_librdkafkas_administration(broker: RunningBroker, topic: str) -> None:
     for each in created.values():
         each.result(PATIENCE_S)
     matching = confluent.AclBindingFilter(
-        confluent.ResourceType.TOPIC, topic, confluent.ResourcePatternType.MATCH, None, None,
+        confluent.ResourceType.TOPIC, topic, confluent.ResourcePatternType.MATCH, None, None,  # type: ignore[arg-type] # None is any
         confluent.AclOperation.ANY, confluent.AclPermissionType.ANY,
     )  # fmt: skip
     until(lambda: len(admin.describe_acls(matching).result(PATIENCE_S)) == 2, "both are described")

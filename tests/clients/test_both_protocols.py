@@ -72,7 +72,7 @@ class Rolled(Reader):
     def _commit(self, message: Any) -> None:
         while (message.topic(), message.partition()) in self.assigned:
             try:
-                self._consumer.commit(message, asynchronous=False)
+                self._consumer.commit(message=message, asynchronous=False)
                 return
             except KafkaException as error:
                 if error.args[0].code() in BEATEN:

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from e2e.clients import place_of
 from tests.clients.running import RunningBroker
 from tests.clients.test_librdkafka import PATIENCE_S, admin, create, producer, send, until
 
@@ -64,7 +65,7 @@ class Reader:
             while not self._stopping.is_set():
                 message = self._consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    self.seen.append((message.topic(), message.partition(), message.offset()))
+                    self.seen.append((message.topic() or "", *place_of(message)))
                     self._commit(message)
         except BaseException as error:
             self.failures.append(error)
@@ -74,7 +75,7 @@ class Reader:
     def _commit(self, message: Any) -> None:
         while not self._stopping.is_set() or self.assigned:
             try:
-                self._consumer.commit(message, asynchronous=False)
+                self._consumer.commit(message=message, asynchronous=False)
                 return
             except KafkaException as error:
                 if error.args[0].code() not in PASSING:
@@ -120,7 +121,7 @@ def shared(readers: list[Reader], topic: str, count: int) -> Callable[[], bool]:
 def write(broker: RunningBroker, topic: str, partitions: int, each: int) -> set[tuple[str, int, int]]:
     sender = producer(broker)
     sent = [m for number in range(partitions) for m in send(sender, topic, [b"v"] * each, partition=number)]
-    return {(m.topic(), m.partition(), m.offset()) for m in sent}
+    return {(topic, *place_of(m)) for m in sent}
 
 
 def all_seen(readers: list[Reader], wanted: set[tuple[str, int, int]]) -> Callable[[], bool]:

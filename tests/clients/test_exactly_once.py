@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.asking import ask, message
-from e2e.clients import QUIET
+from e2e.clients import QUIET, place_of, value_of
 from e2e.processes import BrokerProcess, Cluster, until
 
 from ballast_broker.coordinator.service import partition_for
@@ -110,8 +110,8 @@ class Worker(threading.Thread):
             return
         producer.begin_transaction()
         for each in messages:
-            producer.produce("sink", each.value(), partition=each.partition())
-        ends = {each.partition(): each.offset() + 1 for each in messages}
+            producer.produce("sink", each.value(), partition=place_of(each)[0])
+        ends = {partition: offset + 1 for partition, offset in map(place_of, messages)}
         offsets = [TopicPartition("source", partition, end) for partition, end in ends.items()]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 20)
         producer.commit_transaction(20)
@@ -184,7 +184,7 @@ class Sink:
     def has(self, count: int) -> bool:
         for each in self._consumer.consume(500, 0.1):
             if each.error() is None:
-                self.found[each.partition()].append(int(each.value()))
+                self.found[place_of(each)[0]].append(int(value_of(each)))
         return self.count >= count
 
     def close(self) -> None:

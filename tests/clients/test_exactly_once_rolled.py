@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from e2e.clients import place_of, value_of
 from tests.clients.running import RunningBroker
 from tests.clients.test_both_protocols import COOPERATIVE, EAGER, MODERN
 from tests.clients.test_consumer_protocol import FAST
@@ -59,8 +60,8 @@ class Transformer(threading.Thread):
             return
         self._producer.begin_transaction()
         for each in messages:
-            self._producer.produce("sink", each.value(), partition=each.partition())
-        ends = {each.partition(): each.offset() + 1 for each in messages}
+            self._producer.produce("sink", each.value(), partition=place_of(each)[0])
+        ends = {partition: offset + 1 for partition, offset in map(place_of, messages)}
         offsets = [TopicPartition("source", partition, end) for partition, end in ends.items()]
         try:
             group = self._consumer.consumer_group_metadata()
@@ -118,7 +119,7 @@ class Sink:
         def reached() -> bool:
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
-                    self.found[message.partition()].append(int(message.value()))
+                    self.found[place_of(message)[0]].append(int(value_of(message)))
             return all(len(self.found[number]) >= each for number in range(PARTITIONS))
 
         return reached

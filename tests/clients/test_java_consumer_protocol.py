@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupType, KafkaException
@@ -32,8 +33,8 @@ def fast_broker(own_broker: Callable[..., RunningBroker]) -> RunningBroker:
 
 @pytest.fixture
 def tool(fast_broker: RunningBroker) -> Tool:
-    def call(name: str, *arguments: object, **how: object) -> str:
-        return run(name, "--bootstrap-server", fast_broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+    def call(name: str, *arguments: object, **how: Any) -> str:
+        return run(name, "--bootstrap-server", fast_broker.bootstrap, *arguments, **how)
 
     return call
 
@@ -86,10 +87,10 @@ def test_java_consumers_of_both_protocols_share_a_topic(
 
     def consume(name: str, *arguments: object) -> threading.Thread:
         def work() -> None:
-            properties = (f"group.protocol={name}", "auto.offset.reset=earliest", "auto.commit.interval.ms=200")
+            properties = [f"group.protocol={name}", "auto.offset.reset=earliest", "auto.commit.interval.ms=200"]
             if name == "classic":
                 assignor = f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{strategy}"
-                properties += (assignor, "heartbeat.interval.ms=200")
+                properties += [assignor, "heartbeat.interval.ms=200"]
             words = [word for each in properties for word in ("--consumer-property", each)]
             outputs[name] = tool("console-consumer", "--topic", topic, "--group", "g", *arguments, *words)
 
@@ -107,7 +108,7 @@ def test_java_consumers_of_both_protocols_share_a_topic(
 
     def kind() -> ConsumerGroupType | None:
         with contextlib.suppress(KafkaException):
-            return described(fast_broker, "g").type  # type: ignore[no-any-return]
+            return described(fast_broker, "g").type
         return None
 
     def written_until(holds: Callable[[], bool], what: str) -> None:

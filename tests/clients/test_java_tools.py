@@ -73,8 +73,8 @@ def run(
 
 @pytest.fixture
 def tool(broker: RunningBroker) -> Tool:
-    def call(name: str, *arguments: object, **how: object) -> str:
-        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+    def call(name: str, *arguments: object, **how: Any) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)
 
     return call
 
@@ -334,8 +334,8 @@ def test_a_transaction_that_hangs_is_aborted(own_broker: Callable[..., RunningBr
 def test_dump_log_reads_the_files(own_broker: Callable[..., RunningBroker], topic: str) -> None:
     broker = own_broker()
 
-    def tool(name: str, *arguments: object, **how: object) -> str:
-        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+    def tool(name: str, *arguments: object, **how: Any) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)
 
     lines = produced(broker, tool, topic)
     # Enough to fill an index: one entry per 4 KiB.

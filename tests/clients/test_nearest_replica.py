@@ -59,7 +59,7 @@ def test_the_java_consumer_reads_in_its_rack(brokers: Brokers, tmp_path: Path) -
 def test_librdkafka_reads_in_its_rack_and_from_the_leader_when_that_replica_is_gone(brokers: Brokers) -> None:
     before = served(brokers, LEADER)
     settings = {"client.rack": "near", "group.id": "readers", "auto.offset.reset": "earliest"}
-    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, **settings})  # type: ignore[arg-type]
+    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, **settings})
     try:
         consumer.assign([TopicPartition("orders", 0, 0)])
         assert consume(consumer, RECORDS) == RECORDS

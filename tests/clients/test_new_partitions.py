@@ -7,6 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewPartitions
+from e2e.clients import place_of
 from tests.clients.running import RunningBroker
 from tests.clients.test_librdkafka import PATIENCE_S, admin, create
 
@@ -18,8 +19,8 @@ def test_a_group_gets_new_partitions_and_a_producer_without_keys_uses_them(broke
     create(broker, topic)
     server = {"bootstrap.servers": broker.bootstrap, **REFRESH}
     group = {"group.id": topic, "auto.offset.reset": "earliest", "session.timeout.ms": 6000}
-    consumer = Consumer({**server, **group})  # type: ignore[arg-type]
-    producer = Producer({**server, "sticky.partitioning.linger.ms": 0, "linger.ms": 0})  # type: ignore[arg-type]
+    consumer = Consumer({**server, **group})
+    producer = Producer({**server, "sticky.partitioning.linger.ms": 0, "linger.ms": 0})
     consumer.subscribe([topic])
     try:
         admin(broker).create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
@@ -30,7 +31,7 @@ def test_a_group_gets_new_partitions_and_a_producer_without_keys_uses_them(broke
             producer.poll(0)
             message = consumer.poll(0.02)
             if message is not None and message.error() is None:
-                read.add(message.partition())
+                read.add(place_of(message)[0])
         assert read == {0, 1, 2}
         assert {each.partition for each in consumer.assignment()} == {0, 1, 2}
     finally:

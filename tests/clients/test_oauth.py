@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from tests.clients import test_aiokafka as aio
@@ -100,11 +101,11 @@ async def test_aiokafka(there: WithTokens, topic: str, listener: str) -> None:
     settings = there.python(listener) | {"sasl_oauth_token_provider": AioTokens(there.provider.token(USER))}
     rd.create(there.broker, topic)
     there.allow(USER, topic)
-    async with aio.running(aio.AIOKafkaProducer(**settings)) as sender:
+    async with aio.running(AIOKafkaProducer(**settings)) as sender:
         for value in VALUES:
             await sender.send_and_wait(topic, value)
     how = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
-    async with aio.running(aio.AIOKafkaConsumer(topic, **settings, **how)) as reader:
+    async with aio.running(AIOKafkaConsumer(topic, **settings, **how)) as reader:
         assert [each.value for each in await aio.read(reader, len(VALUES))] == VALUES
 
 
@@ -112,12 +113,16 @@ def test_what_a_token_says_is_who_may_do_what(there: WithTokens, topic: str) -> 
     rd.create(there.broker, topic)
     there.allow(USER, topic)
     for user, error in ((USER, None), ("bob", KafkaError.TOPIC_AUTHORIZATION_FAILED)):
-        told: list[Any] = []
+        told: list[KafkaError | None] = []
         sender = Producer(there.librdkafka("OPEN", there.provider.token(user)))
-        sender.produce(topic, b"x", on_delivery=lambda failed, _, told=told: told.append(failed))
+        sender.produce(topic, b"x", on_delivery=functools.partial(note, told))
         sender.flush(20)
         assert [each and each.code() for each in told] == [error]
         rd.end_producer(sender)
+
+
+def note(told: list[KafkaError | None], failed: KafkaError | None, _: Message) -> None:
+    told.append(failed)
 
 
 @pytest.mark.parametrize("wrong", ["ended", "issuer", "audience", "signature", "HS256", "none"])
@@ -186,7 +191,7 @@ def test_keys_are_changed_under_traffic(there: WithTokens, topic: str) -> None:
         provider.keys = old | {"next": new_key()}
         new = there.librdkafka("OPEN", provider.token(USER, "next"))
         while True:
-            heard = []
+            heard: list[KafkaError] = []
             with_new = Producer(new | {"error_cb": heard.append, "log_level": 0})
             with_new.produce(topic, b"after")
             left = with_new.flush(10)

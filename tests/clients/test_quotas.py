@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Producer, TopicPartition
 from e2e.asking import ask, message
 from tests.clients import test_librdkafka as rd
 from tests.clients.running import RunningBroker
@@ -18,7 +19,7 @@ LIMIT = 1_000_000
 LEAST_S = COUNT * len(VALUE) / LIMIT - 2.0
 
 
-def change_quotas(broker: RunningBroker, entity: dict[str, str | None], **quotas: float | None) -> None:
+def change_quotas(broker: RunningBroker, entity: Mapping[str, str | None], **quotas: float | None) -> None:
     kind = message("AlterClientQuotasRequest")
     entry = kind.EntryData(
         entity=[kind.EntryData.EntityData(entity_type=key, entity_name=name) for key, name in entity.items()],
@@ -31,7 +32,7 @@ def change_quotas(broker: RunningBroker, entity: dict[str, str | None], **quotas
 @pytest.fixture
 def limited(broker: RunningBroker) -> Iterator[str]:
     """A client id with quotas for both."""
-    entity: dict[str, str | None] = {"client-id": "limited"}
+    entity: Mapping[str, str | None] = {"client-id": "limited"}
     change_quotas(broker, entity, producer_byte_rate=LIMIT, consumer_byte_rate=LIMIT)
     yield "limited"
     change_quotas(broker, entity, producer_byte_rate=None, consumer_byte_rate=None)
@@ -46,7 +47,7 @@ def told_while_producing(broker: RunningBroker, topic: str, client_id: str) -> t
         "batch.size": 100_000,
         "throttle_cb": lambda event: told.append(event.throttle_time),
     }
-    sender = rd.Producer(settings)
+    sender = Producer(settings)
     broker.on_end.append(functools.partial(rd.end_producer, sender))
     began = time.monotonic()
     rd.send(sender, topic, [VALUE] * COUNT)
@@ -80,7 +81,7 @@ def test_a_consumer_keeps_to_its_quota_and_gets_everything(
     rd.create(broker, topic, partitions)
     rd.send(rd.producer(broker), topic, [VALUE] * COUNT)
     reader = rd.consumer(broker, client_id=limited, fetch_message_max_bytes=200_000)
-    reader.assign([rd.TopicPartition(topic, number, rd.OFFSET_BEGINNING) for number in range(partitions)])
+    reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
     began = time.monotonic()
     found = rd.read(reader, COUNT)
     took = time.monotonic() - began

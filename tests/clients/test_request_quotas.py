@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from e2e.asking import ask, message
 from e2e.processes import free_ports
@@ -97,14 +97,14 @@ def test_producers_and_consumers_are_told_and_get_everything(
         "client.id": "busy",
         "throttle_cb": lambda event: told.append(event.throttle_time),
     }
-    sender = rd.Producer(settings | {"linger.ms": 50})
+    sender = Producer(settings | {"linger.ms": 50})
     broker.on_end.append(lambda: rd.end_producer(sender))
     began = time.monotonic()
     rd.send(sender, topic, [VALUE] * 10)
     assert told
     assert max(told) == 1.0
     reader = rd.consumer(broker, **{"client.id": "busy"})
-    reader.assign([rd.TopicPartition(topic, 0, rd.OFFSET_BEGINNING)])
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found = rd.read(reader, 10)
     reader.close()
     assert [each.value() for each in found] == [VALUE] * 10
@@ -119,7 +119,7 @@ def test_a_quota_that_is_enough_holds_nobody_up(broker: RunningBroker, topic: st
     before = counted(broker, "ballast_quota_throttles_total", quota="request")
     rd.send(rd.producer(broker), topic, [VALUE] * COUNT)
     reader = rd.consumer(broker)
-    reader.assign([rd.TopicPartition(topic, 0, rd.OFFSET_BEGINNING)])
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     assert len(rd.read(reader, COUNT)) == COUNT
     reader.close()
     assert counted(broker, "ballast_quota_throttles_total", quota="request") == before

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -85,11 +86,11 @@ def test_kafka_python(secured: Secured, topic: str, listener: str, mechanism: st
 @pytest.mark.parametrize(("listener", "mechanism"), SOME_WAYS)
 async def test_aiokafka(secured: Secured, topic: str, listener: str, mechanism: str | None) -> None:
     settings = secured.python(listener, mechanism)
-    async with aio.running(aio.AIOKafkaProducer(**settings)) as sender:
+    async with aio.running(AIOKafkaProducer(**settings)) as sender:
         for value in VALUES:
             await sender.send_and_wait(topic, value)
     how = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
-    async with aio.running(aio.AIOKafkaConsumer(topic, **settings, **how)) as reader:
+    async with aio.running(AIOKafkaConsumer(topic, **settings, **how)) as reader:
         assert [each.value for each in await aio.read(reader, len(VALUES))] == VALUES
 
 
@@ -146,7 +147,9 @@ def test_a_user_who_is_deleted_does_not_come_in_again(secured: Secured) -> None:
     mechanism = ScramMechanism.SCRAM_SHA_512
     upsertion = UserScramCredentialUpsertion("guest", ScramCredentialInfo(mechanism, 8192), b"for a while")
     admin.alter_user_scram_credentials([upsertion])["guest"].result(20)
-    known = admin.describe_user_scram_credentials(["guest"])["guest"].result(20).scram_credential_infos
+    described = admin.describe_user_scram_credentials(["guest"])
+    assert isinstance(described, dict)
+    known = described["guest"].result(20).scram_credential_infos
     assert [(each.mechanism, each.iterations) for each in known] == [(mechanism, 8192)]
     guest = {"sasl.username": "guest", "sasl.password": "for a while"}
     settings = secured.librdkafka("SAFE", "SCRAM-SHA-512", **guest)

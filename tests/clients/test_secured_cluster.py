@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
@@ -149,7 +149,7 @@ def test_a_controller_lets_nobody_in_who_has_only_a_clients_password(tmp_path: P
             },
         ):
             admin = AdminClient(client | own | {"error_cb": heard.append})
-            with pytest.raises(Exception, match=r"Failed to get metadata|timed out"):
+            with pytest.raises(KafkaException, match=r"Failed to get metadata|timed out"):
                 admin.list_topics(timeout=1)
             admin.poll(0)
         assert any("Invalid username or password" in each.str() for each in heard), heard

@@ -80,4 +80,4 @@ def test_the_page_typed_at_kafkas_tools(page: Page) -> None:
         "sasl.username": "alice",
         "sasl.password": "alice-secret",
     }
-    assert AdminClient(settings).list_topics(timeout=20).brokers
+    assert AdminClient({**settings}).list_topics(timeout=20).brokers

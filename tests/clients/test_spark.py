@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from tests.clients.running import RunningBroker
 from tests.clients.running_spark import Record, RunningSpark, SparkFailure
@@ -47,7 +47,7 @@ def fill(
     sender: Producer, topic: str, count: int = EACH, partitions: Iterable[int] = range(PARTITIONS)
 ) -> list[Record]:
     """So many into each partition, with all that a record may have and lack; as Spark is to find them."""
-    records = [
+    records: list[Record] = [
         {
             "topic": topic, "partition": partition, "offset": number,
             "key": None if number % 3 == 0 else f"key {number}",
@@ -187,13 +187,21 @@ def stored(broker: RunningBroker, topic: str, count: int) -> list[Record]:
     reader.close()
     return [
         {"topic": topic, "partition": each.partition(), "key": text(each.key()), "value": text(each.value()),
-         "headers": each.headers() and [[name, text(value)] for name, value in each.headers()]}
+         "headers": headers_of(each)}
         for each in messages
     ]  # fmt: skip
 
 
-def text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+def headers_of(message: Message) -> list[list[str | None]] | None:
+    headers = message.headers()
+    if headers is None:
+        return None
+    assert isinstance(headers, list)
+    return [[name, text(value)] for name, value in headers]
+
+
+def text(value: str | bytes | None) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def test_queries_that_take_what_is_there_and_end(

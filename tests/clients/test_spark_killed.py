@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from e2e.clients import QUIET
+from e2e.clients import QUIET, value_of
 from e2e.processes import BrokerProcess, Cluster, until
 from tests.clients.running_spark import Record, RunningSpark
 from tests.clients.test_librdkafka import from_beginning
-from tests.clients.test_spark import in_order, text
+from tests.clients.test_spark import headers_of, in_order, text
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.spec("CLI-03")]
 
@@ -126,7 +126,7 @@ class Copies:
         return until(lambda: self._look() > 0 and value in self.values, PATIENCE_S)
 
     def _look(self) -> int:
-        self.values.update(each.value().decode() for each in self._consumer.consume(500, 0.1) if each.error() is None)
+        self.values.update(value_of(each).decode() for each in self._consumer.consume(500, 0.1) if each.error() is None)
         return len(self.values)
 
     def close(self) -> None:
@@ -142,10 +142,12 @@ def whole(bootstrap: str, topic: str, partitions: int) -> list[Record]:
 
     def reaches_the_end() -> bool:
         for each in reader.consume(1000, 0.1):
-            if each.error() is None:
+            error, partition = each.error(), each.partition()
+            if error is None:
                 found.append(as_record(each))
-            elif each.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(each.partition())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                assert partition is not None
+                ended.add(partition)
         return len(ended) == partitions
 
     assert until(reaches_the_end, PATIENCE_S)
@@ -158,7 +160,7 @@ def as_record(message: Message) -> Record:
     return {
         "topic": message.topic(), "partition": message.partition(), "offset": message.offset(),
         "key": text(message.key()), "value": text(message.value()),
-        "headers": [[name, text(value)] for name, value in message.headers()],
+        "headers": headers_of(message),
         "timestamp_ms": message.timestamp()[1], "timestampType": 0,
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition as OfAiokafka
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from e2e.clients import value_of
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as OfKafkaPython
 from kafka.errors import KafkaError as KafkaPythonError
@@ -37,7 +38,7 @@ def send(sender: Producer, topic: str, values: Iterable[bytes], partition: int =
 def values_of(broker: RunningBroker, topic: str, count: int, isolation: str = "read_committed") -> list[bytes]:
     reader = consumer(broker, isolation_level=isolation)
     reader.assign(from_beginning(topic))
-    values = [message.value() for message in read(reader, count)]
+    values = [value_of(message) for message in read(reader, count)]
     reader.close()
     return values
 
@@ -55,7 +56,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(broker: RunningBro
             sender.commit_transaction(PATIENCE_S)
     reader = consumer(broker, isolation_level="read_committed")
     reader.assign(from_beginning(topic, 2))
-    assert sorted(message.value() for message in read(reader, 4)) == [b"0", b"1", b"3", b"4"]
+    assert sorted(value_of(message) for message in read(reader, 4)) == [b"0", b"1", b"3", b"4"]
     everything = consumer(broker, isolation_level="read_uncommitted")
     everything.assign(from_beginning(topic, 2))
     assert len(read(everything, 6)) == 6
@@ -112,7 +113,7 @@ def test_offsets_and_records_are_committed_together_or_not_at_all(broker: Runnin
     place = TopicPartition(source, 0)
     for upto, commit in ((1, True), (3, False)):
         sender.begin_transaction()
-        send(sender, topic, [message.value() for message in messages[:upto]])
+        send(sender, topic, [value_of(message) for message in messages[:upto]])
         position = [TopicPartition(source, 0, upto)]
         sender.send_offsets_to_transaction(position, reader.consumer_group_metadata(), PATIENCE_S)
         if commit:

@@ -345,7 +345,7 @@ def main(arguments: list[str]) -> int:
     roots = arguments[2:4]
     sides = [Side(port, [f"{root}/d1", f"{root}/d2"]) for port, root in zip(ports, roots, strict=True)]
     known = known_differences()
-    unknown = [each for each in compare(*sides, corpus()) if not any(k.covers(each) for k in known)]
+    unknown = [each for each in compare(sides[0], sides[1], corpus()) if not any(k.covers(each) for k in known)]
     for each in unknown:
         print(each)
     print(f"{len(unknown)} unknown differences")

@@ -31,8 +31,8 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
             node = kind(tmp_path / kind.__name__, AUTHORIZER)
             stack.callback(node.stop)
             started.append(node)
-        for node in started:
-            node.await_ready()
+        for each in started:
+            each.await_ready()
         yield started[0], started[1]
 
 
@@ -53,7 +53,7 @@ def test_refuses_and_allows_as_apache_kafka_does(nodes: tuple[Node, Node]) -> No
     known = [*known_differences(), *known_differences(CORPUS)]
     sides = [Side(node.port, node.log_dirs, node.controller_port) for node in nodes]
     try:
-        found = list(compare(*sides, corpus(CORPUS)))
+        found = list(compare(sides[0], sides[1], corpus(CORPUS)))
     finally:
         for side in sides:
             side.close()

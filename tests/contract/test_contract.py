@@ -54,9 +54,9 @@ def test_answers_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
     known = known_differences()
     sides = [Side(node.port, node.log_dirs) for node in nodes]
     try:
-        found = list(compare(*sides, corpus()))
+        found = list(compare(sides[0], sides[1], corpus()))
         sides += [Side(node.controller_port, node.log_dirs) for node in nodes]
-        found += compare(*sides[2:], corpus("of_controllers"))
+        found += compare(sides[2], sides[3], corpus("of_controllers"))
     finally:
         for side in sides:
             side.close()

@@ -74,8 +74,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node
             node = kind(folder / kind.__name__, properties(folder))
             stack.callback(node.stop)
             started.append(node)
-        for node in started:
-            node.await_ready()
+        for each in started:
+            each.await_ready()
         yield started[0], started[1]
 
 

@@ -6,7 +6,6 @@ import io
 import itertools
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,15 @@ def test_every_command_of_ours_is_accepted_by_its_parser(page: Path) -> None:
             except SystemExit as ended:
                 code = ended.code
         assert code == 0, f"{line}\n{complaint.getvalue()}"
+
+
+def test_there_is_something_to_look_at() -> None:
+    """Of each kind, on some page: else a pattern that finds nothing any more would find no fault either."""
+    assert any(ours(page) for page in PAGES)
+    assert any(command.text.startswith("kubectl ") for page in pages() for command in commands(page))
+    assert any(blocks(page) for page in PAGES)
+    linked = [target for page in PAGES for target, _ in LINK.findall(page.read_text("utf-8")) if "://" not in target]
+    assert len(linked) >= len(PAGES), "pages lead to each other"
 
 
 def parsed(name: str, arguments: list[str]) -> None:
@@ -110,13 +118,14 @@ def schemas() -> dict[str, Any]:
     return found
 
 
-def blocks(page: Path) -> Iterator[str]:
+def blocks(page: Path) -> list[str]:
     """Indented blocks that are YAML of ours."""
-    text = page.read_text("utf-8")
+    text, found = page.read_text("utf-8"), []
     for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", text, re.MULTILINE):
         lines = [line[4:] for line in block.splitlines()]
         if any(line.startswith("apiVersion: ballast.dev/") for line in lines):
-            yield "\n".join(lines)
+            found.append("\n".join(lines))
+    return found
 
 
 @EACH_PAGE

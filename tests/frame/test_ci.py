@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def run_ci(tmp_path):
+def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     """Runs .ci/run where ./ballast ends with the code given for its last argument."""
     (tmp_path / ".ci").mkdir()
     (tmp_path / "tests").mkdir()
@@ -24,7 +25,7 @@ def run_ci(tmp_path):
         (programs / program).write_text("#!/bin/sh\n")
         (programs / program).chmod(0o755)
 
-    def run(codes, *stages, tested=(), **variables):
+    def run(codes: dict[str, str], *stages: str, tested: Sequence[str] = (), **variables: str) -> tuple[int, str, str]:
         cases = "".join(f"  {name}) {action} ;;\n" for name, action in codes.items())
         (tmp_path / "ballast").write_text(f'#!/bin/bash\necho "ran $*"\ncase ${{!#}} in\n{cases}esac\n')
         (tmp_path / "ballast").chmod(0o755)
@@ -40,7 +41,7 @@ def run_ci(tmp_path):
     return run
 
 
-def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
+def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
     assert [line.split()[:2] for line in table.split("\n")[1:10]] == [
@@ -58,7 +59,7 @@ def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
     assert "ran test --compiled -m prometheus" in out
 
 
-def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
+def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({"test": "exit 1", "chromium": "exit 3"}, tested=["prometheus", "chromium"])
     assert code == 1
     assert "FAILED (1)" in table
@@ -66,7 +67,9 @@ def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
     assert "ran test --compiled -m prometheus" in out
 
 
-def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(run_ci):
+def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(
+    run_ci: Callable[..., tuple[int, str, str]],
+) -> None:
     code, table, out = run_ci({"--prepare": "exit 3"}, "kubernetes", tested=["kubernetes"])
     assert code == 0
     assert "cannot run here" in table
@@ -76,18 +79,18 @@ def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(run_ci):
     assert "FAILED (1)" in table
 
 
-def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci):
+def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     assert run_ci({"test": "exit 5"}, "test")[0] == 1
 
 
-def test_the_time_limit_ends_a_stage_that_hangs(run_ci):
+def test_the_time_limit_ends_a_stage_that_hangs(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({"test": "exec sleep 100"}, "test", CI_LIMIT_SECONDS="5")
     assert code == 1
     assert "ran test" in out
     assert "FAILED (124)" in table
 
 
-def test_an_unknown_stage_is_refused(run_ci):
+def test_an_unknown_stage_is_refused(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, _, out = run_ci({}, "jawa")
     assert code == 2
     assert "no stage 'jawa'" in out

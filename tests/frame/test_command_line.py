@@ -25,7 +25,7 @@ runpy.run_module("ballast_cli", run_name="__main__")
 
 
 @pytest.mark.spec("OPR-44")
-def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_path):
+def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     """A pod that is deleted as it starts must not take its whole grace period."""
     apart = ["unshare", "--pid", "--fork", "--kill-child=KILL"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], timeout=20).returncode != 0:
@@ -42,7 +42,7 @@ def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_
             outer.kill()
 
 
-def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback(tmp_path):
+def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback(tmp_path: Path) -> None:
     """Somebody who mistyped presses Ctrl-C at once. A module that is imported early stands for that moment."""
     (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     command = [sys.executable, "-P", "-m", "ballast_cli", "status"]
@@ -56,12 +56,12 @@ def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback
     assert told.stdout.startswith("on")
 
 
-def test_unknown_command_is_refused(capsys):
+def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["brokre"]) == 2
     assert "there is no command 'brokre'" in capsys.readouterr().err
 
 
-def test_commands_that_exist_describe_themselves(capsys):
+def test_commands_that_exist_describe_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("broker", "test"):
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
@@ -69,26 +69,26 @@ def test_commands_that_exist_describe_themselves(capsys):
         assert f"usage: ballast {name}" in capsys.readouterr().out
 
 
-def test_broker_refuses_what_it_does_not_know(capsys):
+def test_broker_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["broker", "server.properties", "--overide", "a=b"])
     assert ended.value.code == 2
     assert "--overide" in capsys.readouterr().err
 
 
-def test_pytest_arguments_are_passed_on_in_order():
+def test_pytest_arguments_are_passed_on_in_order() -> None:
     args = load("test").parse(["-k", "log and not slow", "tests/broker", "-x", "--spec-report"])
     assert args.rest == ["-k", "log and not slow", "tests/broker", "-x", "--spec-report"]
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_every_command_explains_itself_before_anything_is_installed(name):
+def test_every_command_explains_itself_before_anything_is_installed(name: str) -> None:
     bare = [sys.executable, "-S", "-E", "-P", "-c", BARE, str(ROOT), name, "--help"]
     ended = subprocess.run(bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == 0, ended.stderr
     assert f"usage: ballast {name}" in ended.stdout
 
 
-def test_the_demo_writes_plain_text_where_nobody_looks(capsys):
+def test_the_demo_writes_plain_text_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     demo._say("1. A cluster")
     assert capsys.readouterr().out == "\n1. A cluster\n"

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ SPEC = "# A\n- LOG-01 one\n- LOG-02 two\n- LOG-03 three\n- LOG-04 four\n"
 
 
 @pytest.fixture
-def run_tests(tmp_path):
+def run_tests(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     """Runs pytest on the text of one test module in a project of its own; returns exit code and output."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "docs" / "spec").mkdir(parents=True)
@@ -23,7 +24,7 @@ def run_tests(tmp_path):
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
 
-    def run(text, *arguments):
+    def run(text: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "tests" / "test_it.py").write_text(text)
         sources = [str(ROOT / name) for name in ("broker-image", "operator", "spark")]
         done = subprocess.run(
@@ -36,7 +37,7 @@ def run_tests(tmp_path):
     return run
 
 
-def test_async_tests_run_with_fixtures_and_parameters(run_tests):
+def test_async_tests_run_with_fixtures_and_parameters(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "import asyncio, pytest\n"
         "@pytest.mark.parametrize('n', [1, 2])\n"
@@ -48,7 +49,7 @@ def test_async_tests_run_with_fixtures_and_parameters(run_tests):
     assert "1 failed, 3 passed" in out
 
 
-def test_async_property_tests_run(run_tests):
+def test_async_property_tests_run(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "from hypothesis import given, strategies as st\n"
         "@given(st.integers())\nasync def test_small(n):\n    assert n < 1000\n"
@@ -59,7 +60,7 @@ def test_async_property_tests_run(run_tests):
     assert "n=1000" in out
 
 
-def test_a_test_that_never_ends_fails(run_tests):
+def test_a_test_that_never_ends_fails(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "import asyncio, pytest\n@pytest.mark.timeout(4)\nasync def test_stuck():\n    await asyncio.Event().wait()\n"
     )
@@ -67,7 +68,7 @@ def test_a_test_that_never_ends_fails(run_tests):
     assert "the test took longer than 4 s" in out
 
 
-def test_a_failure_behind_the_back_of_the_test_fails_it(run_tests):
+def test_a_failure_behind_the_back_of_the_test_fails_it(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "import asyncio\n"
         "async def test_callback():\n"
@@ -78,7 +79,7 @@ def test_a_failure_behind_the_back_of_the_test_fails_it(run_tests):
     assert "ZeroDivisionError" in out
 
 
-def test_blocking_the_loop_fails(run_tests):
+def test_blocking_the_loop_fails(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "import time\n"
         "from ballast_wire import errors\n"
@@ -91,12 +92,12 @@ def test_blocking_the_loop_fails(run_tests):
     assert "Blocking call to time.sleep" in out
 
 
-def test_warnings_are_errors(run_tests):
+def test_warnings_are_errors(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests("import warnings\ndef test_it():\n    warnings.warn('old', DeprecationWarning)\n")
     assert (code, "1 failed" in out) == (1, True)
 
 
-def test_what_needs_real_programs_waits_to_be_asked_for(run_tests):
+def test_what_needs_real_programs_waits_to_be_asked_for(run_tests: Callable[..., tuple[int, str]]) -> None:
     text = (
         "import pytest\n@pytest.mark.java\ndef test_java():\n    pass\n"
         "@pytest.mark.prometheus\ndef test_prometheus():\n    pass\ndef test_plain():\n    pass\n"
@@ -108,7 +109,7 @@ def test_what_needs_real_programs_waits_to_be_asked_for(run_tests):
     assert run_tests(text, "-m", "kubernetes")[0] == 5
 
 
-def test_spec_report_tells_shown_from_failed_not_run_and_missing(run_tests):
+def test_spec_report_tells_shown_from_failed_not_run_and_missing(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests(
         "import pytest\n"
         "@pytest.mark.spec('LOG-01', 'LOG-02')\ndef test_a():\n    pass\n"
@@ -122,7 +123,7 @@ def test_spec_report_tells_shown_from_failed_not_run_and_missing(run_tests):
         assert f"  {state}" in out
 
 
-def test_an_unknown_behaviour_is_refused(run_tests):
+def test_an_unknown_behaviour_is_refused(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests("import pytest\n@pytest.mark.spec('LOG-99')\ndef test_a():\n    pass\n")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "docs/spec has no LOG-99" in out

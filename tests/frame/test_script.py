@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.frame.conftest import Checkout, Index
 
 from ballast_cli.__main__ import MODULES
 
@@ -21,23 +23,25 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def bare_path(tmp_path):
+def bare_path(tmp_path: Path) -> Path:
     """A PATH with the shell's usual company and no Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in ("cat", "cksum", "readlink"):
-        (folder / tool).symlink_to(shutil.which(tool))
+        found = shutil.which(tool)
+        assert found is not None, tool
+        (folder / tool).symlink_to(found)
     return folder
 
 
-def run_script(*arguments, path, home):
+def run_script(*arguments: str, path: Path, home: Path) -> subprocess.CompletedProcess[str]:
     variables = {"PATH": str(path), "BALLAST_HOME": str(home)}
     return subprocess.run(
         [ROOT / "ballast", *arguments], env=variables, capture_output=True, text=True, timeout=20, check=False
     )
 
 
-def is_free(lock):
+def is_free(lock: Path) -> bool:
     """Whether no process holds the installer's lock: neither an installer nor a pip that it started."""
     handle = os.open(lock, os.O_RDWR)
     try:
@@ -49,14 +53,14 @@ def is_free(lock):
     return True
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_help_needs_nothing_and_names_every_command(bare_path, tmp_path):
+def test_help_needs_nothing_and_names_every_command(bare_path: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for arguments in ((), ("--help",), ("-h",), ("help",)):
         shown = run_script(*arguments, path=bare_path, home=home)
@@ -66,19 +70,19 @@ def test_help_needs_nothing_and_names_every_command(bare_path, tmp_path):
     assert not home.exists()
 
 
-def test_every_command_of_the_dispatch_is_known_to_the_script(bare_path, tmp_path):
+def test_every_command_of_the_dispatch_is_known_to_the_script(bare_path: Path, tmp_path: Path) -> None:
     for command in MODULES:
         answer = run_script(command, path=bare_path, home=tmp_path / "home")
         assert "needs Python" in answer.stderr, command
 
 
-def test_unknown_command(bare_path, tmp_path):
+def test_unknown_command(bare_path: Path, tmp_path: Path) -> None:
     answer = run_script("brokre", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 2
     assert "no command 'brokre'" in answer.stderr
 
 
-def test_without_python_says_what_to_install(bare_path, tmp_path):
+def test_without_python_says_what_to_install(bare_path: Path, tmp_path: Path) -> None:
     answer = run_script("broker", "x", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 1
     assert "needs Python 3.11 or newer" in answer.stderr
@@ -86,7 +90,7 @@ def test_without_python_says_what_to_install(bare_path, tmp_path):
     assert "brew install" in answer.stderr
 
 
-def test_old_python_is_passed_over_and_named(bare_path, tmp_path):
+def test_old_python_is_passed_over_and_named(bare_path: Path, tmp_path: Path) -> None:
     old = bare_path / "python3"
     old.write_text("#!/bin/sh\necho 3.9\n")
     old.chmod(0o755)
@@ -95,15 +99,17 @@ def test_old_python_is_passed_over_and_named(bare_path, tmp_path):
     assert f"{old} is 3.9" in answer.stderr
 
 
-def test_a_program_that_is_no_python_is_not_run_as_one(bare_path, tmp_path):
+def test_a_program_that_is_no_python_is_not_run_as_one(bare_path: Path, tmp_path: Path) -> None:
     """It would have done nothing, and its exit code would have said that all was well."""
-    (bare_path / "python3").symlink_to(shutil.which("true"))
+    no_python = shutil.which("true")
+    assert no_python is not None
+    (bare_path / "python3").symlink_to(no_python)
     answer = run_script("status", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 1
     assert f"{bare_path}/python3 is no Python." in answer.stderr
 
 
-def test_newer_python_beside_an_old_one_is_found(bare_path, tmp_path):
+def test_newer_python_beside_an_old_one_is_found(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").write_text("#!/bin/sh\necho 3.9\n")
     (bare_path / "python3").chmod(0o755)
     (bare_path / "python3.12").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -113,7 +119,7 @@ def test_newer_python_beside_an_old_one_is_found(bare_path, tmp_path):
     assert "usage: ballast broker" in answer.stdout
 
 
-def test_help_of_a_command_installs_nothing(checkout):
+def test_help_of_a_command_installs_nothing(checkout: Checkout) -> None:
     (checkout.root / "operator" / "ballast_cli" / "__main__.py").write_text("print('helped')")
     answer = checkout.run("broker", "--help")
     assert (answer.returncode, answer.stdout) == (0, "helped\n")
@@ -122,7 +128,7 @@ def test_help_of_a_command_installs_nothing(checkout):
 
 # Two pass on what they do not know.
 @pytest.mark.parametrize("name", sorted(set(MODULES) - {"bench", "test"}))
-def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
+def test_a_typing_error_installs_nothing(name: str, bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     answer = run_script(name, "--no-such-thing", path=bare_path, home=tmp_path / "home")
     assert (answer.returncode, answer.stdout) == (2, "")
@@ -131,7 +137,7 @@ def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
     assert not (tmp_path / "home").exists()
 
 
-def test_a_number_that_cannot_be_installs_nothing(bare_path, tmp_path):
+def test_a_number_that_cannot_be_installs_nothing(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     answer = run_script("soak", "operator", "--times", "0", path=bare_path, home=tmp_path / "home")
     assert (answer.returncode, answer.stdout) == (2, "")
@@ -139,7 +145,7 @@ def test_a_number_that_cannot_be_installs_nothing(bare_path, tmp_path):
     assert not (tmp_path / "home").exists()
 
 
-def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, tmp_path):
+def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "file").touch()
     answer = run_script("status", path=bare_path, home=tmp_path / "file" / "home")
@@ -148,7 +154,7 @@ def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, 
     assert "BALLAST_HOME=" in answer.stderr
 
 
-def test_first_start_installs_and_hands_over(first_start):
+def test_first_start_installs_and_hands_over(first_start: tuple[Checkout, subprocess.CompletedProcess[str]]) -> None:
     _, answer = first_start
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.endswith(" 1.0 broker a b --override x=y\n")
@@ -159,7 +165,7 @@ def test_first_start_installs_and_hands_over(first_start):
     assert "\r" not in answer.stderr
 
 
-def test_the_command_replaces_the_script(ready):
+def test_the_command_replaces_the_script(ready: Checkout) -> None:
     for remove in (False, True):
         if remove:
             (ready.home / "env" / "stamps" / "broker").unlink()
@@ -168,10 +174,10 @@ def test_the_command_replaces_the_script(ready):
         assert int(out.split()[0]) == process.pid, err
 
 
-def test_second_start_asks_nobody_and_is_fast(ready):
+def test_second_start_asks_nobody_and_is_fast(ready: Checkout) -> None:
     ready.variables = {"BALLAST_PYTHON": "/bin/false", "PIP_INDEX_URL": "http://127.0.0.1:9/"}
     (ready.root / "operator" / "ballast_cli" / "__main__.py").write_text("")
-    alone = [ready.home / "env" / "bin" / "python", "-c", ""]
+    alone = [str(ready.home / "env" / "bin" / "python"), "-c", ""]
     with_script, without = [], []
     for _ in range(7):
         since = time.perf_counter()
@@ -184,7 +190,7 @@ def test_second_start_asks_nobody_and_is_fast(ready):
     assert min(with_script) - min(without) < 0.2
 
 
-def test_only_what_the_command_needs(ready, index):
+def test_only_what_the_command_needs(ready: Checkout, index: Index) -> None:
     ready.write_lock("spark", "2.0")
     assert ready.run("broker").returncode == 0
     assert index.downloads == 0
@@ -195,13 +201,13 @@ def test_only_what_the_command_needs(ready, index):
     assert index.downloads == 1
 
 
-def test_a_changed_lock_is_installed(ready):
+def test_a_changed_lock_is_installed(ready: Checkout) -> None:
     ready.write_lock("broker", "2.0")
     answer = ready.run("broker")
     assert answer.stdout.split()[1] == "2.0", answer.stderr
 
 
-def test_a_package_with_another_hash_is_refused(ready):
+def test_a_package_with_another_hash_is_refused(ready: Checkout) -> None:
     ready.write_lock("broker", "2.0", digest="0" * 64)
     answer = ready.run("broker")
     assert answer.returncode == 1
@@ -212,7 +218,9 @@ def test_a_package_with_another_hash_is_refused(ready):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_installation_cleans_up_and_can_go_on(ready, index, number):
+def test_interrupted_installation_cleans_up_and_can_go_on(
+    ready: Checkout, index: Index, number: signal.Signals
+) -> None:
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as process:
@@ -227,7 +235,7 @@ def test_interrupted_installation_cleans_up_and_can_go_on(ready, index, number):
     assert ready.run("broker").stdout.split()[1] == "2.0"
 
 
-def test_interrupted_addition_leaves_what_runs_from_there_alone(ready, index):
+def test_interrupted_addition_leaves_what_runs_from_there_alone(ready: Checkout, index: Index) -> None:
     ready.write_lock("operator", "1.0", package="extra")
     index.open_gate.clear()
     with ready.start("up") as process:
@@ -246,7 +254,7 @@ def test_interrupted_addition_leaves_what_runs_from_there_alone(ready, index):
     assert not (ready.home / "installing").exists()
 
 
-def test_killed_installation_is_made_anew(ready, index):
+def test_killed_installation_is_made_anew(ready: Checkout, index: Index) -> None:
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as process:
@@ -262,7 +270,7 @@ def test_killed_installation_is_made_anew(ready, index):
     assert not (ready.home / "env" / "broken").exists()
 
 
-def test_two_at_once_install_once(ready, index):
+def test_two_at_once_install_once(ready: Checkout, index: Index) -> None:
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as first, ready.start("broker") as second:
@@ -276,14 +284,16 @@ def test_two_at_once_install_once(ready, index):
     assert index.downloads == 1
 
 
-def first_words(first, second):
+def first_words(first: subprocess.Popen[str], second: subprocess.Popen[str]) -> str:
     """The first line of the one; both must have said something else."""
+    assert first.stderr is not None
+    assert second.stderr is not None
     lines = (first.stderr.readline(), second.stderr.readline())
     assert sum("waiting" in line for line in lines) == 1, lines
     return lines[0]
 
 
-def test_an_environment_whose_python_went_away_is_made_anew(ready):
+def test_an_environment_whose_python_went_away_is_made_anew(ready: Checkout) -> None:
     for name in ("python", "python3", Path(os.path.realpath(sys.executable)).name):
         link = ready.home / "env" / "bin" / name
         link.unlink(missing_ok=True)
@@ -293,7 +303,7 @@ def test_an_environment_whose_python_went_away_is_made_anew(ready):
     assert answer.stdout.split()[1] == "1.0"
 
 
-def test_runs_from_elsewhere_and_through_a_link(ready, tmp_path):
+def test_runs_from_elsewhere_and_through_a_link(ready: Checkout, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ready.root / "ballast")
     answer = subprocess.run(
@@ -302,7 +312,7 @@ def test_runs_from_elsewhere_and_through_a_link(ready, tmp_path):
     assert answer.stdout.endswith("1.0 broker x\n")
 
 
-def test_it_finds_its_folder_however_it_is_called(ready, tmp_path):
+def test_it_finds_its_folder_however_it_is_called(ready: Checkout, tmp_path: Path) -> None:
     """CDPATH makes `cd` look elsewhere first and print where it went; a shell may be given a name without a slash."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / ready.root.name).mkdir(parents=True)
@@ -316,7 +326,7 @@ def test_it_finds_its_folder_however_it_is_called(ready, tmp_path):
             assert answer.stdout.endswith("1.0 broker x\n"), (command, paths, answer.stderr)
 
 
-def test_on_a_terminal_it_shows_that_it_is_working(ready, index):
+def test_on_a_terminal_it_shows_that_it_is_working(ready: Checkout, index: Index) -> None:
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     ours, theirs = pty.openpty()

@@ -113,7 +113,7 @@ class Recorder:
             row["status"] = response.status
             return response
 
-        Server._dispatch = record  # type: ignore[method-assign]
+        Server._dispatch = record  # type: ignore[method-assign, assignment]
 
     def kept(self) -> list[dict[str, Any]]:
         """Without what is only asked again: documents, the same reading twice in a row, renewals of the lease."""

@@ -27,7 +27,7 @@ def managers(obj: dict[str, Any]) -> dict[str, Any]:
     return {entry["manager"]: entry["fieldsV1"] for entry in obj["metadata"].get("managedFields") or []}
 
 
-def test_custom_resources_say_what_they_are(server, path):
+def test_custom_resources_say_what_they_are(server: Api, path: str) -> None:
     untyped = {"metadata": {"name": "w"}, "spec": {"size": 1}}
     code, said = refusal(server, "POST", path, untyped)
     assert (code, "Object 'Kind' is missing" in said) == (400, True)
@@ -35,7 +35,7 @@ def test_custom_resources_say_what_they_are(server, path):
     assert (code, "the API version in the data () does not match" in said) == (400, True)
 
 
-def test_a_replacement_names_the_version_that_it_replaces(server, path, maps):
+def test_a_replacement_names_the_version_that_it_replaces(server: Api, path: str, maps: str) -> None:
     made = server.call("POST", path, widget())
     code, said = refusal(server, "PUT", f"{path}/w", widget(size=2))
     assert code == 422
@@ -45,7 +45,7 @@ def test_a_replacement_names_the_version_that_it_replaces(server, path, maps):
     assert server.call("PUT", f"{maps}/c", config_map(a="2"))["data"] == {"a": "2"}, "built-in kinds do without"
 
 
-def test_metadata_holds_only_what_it_knows(server, path):
+def test_metadata_holds_only_what_it_knows(server: Api, path: str) -> None:
     made = server.call("POST", path, widget(meta={"fool": 1, "labels": {"a": None}, "annotations": None}))
     assert made["metadata"]["labels"] == {"a": ""}
     assert not {"fool", "annotations"} & made["metadata"].keys()
@@ -54,14 +54,14 @@ def test_metadata_holds_only_what_it_knows(server, path):
     assert (code, 'strict decoding error: unknown field "metadata.fool"' in said) == (400, True)
 
 
-def test_apply_takes_no_field_that_is_not_there(server, path):
+def test_apply_takes_no_field_that_is_not_there(server: Api, path: str) -> None:
     for body, field in ((widget(nope=1), ".spec.nope"), (widget(meta={"fool": 1}), ".metadata.fool")):
         code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=one", body, APPLY)
         assert (code, said.endswith(f"Kind=Widget): {field}: field not declared in schema")) == (500, True)
     assert not server.exists(f"{path}/w")
 
 
-def test_apply_says_what_it_applies(server, maps):
+def test_apply_says_what_it_applies(server: Api, maps: str) -> None:
     untyped = {"metadata": {"name": "c"}, "data": {}}
     assert refusal(server, "PATCH", f"{maps}/c?fieldManager=one", untyped, APPLY) == (
         400,
@@ -69,13 +69,13 @@ def test_apply_says_what_it_applies(server, maps):
     )
 
 
-def test_apply_makes_nothing_anew_that_was_another(server, path):
+def test_apply_makes_nothing_anew_that_was_another(server: Api, path: str) -> None:
     code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=one", widget(meta={"uid": "u"}), APPLY)
     assert (code, "uid mismatch: the provided object specified uid u" in said) == (409, True)
     assert applied(server, path, widget(meta={"resourceVersion": "7"}))["metadata"]["name"] == "w"
 
 
-def test_conflicts_in_words(server, path):
+def test_conflicts_in_words(server: Api, path: str) -> None:
     applied(server, path, widget(size=1, config={"a": "b"}))
     code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=two", widget(size=2), APPLY)
     assert (code, said) == (409, 'Apply failed with 1 conflict: conflict with "one": .spec.size')
@@ -88,10 +88,10 @@ def test_conflicts_in_words(server, path):
     assert said == 'Apply failed with 1 conflict: conflict with "one" with subresource "status": .status.a'
 
 
-def test_a_client_may_hand_fields_over(server, maps):
+def test_a_client_may_hand_fields_over(server: Api, maps: str) -> None:
     """As kubectl does when `apply --server-side` follows an `apply` without it."""
     server.call("POST", f"{maps}?fieldManager=before", config_map(a="1", b="2"))
-    entry = {"manager": "after", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    entry: dict[str, Any] = {"manager": "after", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1"}
     entry["fieldsV1"] = {"f:data": {"f:a": {}, "f:b": {}}}
     patch = [{"op": "replace", "path": "/metadata/managedFields", "value": [entry]}]
     handed = server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)
@@ -101,7 +101,7 @@ def test_a_client_may_hand_fields_over(server, maps):
     assert managers(server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)).keys() == {"after"}
 
 
-def test_kubectl_goes_on_at_the_server_where_it_began_at_the_client(server, maps):
+def test_kubectl_goes_on_at_the_server_where_it_began_at_the_client(server: Api, maps: str) -> None:
     note = "kubectl.kubernetes.io/last-applied-configuration"
     body = config_map(a="1", b="2")
     noted = body | {"metadata": {"name": "c", "annotations": {note: json.dumps(body)}}}
@@ -116,7 +116,7 @@ def test_kubectl_goes_on_at_the_server_where_it_began_at_the_client(server, maps
     assert said == 'Apply failed with 1 conflict: conflict with "kubectl": .data.a'
 
 
-def test_one_empty_entry_clears_the_managers(server, maps):
+def test_one_empty_entry_clears_the_managers(server: Api, maps: str) -> None:
     server.call("POST", f"{maps}?fieldManager=before", config_map(a="1"))
     cleared = server.call("PATCH", f"{maps}/c", {"metadata": {"managedFields": [{}]}, "data": {"b": "2"}}, MERGE)
     assert "managedFields" not in cleared["metadata"]
@@ -128,7 +128,7 @@ def test_one_empty_entry_clears_the_managers(server, maps):
     assert (code, said.endswith('conflict with "before-first-apply" using v1: .data.b')) == (409, True)
 
 
-def test_who_owns_nothing_is_not_listed(server, maps):
+def test_who_owns_nothing_is_not_listed(server: Api, maps: str) -> None:
     made = server.call("POST", maps, {"metadata": {"generateName": "c-"}})
     assert [entry["fieldsV1"] for entry in made["metadata"]["managedFields"]] == [
         {"f:metadata": {"f:generateName": {}}}
@@ -136,13 +136,13 @@ def test_who_owns_nothing_is_not_listed(server, maps):
     assert "managedFields" not in server.call("POST", maps, {"metadata": {"name": "bare"}})["metadata"]
 
 
-def test_a_json_patch_replaces_what_is_not_there(server, maps):
+def test_a_json_patch_replaces_what_is_not_there(server: Api, maps: str) -> None:
     server.call("POST", maps, config_map(a="1"))
     patch = [{"op": "replace", "path": "/data/b", "value": "2"}]
     assert server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)["data"] == {"a": "1", "b": "2"}
 
 
-def test_a_limit_holds_for_deleting_too(server, maps):
+def test_a_limit_holds_for_deleting_too(server: Api, maps: str) -> None:
     for name in "abc":
         server.call("POST", maps, {"metadata": {"name": name}})
     gone = server.call("DELETE", f"{maps}?limit=2")
@@ -154,11 +154,11 @@ def test_a_limit_holds_for_deleting_too(server, maps):
     "query",
     ["limit=x", "watch=1&timeoutSeconds=x", "resourceVersion=x", "resourceVersion=x&resourceVersionMatch=Exact"],
 )
-def test_a_number_that_is_none_is_the_clients_fault(server, maps, query):
+def test_a_number_that_is_none_is_the_clients_fault(server: Api, maps: str, query: str) -> None:
     assert refusal(server, "GET", f"{maps}?{query}", None)[0] == 400
 
 
-def test_a_limit_below_one_is_none(server, maps):
+def test_a_limit_below_one_is_none(server: Api, maps: str) -> None:
     server.call("POST", maps, config_map())
     assert len(server.get(f"{maps}?limit=-1")["items"]) == 1
 
@@ -187,7 +187,7 @@ def pod(**container: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_texts_and_numbers_are_not_mixed_up(server, place, container, where):
+def test_texts_and_numbers_are_not_mixed_up(server: Api, place: str, container: dict[str, Any], where: str) -> None:
     code, said = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", pod(**container))
     assert (code, f"json: cannot unmarshal {where}" in said) == (400, True), said
 
@@ -201,14 +201,14 @@ def test_texts_and_numbers_are_not_mixed_up(server, place, container, where):
         ({"envFrom": [{"configMapRef": {}}]}, "envFrom[0].configMapRef.name: Required value"),
     ],
 )
-def test_what_a_pod_cannot_do_without(server, place, container, missing):
+def test_what_a_pod_cannot_do_without(server: Api, place: str, container: dict[str, Any], missing: str) -> None:
     code, said = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", pod(**container))
     assert (code, said) == (422, f'Pod "p" is invalid: spec.containers[0].{missing}')
 
 
-def test_what_a_stateful_set_cannot_do_without(server, place):
+def test_what_a_stateful_set_cannot_do_without(server: Api, place: str) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
-    spec = {"serviceName": "s", "selector": {}, "template": template}
+    spec: dict[str, Any] = {"serviceName": "s", "selector": {}, "template": template}
     path, body = f"/apis/apps/v1/{place}/statefulsets?dryRun=All", {"metadata": {"name": "s"}, "spec": spec}
     code, said = refusal(server, "POST", path, body)
     assert (code, "empty selector is invalid for statefulset" in said) == (422, True), said
@@ -221,13 +221,13 @@ def test_what_a_stateful_set_cannot_do_without(server, place):
     assert (code, ".configMap.name: Required value" in said) == (422, True), said
 
 
-def test_names_are_texts(server, maps):
+def test_names_are_texts(server: Api, maps: str) -> None:
     assert refusal(server, "POST", maps, {"metadata": {"name": ["c"]}})[0] == 400
 
 
-def test_a_template_is_read_like_a_pod(server, place):
+def test_a_template_is_read_like_a_pod(server: Api, place: str) -> None:
     template = pod(env=[{"name": "A", "value": 1}]) | {"metadata": {"labels": {"a": "b"}}}
-    body = {
+    body: dict[str, Any] = {
         "metadata": {"name": "d"},
         "spec": {
             "selector": {"matchLabels": {"a": "b"}},
@@ -252,7 +252,7 @@ def deployment(*names: str) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
 
 
-def test_applied_lists_are_in_the_order_of_who_applied_last(server, place):
+def test_applied_lists_are_in_the_order_of_who_applied_last(server: Api, place: str) -> None:
     """As init containers have to be. What others added keeps its place."""
     path = f"/apis/apps/v1/{place}/deployments"
     for manager, names, order in (
@@ -268,7 +268,7 @@ def test_applied_lists_are_in_the_order_of_who_applied_last(server, place):
     assert (code, said.endswith('.spec.containers: duplicate entries for key [name="b"]')) == (500, True), said
 
 
-def test_nothing_that_is_created_has_a_status_or_managers_already(server, place, maps):
+def test_nothing_that_is_created_has_a_status_or_managers_already(server: Api, place: str, maps: str) -> None:
     """As in what `kubectl get -o yaml` wrote down: a job of it runs."""
     done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
     job = {"metadata": {"name": "j"}, "spec": {"template": template("c", restartPolicy="Never")}, "status": done}
@@ -278,13 +278,13 @@ def test_nothing_that_is_created_has_a_status_or_managers_already(server, place,
     assert managers(server.call("POST", maps, body)) == {"tests": {"f:data": {".": {}, "f:a": {}}}}
 
 
-def test_who_applies_a_status_to_the_main_endpoint_does_not_own_it(server, path):
+def test_who_applies_a_status_to_the_main_endpoint_does_not_own_it(server: Api, path: str) -> None:
     made = applied(server, path, widget() | {"status": {"a": 1}})
     assert "status" not in made
     assert "f:status" not in managers(made)["one"]
 
 
-def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server, place):
+def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server: Api, place: str) -> None:
     """An operator still writes the status and takes its finalizers; only what is changed has to be right."""
     made, path = definition("gizmos"), f"/apis/test.dev/v1/{place}/gizmos"
     spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -319,7 +319,7 @@ def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server, place
     assert server.patch(f"{path}/g", {"spec": {"parts": parts[:1]}})["spec"]["parts"] == parts[:1]
 
 
-def test_a_definition_names_its_versions(server):
+def test_a_definition_names_its_versions(server: Api) -> None:
     body = definition("nameless")
     body["spec"]["versions"].append(body["spec"]["versions"][0] | {"storage": False})
     del body["spec"]["versions"][1]["name"]
@@ -327,14 +327,15 @@ def test_a_definition_names_its_versions(server):
     assert (code, "spec.versions[1].name: " in said) == (422, True), said
 
 
-def test_a_service_keeps_its_node_port_until_its_type_has_none(server, place):
+def test_a_service_keeps_its_node_port_until_its_type_has_none(server: Api, place: str) -> None:
     """Also when it is replaced by what a person wrote, who did not choose the port."""
     path = f"/api/v1/{place}/services"
     port = {"port": 80, "nodePort": 32111}
-    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort"}}
-    server.call("POST", path, body | {"spec": body["spec"] | {"ports": [port]}})
+    spec = {"type": "NodePort"}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+    server.call("POST", path, body | {"spec": spec | {"ports": [port]}})
     try:
-        replaced = server.call("PUT", f"{path}/s", body | {"spec": body["spec"] | {"ports": [{"port": 80}]}})
+        replaced = server.call("PUT", f"{path}/s", body | {"spec": spec | {"ports": [{"port": 80}]}})
         assert replaced["spec"]["ports"][0]["nodePort"] == 32111
         inside = server.call("PATCH", f"{path}/s", {"spec": {"type": "ClusterIP"}}, MERGE)
         assert "nodePort" not in inside["spec"]["ports"][0]
@@ -342,10 +343,10 @@ def test_a_service_keeps_its_node_port_until_its_type_has_none(server, place):
         server.delete(f"{path}/s")
 
 
-def test_a_node_port_is_one_services(server, place):
+def test_a_node_port_is_one_services(server: Api, place: str) -> None:
     path = f"/api/v1/{place}/services"
 
-    def service(name, *ports):
+    def service(name: str, *ports: dict[str, Any]) -> dict[str, Any]:
         return {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": list(ports)}}
 
     web, other = ({"name": name, "port": number} for name, number in (("web", 80), ("other", 81)))
@@ -369,25 +370,25 @@ def test_a_node_port_is_one_services(server, place):
         server.raw("DELETE", f"{path}/s")
 
 
-def test_nobody_deletes_in_all_namespaces_at_once(server):
+def test_nobody_deletes_in_all_namespaces_at_once(server: Api) -> None:
     assert server.raw("DELETE", "/api/v1/configmaps?dryRun=All")[0] == 405
 
 
-def test_json_patches_that_are_none(server, maps):
+def test_json_patches_that_are_none(server: Api, maps: str) -> None:
     server.call("POST", maps, config_map(a="1"))
     assert refusal(server, "PATCH", f"{maps}/c", [1], JSON_PATCH)[0] == 400
     absent = [{"op": "test", "path": "/data/z", "value": None}]
     assert server.call("PATCH", f"{maps}/c", absent, JSON_PATCH)["data"] == {"a": "1"}
 
 
-def test_a_list_of_the_future_is_not_made_up(server, maps):
+def test_a_list_of_the_future_is_not_made_up(server: Api, maps: str) -> None:
     with pytest.raises(Refused, match="Too large resource version") as refused:
         server.get(f"{maps}?resourceVersion=99999999")
     assert refused.value.code == 504
     assert refused.value.status["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
-def test_numbers_that_are_none_and_times_that_are_none(server, maps, place):
+def test_numbers_that_are_none_and_times_that_are_none(server: Api, maps: str, place: str) -> None:
     assert server.raw("POST", maps, b'{"metadata":{"name":"c"},"data":{"a":NaN}}')[0] == 400
     event = {"metadata": {"name": "e"}, "lastTimestamp": "x"}
     code, said = refusal(server, "POST", f"/api/v1/{place}/events", event)
@@ -408,7 +409,7 @@ def test_numbers_that_are_none_and_times_that_are_none(server, maps, place):
         ),
     ],
 )
-def test_a_cron_job_that_could_never_run_is_refused(server, place, change, said):
+def test_a_cron_job_that_could_never_run_is_refused(server: Api, place: str, change: dict[str, Any], said: str) -> None:
     spec = {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template("c", restartPolicy="Never")}}}
     body = {"metadata": {"name": "c"}, "spec": spec | change}
     code, told = refusal(server, "POST", f"/apis/batch/v1/{place}/cronjobs?dryRun=All", body)
@@ -426,14 +427,14 @@ def test_a_cron_job_that_could_never_run_is_refused(server, place, change, said)
         ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}, "may not be 0 when `maxSurge` is 0"),
     ],
 )
-def test_a_strategy_that_is_none_is_refused(server, place, strategy, said):
+def test_a_strategy_that_is_none_is_refused(server: Api, place: str, strategy: dict[str, Any], said: str) -> None:
     body = deployment("c")
     body["spec"]["strategy"] = strategy
     code, told = refusal(server, "POST", f"/apis/apps/v1/{place}/deployments?dryRun=All", body)
     assert (code, said in told) == (422, True), told
 
 
-def test_data_is_text(server, maps):
+def test_data_is_text(server: Api, maps: str) -> None:
     code, said = refusal(server, "POST", maps, config_map(a=1))
     assert code == 400
     assert said.endswith("json: cannot unmarshal number into Go struct field ConfigMap.data of type string")
@@ -443,6 +444,6 @@ def test_data_is_text(server, maps):
     assert (code, "number into Go struct field ObjectMeta.metadata.labels of type string" in said) == (400, True), said
 
 
-def test_what_has_another_shape_altogether_is_refused(server, place):
+def test_what_has_another_shape_altogether_is_refused(server: Api, place: str) -> None:
     body = pod() | {"spec": []}
     assert refusal(server, "POST", f"/api/v1/{place}/pods", json.dumps(body).encode())[0] == 400

@@ -1,9 +1,10 @@
 """Evictions, as `kubectl drain` sends them: all at once, and again until a budget lets them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from tests.local.conftest import Refused, eventually
+from tests.local.conftest import Api, Refused, Running, eventually
 from tests.local.test_controllers import available
 from tests.local.test_workloads import stateful_set
 
@@ -11,11 +12,11 @@ from ballast_local import meta
 
 
 @pytest.fixture
-def pods(namespace):
+def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def evict(running, path):
+def evict(running: Running, path: str) -> int:
     try:
         running.api().post(f"{path}/eviction", {"metadata": {"name": path.rpartition("/")[2]}})
     except Refused as refusal:
@@ -23,7 +24,7 @@ def evict(running, path):
     return 201
 
 
-def budget(api, namespace, **spec):
+def budget(api: Api, namespace: str, **spec: Any) -> str:
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     selector = {"matchLabels": {"app": "s"}}
     api.post(path, {"metadata": {"name": "b"}, "spec": {"selector": selector, **spec}})
@@ -31,7 +32,9 @@ def budget(api, namespace, **spec):
 
 
 @pytest.mark.parametrize("limit", [{"maxUnavailable": 1}, {"minAvailable": "60%"}])
-def test_of_evictions_at_once_a_budget_lets_one(running, api, namespace, pods, limit):
+def test_of_evictions_at_once_a_budget_lets_one(
+    running: Running, api: Api, namespace: str, pods: str, limit: dict[str, Any]
+) -> None:
     """Pods that go are missing from what there should be, until others are there for them."""
     path = budget(api, namespace, **limit)
     owner = api.post(f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "as-an-operator-has-it"}})
@@ -61,10 +64,12 @@ def test_of_evictions_at_once_a_budget_lets_one(running, api, namespace, pods, l
 
 
 @pytest.mark.parametrize(("policy", "answer"), [("IfHealthyBudget", 429), ("AlwaysAllow", 201)])
-def test_a_pod_that_is_not_ready_goes_if_nobody_ready_is_lost_or_always(running, api, namespace, pods, policy, answer):
+def test_a_pod_that_is_not_ready_goes_if_nobody_ready_is_lost_or_always(
+    running: Running, api: Api, namespace: str, pods: str, policy: str, answer: int
+) -> None:
     path = budget(api, namespace, minAvailable=1, unhealthyPodEvictionPolicy=policy)
-    container = {"name": "main", "image": "none", "command": ["sleep", "600"]}
-    container["readinessProbe"] = {"exec": {"command": ["false"]}}
+    container = {"name": "main", "image": "none", "command": ["sleep", "600"],
+                 "readinessProbe": {"exec": {"command": ["false"]}}}  # fmt: skip
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
     api.post(pods, {"metadata": {"name": "p", "labels": {"app": "s"}}, "spec": spec})
     eventually(lambda: api.get(f"{pods}/p")["status"]["phase"] == "Running")
@@ -72,7 +77,7 @@ def test_a_pod_that_is_not_ready_goes_if_nobody_ready_is_lost_or_always(running,
     assert evict(running, f"{pods}/p") == answer
 
 
-def test_an_empty_selector_is_every_pod(running, api, namespace, pods):
+def test_an_empty_selector_is_every_pod(running: Running, api: Api, namespace: str, pods: str) -> None:
     path = budget(api, namespace, minAvailable=1, selector={})
     spec = {"containers": [{"name": "main", "image": "none", "command": ["sleep", "600"]}]}
     api.post(pods, {"metadata": {"name": "p"}, "spec": spec | {"terminationGracePeriodSeconds": 0}})

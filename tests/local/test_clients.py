@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import io
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import kopf
 import kubernetes
 import pytest
 import yaml
-from tests.local.conftest import DEFINITIONS, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Running, definition, eventually
 
 from ballast_cli import CommandError
 from ballast_cli.__main__ import load
@@ -19,13 +22,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 
 @pytest.fixture
-def client(running):
+def client(running: Running) -> Iterator[kubernetes.client.ApiClient]:
     made = kubernetes.config.new_client_from_config(str(running.kubeconfig))
     yield made
     made.close()
 
 
-def test_the_python_client(client, namespace):
+def test_the_python_client(client: kubernetes.client.ApiClient, namespace: str) -> None:
     core = kubernetes.client.CoreV1Api(client)
     body = kubernetes.client.V1ConfigMap(metadata=kubernetes.client.V1ObjectMeta(name="c"), data={"a": "1"})
     core.create_namespaced_config_map(namespace, body)
@@ -39,14 +42,17 @@ def test_the_python_client(client, namespace):
     assert refused.value.status == 404
     core.delete_namespaced_config_map("c", namespace)
     assert core.list_namespaced_config_map(namespace).items == []
-    assert core.list_node().items[0].metadata.name == "local"
+    (node,) = core.list_node().items
+    assert node.metadata is not None
+    assert node.metadata.name == "local"
 
 
-def test_the_python_clients_leases(client, namespace):
+def test_the_python_clients_leases(client: kubernetes.client.ApiClient, namespace: str) -> None:
     api = kubernetes.client.CoordinationV1Api(client)
     meta = kubernetes.client.V1ObjectMeta(name="l")
     spec = kubernetes.client.V1LeaseSpec(holder_identity="me", lease_duration_seconds=10)
     lease = api.create_namespaced_lease(namespace, kubernetes.client.V1Lease(metadata=meta, spec=spec))
+    assert lease.spec is not None
     lease.spec.holder_identity = "you"
     api.replace_namespaced_lease("l", namespace, lease)
     with pytest.raises(kubernetes.client.ApiException) as refused:
@@ -55,7 +61,7 @@ def test_the_python_clients_leases(client, namespace):
 
 
 @pytest.fixture
-def operator(running, api, monkeypatch):
+def operator(running: Running, api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A small Kopf operator on a thread: handlers, a finalizer, a timer, status and events."""
     if not api.exists(f"{DEFINITIONS}/robots.test.dev"):
         api.post(DEFINITIONS, definition("robots"))
@@ -64,26 +70,26 @@ def operator(running, api, monkeypatch):
     deleted: list[str] = []
 
     @kopf.on.startup(registry=registry)
-    def configure(settings: kopf.OperatorSettings, **_):
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = True
         settings.networking.error_backoffs = [0.1]
 
     @kopf.on.login(registry=registry)
-    def login(**given):
+    def login(**given: Any) -> Any:
         return kopf.login_with_kubeconfig(**given)
 
     @kopf.on.create("robots.test.dev", registry=registry)
     @kopf.on.update("robots.test.dev", registry=registry, field="spec")
-    def changed(spec, patch, body, **_):
+    def changed(*, spec: kopf.Spec, patch: kopf.Patch, body: kopf.Body, **_: Any) -> None:
         patch.status["seen"] = spec["size"]
         kopf.event(body, type="Normal", reason="Seen", message=f"size {spec['size']}")
 
     @kopf.on.delete("robots.test.dev", registry=registry)
-    def removed(name, **_):
+    def removed(name: str, **_: Any) -> None:
         deleted.append(name)
 
     @kopf.timer("robots.test.dev", registry=registry, interval=0.2)
-    def tick(patch, status, **_):
+    def tick(*, patch: kopf.Patch, status: kopf.Status, **_: Any) -> None:
         patch.status["ticks"] = status.get("ticks", 0) + 1
 
     ready, stop = threading.Event(), threading.Event()
@@ -102,7 +108,7 @@ def operator(running, api, monkeypatch):
     assert not thread.is_alive()
 
 
-def test_kopf(operator, api, namespace):
+def test_kopf(operator: list[str], api: Api, namespace: str) -> None:
     robots = f"/apis/test.dev/v1/namespaces/{namespace}/robots"
     api.post(robots, {"metadata": {"name": "r"}, "spec": {"size": 1}})
     eventually(lambda: api.get(f"{robots}/r").get("status", {}).get("seen") == 1)
@@ -117,28 +123,35 @@ def test_kopf(operator, api, namespace):
     assert operator == ["r"]
 
 
-@pytest.fixture
-def ballast(running, namespace):
+class Command:
     """`./ballast WORDS` against the running API, in this process: what it printed."""
 
-    def call(*words: str) -> str:
+    def __init__(self, options: list[str]) -> None:
+        self._options = options
+        self.code: int | None = None
+
+    def __call__(self, *words: str) -> str:
         command = load(words[0])
-        arguments = [*words[1:], "--kubeconfig", str(running.kubeconfig), "-n", namespace]
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            call.code = command.module.run(command.parse(arguments))
+            self.code = command.module.run(command.parse([*words[1:], *self._options]))
         return printed.getvalue()
 
-    return call
+
+@pytest.fixture
+def ballast(running: Running, namespace: str) -> Command:
+
+    return Command(["--kubeconfig", str(running.kubeconfig), "-n", namespace])
 
 
-def test_our_own_commands(ballast, tmp_path, namespace):
+def test_our_own_commands(ballast: Command, tmp_path: Path, namespace: str) -> None:
     path = tmp_path / "all.yaml"
-    robot = {"apiVersion": "test.dev/v1", "kind": "Gizmo", "metadata": {"name": "g"}, "spec": {"size": 1}}
+    spec = {"size": 1}
+    robot = {"apiVersion": "test.dev/v1", "kind": "Gizmo", "metadata": {"name": "g"}, "spec": spec}
     path.write_text(yaml.safe_dump_all([definition("gizmos"), robot]))
     assert ballast("apply", "-f", str(path)).splitlines()[1:] == ["gizmo.test.dev/g created"]
     assert "gizmo.test.dev/g unchanged" in ballast("apply", "-f", str(path))
-    robot["spec"]["size"] = 3
+    spec["size"] = 3
     path.write_text(yaml.safe_dump(robot))
     dry = ("apply", "-f", str(path), "--dry-run", "server")
     assert ballast(*dry) == "gizmo.test.dev/g configured (server dry run)\n"
@@ -153,7 +166,7 @@ def test_our_own_commands(ballast, tmp_path, namespace):
         ballast("wait", "gizmo/g", "--for", "condition=Ready", "--timeout", "0.3s")
     assert waited.value.exit_code == 1
     assert ballast("get", "gizmo", "g", "-o", "name") == "gizmo.test.dev/g\n"
-    robot["spec"]["size"] = 1
+    spec["size"] = 1
     path.write_text(yaml.safe_dump(robot))
     assert "size cannot shrink" in ballast("apply", "-f", str(path))
     assert ballast.code == 1
@@ -167,13 +180,15 @@ def test_our_own_commands(ballast, tmp_path, namespace):
     assert namespace in ballast("get", "sa", "-A")
 
 
-def configmap(tmp_path, name, **metadata):
+def configmap(tmp_path: Path, name: str, **metadata: Any) -> str:
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}))
     return str(path)
 
 
-def test_what_is_asked_for_is_not_answered_with_something_else(ballast, tmp_path, namespace):
+def test_what_is_asked_for_is_not_answered_with_something_else(
+    ballast: Command, tmp_path: Path, namespace: str
+) -> None:
     """Options that do not go together are refused, as kubectl refuses them, and nothing is done by halves."""
     path = configmap(tmp_path, "c")
     ballast("apply", "-f", path)

@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.local.conftest import eventually
+from tests.local.conftest import Api, Running, eventually
 
 from ballast_local.workloads import node
 from ballast_local.workloads.container import Container, Launch, Surroundings
@@ -14,13 +16,13 @@ from ballast_local.workloads.pod import PodRunner
 from ballast_local.workloads.process import start_time
 
 
-def container(tmp_path, command, interrupt):
+def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None]) -> Container:
     """`interrupt` is called when everything is prepared and the process is about to be started."""
 
-    async def prepare(spec):
+    async def prepare(spec: dict[str, Any]) -> Launch:
         return Launch(command, {"PATH": "/usr/bin:/bin"}, tmp_path, lambda words: words)
 
-    def log(name):
+    def log(name: str) -> Path:
         interrupt()
         return tmp_path / "logs" / "c.log"
 
@@ -38,10 +40,10 @@ def container(tmp_path, command, interrupt):
 
 
 @pytest.mark.parametrize("grace", [0.0, 5.0])
-async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grace):
+async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grace: float) -> None:
     stops = []
 
-    def interrupt():
+    def interrupt() -> None:
         if grace:
             stops.append(asyncio.create_task(one.stop(grace)))
         else:
@@ -55,7 +57,7 @@ async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grac
         assert not start_time(int((tmp_path / "pid").read_text()))
 
 
-def running_with(text):
+def running_with(text: str) -> list[str]:
     """The processes of this machine that have a text in their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -65,7 +67,7 @@ def running_with(text):
     return found
 
 
-async def test_what_cannot_be_noted_does_not_run(tmp_path: Path):
+async def test_what_cannot_be_noted_does_not_run(tmp_path: Path) -> None:
     """On a full disk: started anew it would have the same volumes a second time."""
     (tmp_path / "pids" / "c").mkdir(parents=True)
     one = container(tmp_path, ["sh", "-c", f"sleep 600; : {tmp_path}"], lambda: None)
@@ -74,20 +76,20 @@ async def test_what_cannot_be_noted_does_not_run(tmp_path: Path):
     assert running_with(str(tmp_path)) == []
 
 
-async def test_a_fault_of_ours_leaves_no_process(tmp_path: Path):
+async def test_a_fault_of_ours_leaves_no_process(tmp_path: Path) -> None:
     one = container(tmp_path, ["sh", "-c", f"sleep 600; : {tmp_path}"], lambda: None)
 
-    def refuse(*told):
+    def refuse(*told: object) -> None:
         raise KeyError(told)
 
     one._around.event = refuse
     with pytest.raises(KeyError):
         await one.run()
-    for pid in running_with(str(tmp_path)):
-        eventually(lambda pid=pid: not start_time(int(pid)))
+    left = running_with(str(tmp_path))
+    eventually(lambda: not any(start_time(int(pid)) for pid in left))
 
 
-def test_what_keeps_a_container_from_its_start_is_waited_for(api, running, namespace):
+def test_what_keeps_a_container_from_its_start_is_waited_for(api: Api, running: Running, namespace: str) -> None:
     """Not only what is not there yet."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     mount = {"name": "d", "mountPath": "/d"}
@@ -101,7 +103,7 @@ def test_what_keeps_a_container_from_its_start_is_waited_for(api, running, names
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
-def test_a_secret_that_is_no_text_is_a_variable_too(api, namespace):
+def test_a_secret_that_is_no_text_is_a_variable_too(api: Api, namespace: str) -> None:
     base = f"/api/v1/namespaces/{namespace}"
     api.post(f"{base}/secrets", {"metadata": {"name": "s"}, "data": {"K": base64.b64encode(b"\xff\xfe").decode()}})
     names = {"envFrom": [{"secretRef": {"name": "s"}}],
@@ -112,7 +114,7 @@ def test_a_secret_that_is_no_text_is_a_variable_too(api, namespace):
     api.patch(f"{base}/pods/p", {"metadata": {"finalizers": None}})
 
 
-def test_events_tell_of_pods_with_long_names(api, namespace):
+def test_events_tell_of_pods_with_long_names(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     name = "a" * 199 + "-" + "b" * 20
     api.post(path, pod(name, "true", "Never"))
@@ -120,12 +122,14 @@ def test_events_tell_of_pods_with_long_names(api, namespace):
     api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
 
 
-def test_a_pod_that_the_node_gave_up_is_taken_up_again(api, running, namespace, monkeypatch):
+def test_a_pod_that_the_node_gave_up_is_taken_up_again(
+    api: Api, running: Running, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     fault = [KeyError("none of a pod's faults")]
     launch = PodRunner._launch
 
-    async def refuse(runner, spec):
+    async def refuse(runner: PodRunner, spec: dict[str, Any]) -> Launch:
         if runner.namespace == namespace and fault:
             raise fault.pop()
         return await launch(runner, spec)
@@ -138,18 +142,18 @@ def test_a_pod_that_the_node_gave_up_is_taken_up_again(api, running, namespace, 
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
-def pod(name, text, policy, **more):
+def pod(name: str, text: str, policy: str, **more: Any) -> dict[str, Any]:
     first = {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
     return {"metadata": {"name": name, "finalizers": ["test.dev/look"]},
             "spec": {"restartPolicy": policy, "containers": [first], "terminationGracePeriodSeconds": 1}}  # fmt: skip
 
 
-def waits(api, path, reason):
+def waits(api: Api, path: str, reason: str) -> bool:
     (status,) = api.get(path)["status"].get("containerStatuses") or [{}]
     return (status.get("state") or {}).get("waiting", {}).get("reason") == reason
 
 
-def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api, namespace):
+def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     api.post(path, pod("p", "exit 3", "OnFailure"))
     eventually(lambda: waits(api, f"{path}/p", "CrashLoopBackOff"))
@@ -159,7 +163,7 @@ def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api, namespace):
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
-def test_deleted_before_it_ran_a_pod_has_not_succeeded(api, namespace):
+def test_deleted_before_it_ran_a_pod_has_not_succeeded(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     missing = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}
     api.post(path, pod("p", "true", "Never", env=[missing]))
@@ -170,7 +174,7 @@ def test_deleted_before_it_ran_a_pod_has_not_succeeded(api, namespace):
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
-def test_a_job_that_the_node_interrupted_is_not_complete(own):
+def test_a_job_that_the_node_interrupted_is_not_complete(own: Running) -> None:
     """However its process takes the end: this one says that all went well."""
     api = own.api()
     path = "/apis/batch/v1/namespaces/default/jobs/j"
@@ -190,7 +194,7 @@ def test_a_job_that_the_node_interrupted_is_not_complete(own):
     assert done["failed"] == 1
 
 
-def test_a_pod_that_is_out_of_time_fails(api, namespace):
+def test_a_pod_that_is_out_of_time_fails(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     body = pod("p", "sleep 600", "Never")
     body["spec"]["activeDeadlineSeconds"] = 1
@@ -200,7 +204,7 @@ def test_a_pod_that_is_out_of_time_fails(api, namespace):
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
+def test_following_a_log_shows_the_last_words_of_a_run(running: Running, api: Api, namespace: str) -> None:
     """The next run, which begins at once, writes a log of its own."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     body = pod("p", "echo first; until test -e $HOME/go; do sleep 0.02; done; rm $HOME/go; echo last; exit 1", "Always")
@@ -216,7 +220,9 @@ def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
-def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(api, running, namespace):
+def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(
+    api: Api, running: Running, namespace: str
+) -> None:
     """A second SIGTERM means "at once" to many programs."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     hook = {"exec": {"command": ["sh", "-c", "echo hook >> $HOME/told"]}}
@@ -227,7 +233,7 @@ def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(api, run
     home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
     eventually(lambda: (home / "on").exists())
 
-    def state(name):
+    def state(name: str) -> dict[str, Any]:
         return next(one["state"] for one in api.get(f"{path}/p")["status"]["containerStatuses"] if one["name"] == name)
 
     eventually(lambda: "running" in state("other"))

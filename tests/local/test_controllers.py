@@ -1,17 +1,18 @@
 """What people rely on of controllers beyond that their pods run: deadlines, pauses, orphans, the order of going."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, definition, eventually
+from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, Api, definition, eventually
 from tests.local.test_workloads import condition, stateful_set
 
 
-def container(text="exec sleep 600", **more):
+def container(text: str = "exec sleep 600", **more: Any) -> dict[str, Any]:
     return {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
 
 
-def workload(text="exec sleep 600", probe=None, **spec):
+def workload(text: str = "exec sleep 600", probe: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     more = {"readinessProbe": probe} if probe else {}
     pod = {"terminationGracePeriodSeconds": 1, "containers": [container(text, **more)]}
     template = {"metadata": {"labels": {"app": "d"}}, "spec": pod}
@@ -20,34 +21,34 @@ def workload(text="exec sleep 600", probe=None, **spec):
 
 
 @pytest.fixture
-def base(namespace):
+def base(namespace: str) -> str:
     return f"/apis/apps/v1/namespaces/{namespace}"
 
 
 @pytest.fixture
-def jobs(namespace):
+def jobs(namespace: str) -> str:
     return f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
 
 @pytest.fixture
-def pods(namespace):
+def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def names(api, path):
+def names(api: Api, path: str) -> list[str]:
     return sorted(one["metadata"]["name"] for one in api.get(path)["items"])
 
 
-def available(api, path, count):
+def available(api: Api, path: str, count: int) -> dict[str, Any]:
     return eventually(lambda: (found := api.get(path)).get("status", {}).get("availableReplicas", 0) == count and found)
 
 
-def reason(obj, kind):
+def reason(obj: dict[str, Any], kind: str) -> str:
     held = obj.get("status", {}).get("conditions") or []
     return next((one["reason"] for one in held if one["type"] == kind), "")
 
 
-def test_a_deployment_that_lost_its_replica_set_takes_it_back(api, base, pods):
+def test_a_deployment_that_lost_its_replica_set_takes_it_back(api: Api, base: str, pods: str) -> None:
     """As after `kubectl delete --cascade=orphan`."""
     api.post(f"{base}/deployments", workload())
     available(api, f"{base}/deployments/d", 1)
@@ -60,7 +61,7 @@ def test_a_deployment_that_lost_its_replica_set_takes_it_back(api, base, pods):
     assert names(api, pods) == before
 
 
-def test_the_history_of_a_rollout_tells_why(api, base):
+def test_the_history_of_a_rollout_tells_why(api: Api, base: str) -> None:
     cause = {"kubernetes.io/change-cause": "first", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
     body = workload()
     body["metadata"]["annotations"] = cause
@@ -70,7 +71,7 @@ def test_the_history_of_a_rollout_tells_why(api, base):
               "spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}  # fmt: skip
     api.patch(f"{base}/deployments/d", second, STRATEGIC)
 
-    def history():
+    def history() -> dict[str, str]:
         held = [one["metadata"]["annotations"] for one in api.get(f"{base}/replicasets")["items"]]
         assert not any("kubectl.kubernetes.io/last-applied-configuration" in one for one in held)
         return {one["deployment.kubernetes.io/revision"]: one["kubernetes.io/change-cause"] for one in held}
@@ -78,7 +79,7 @@ def test_the_history_of_a_rollout_tells_why(api, base):
     eventually(lambda: history() == {"1": "first", "2": "second"})
 
 
-def test_a_paused_deployment_scales(api, base):
+def test_a_paused_deployment_scales(api: Api, base: str) -> None:
     api.post(f"{base}/deployments", workload())
     available(api, f"{base}/deployments/d", 1)
     api.patch(f"{base}/deployments/d", {"spec": {"paused": True}})
@@ -86,7 +87,7 @@ def test_a_paused_deployment_scales(api, base):
     available(api, f"{base}/deployments/d", 2)
 
 
-def test_a_rollout_that_does_not_get_on_says_so(api, base):
+def test_a_rollout_that_does_not_get_on_says_so(api: Api, base: str) -> None:
     api.post(f"{base}/deployments", workload(probe={"exec": {"command": ["false"]}}, progressDeadlineSeconds=1))
     path = f"{base}/deployments/d"
     found = eventually(lambda: condition(one := api.get(path), "Progressing") == "False" and one)
@@ -97,7 +98,7 @@ def test_a_rollout_that_does_not_get_on_says_so(api, base):
     assert condition(found, "Progressing") == "True"
 
 
-def test_a_deployment_that_recreates_forgets_old_templates_too(api, base):
+def test_a_deployment_that_recreates_forgets_old_templates_too(api: Api, base: str) -> None:
     spec = workload(strategy={"type": "Recreate"}, revisionHistoryLimit=0)
     api.post(f"{base}/deployments", spec)
     available(api, f"{base}/deployments/d", 1)
@@ -106,7 +107,7 @@ def test_a_deployment_that_recreates_forgets_old_templates_too(api, base):
                and len(api.get(f"{base}/replicasets")["items"]) == 1)  # fmt: skip
 
 
-def test_available_is_who_has_been_ready_for_long_enough(api, base):
+def test_available_is_who_has_been_ready_for_long_enough(api: Api, base: str) -> None:
     api.post(f"{base}/deployments", workload(minReadySeconds=3600))
     path = f"{base}/deployments/d"
     status = eventually(lambda: (found := api.get(path)["status"]).get("readyReplicas") == 1 and found)
@@ -124,7 +125,7 @@ def test_available_is_who_has_been_ready_for_long_enough(api, base):
     assert second["startTime"] > ready, "the second waited until the first was available"
 
 
-def test_the_youngest_goes_first(api, base, pods):
+def test_the_youngest_goes_first(api: Api, base: str, pods: str) -> None:
     api.post(f"{base}/replicasets", workload())
     available(api, f"{base}/replicasets/d", 1)
     (first,) = api.get(pods)["items"]
@@ -136,13 +137,13 @@ def test_the_youngest_goes_first(api, base, pods):
     assert names(api, pods) == [first["metadata"]["name"]]
 
 
-def later(timestamp):
+def later(timestamp: str) -> bool:
     from ballast_local import meta
 
     return meta.now() > timestamp
 
 
-def test_below_the_partition_the_template_before_is_kept(api, base, pods):
+def test_below_the_partition_the_template_before_is_kept(api: Api, base: str, pods: str) -> None:
     """Also for a pod that is lost and made anew; and the set can go back to it."""
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
     api.post(f"{base}/statefulsets", stateful_set(2, updateStrategy=rolling))
@@ -163,7 +164,9 @@ def test_below_the_partition_the_template_before_is_kept(api, base, pods):
     assert api.get(f"{base}/statefulsets/s")["status"]["updateRevision"] == before
 
 
-def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, namespace, base, pods):
+def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(
+    api: Api, namespace: str, base: str, pods: str
+) -> None:
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
     api.post(f"{base}/statefulsets", stateful_set(2, persistentVolumeClaimRetentionPolicy=policy))
@@ -175,11 +178,11 @@ def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, names
     assert names(api, claims) == ["data-s-0", "data-s-1"]
 
 
-def owners(api, path):
+def owners(api: Api, path: str) -> list[str]:
     return [one["kind"] for one in api.get(path)["metadata"].get("ownerReferences") or []]
 
 
-def test_claims_go_with_their_set_as_it_says_last(api, namespace, base, pods):
+def test_claims_go_with_their_set_as_it_says_last(api: Api, namespace: str, base: str, pods: str) -> None:
     """Who says Retain before the set is deleted has the data."""
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     policy = {"whenDeleted": "Delete", "whenScaled": "Retain"}
@@ -198,7 +201,7 @@ def test_claims_go_with_their_set_as_it_says_last(api, namespace, base, pods):
     eventually(lambda: names(api, claims) == [])
 
 
-def test_scaled_back_in_time_a_pod_finds_its_claim(api, namespace, base, pods):
+def test_scaled_back_in_time_a_pod_finds_its_claim(api: Api, namespace: str, base: str, pods: str) -> None:
     claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-1"
     policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
     api.post(f"{base}/statefulsets", stateful_set(2, persistentVolumeClaimRetentionPolicy=policy))
@@ -214,10 +217,10 @@ def test_scaled_back_in_time_a_pod_finds_its_claim(api, namespace, base, pods):
     assert api.get(claim)["metadata"]["uid"] == before
 
 
-def test_what_has_another_owner_stays(api, namespace):
+def test_what_has_another_owner_stays(api: Api, namespace: str) -> None:
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
 
-    def owner(name):
+    def owner(name: str) -> dict[str, Any]:
         uid = api.post(maps, {"metadata": {"name": name}})["metadata"]["uid"]
         return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "blockOwnerDeletion": True}
 
@@ -230,7 +233,7 @@ def test_what_has_another_owner_stays(api, namespace):
     assert not api.exists(f"{maps}/of-one")
 
 
-def test_a_set_leaves_pods_alone_that_only_have_its_labels(api, base, pods):
+def test_a_set_leaves_pods_alone_that_only_have_its_labels(api: Api, base: str, pods: str) -> None:
     """A client that somebody runs beside it, for instance: taken for a pod too many, it would be ended."""
     for name in ("client", "s-01", "other-0"):
         labels = {"labels": {"app": "s"}, "name": name}
@@ -245,7 +248,7 @@ def test_a_set_leaves_pods_alone_that_only_have_its_labels(api, base, pods):
     eventually(lambda: owners(api, f"{pods}/s-0") == ["StatefulSet"])
 
 
-def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
+def test_a_pod_is_not_made_with_a_claim_that_goes(api: Api, namespace: str, base: str, pods: str) -> None:
     """It would hold the claim and wait for it."""
     claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-0"
     api.post(f"{base}/statefulsets", stateful_set(1))
@@ -261,18 +264,18 @@ def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     available(api, f"{base}/statefulsets/s", 1)
 
 
-def job(name, text, policy="Never", **spec):
+def job(name: str, text: str, policy: str = "Never", **spec: Any) -> dict[str, Any]:
     template = {"spec": {"restartPolicy": policy, "containers": [container(text)], "terminationGracePeriodSeconds": 1}}
     return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
 
 
-def test_restarts_in_a_pod_count_against_the_limit_of_its_job(api, jobs):
+def test_restarts_in_a_pod_count_against_the_limit_of_its_job(api: Api, jobs: str) -> None:
     api.post(jobs, job("j", "exit 1", "OnFailure", backoffLimit=1))
     found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Failed") == "True" and one)
     assert reason(found, "Failed") == "BackoffLimitExceeded"
 
 
-def test_a_job_that_is_suspended_has_not_begun(api, jobs, pods):
+def test_a_job_that_is_suspended_has_not_begun(api: Api, jobs: str, pods: str) -> None:
     api.post(jobs, job("j", "echo done", suspend=True, activeDeadlineSeconds=30))
     found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Suspended") == "True" and one)
     assert "startTime" not in found["status"]
@@ -283,7 +286,7 @@ def test_a_job_that_is_suspended_has_not_begun(api, jobs, pods):
     assert (condition(found, "Suspended"), reason(found, "Suspended")) == ("False", "JobResumed")
 
 
-def test_a_schedule_that_was_missed_while_nothing_ran_is_made_up_for(api, namespace):
+def test_a_schedule_that_was_missed_while_nothing_ran_is_made_up_for(api: Api, namespace: str) -> None:
     """However long ago: without startingDeadlineSeconds there is no too late."""
     crons = f"/apis/batch/v1/namespaces/{namespace}/cronjobs"
     now = datetime.now(UTC)
@@ -298,7 +301,7 @@ def test_a_schedule_that_was_missed_while_nothing_ran_is_made_up_for(api, namesp
     assert len(api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]) == 1
 
 
-def test_a_job_with_less_parallelism_ends_pods(api, jobs, pods):
+def test_a_job_with_less_parallelism_ends_pods(api: Api, jobs: str, pods: str) -> None:
     api.post(jobs, job("j", "exec sleep 600", parallelism=3, completions=6))
     eventually(lambda: api.get(f"{jobs}/j").get("status", {}).get("ready") == 3)
     api.patch(f"{jobs}/j", {"spec": {"parallelism": 1}}, MERGE)
@@ -306,14 +309,14 @@ def test_a_job_with_less_parallelism_ends_pods(api, jobs, pods):
     assert eventually(lambda: api.get(f"{jobs}/j")["status"]["active"] == 1)
 
 
-def gadgets(namespace, *versions):
+def gadgets(namespace: str, *versions: dict[str, Any]) -> tuple[dict[str, Any], str]:
     body = definition("gadgets")
     made = body["spec"]["versions"][0]
     body["spec"]["versions"] = [made | version for version in versions]
     return body, f"/apis/test.dev/v1/namespaces/{namespace}/gadgets"
 
 
-def test_a_namespace_goes_whatever_became_of_definitions(api, namespace):
+def test_a_namespace_goes_whatever_became_of_definitions(api: Api, namespace: str) -> None:
     """One that stores a version which it does not serve, and one that was forced to go before its objects."""
     old, new = {"name": "v1", "storage": False}, {"name": "v2", "served": False}
     body, path = gadgets(namespace, old, new)

@@ -2,11 +2,13 @@
 
 import os
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
 from e2e.kubernetes.binaries import kubectl as kubectl_program
-from tests.local.conftest import definition, eventually
+from tests.local.conftest import Api, Running, definition, eventually
 
 KUBECTL = kubectl_program()
 pytestmark = [pytest.mark.kubernetes, pytest.mark.skipif(not KUBECTL, reason="no kubectl is built, none is named")]
@@ -29,7 +31,7 @@ spec:
 
 
 @pytest.fixture
-def kubectl(running, namespace, tmp_path):
+def kubectl(running: Running, namespace: str, tmp_path: Path) -> Callable[..., str]:
     """kubectl WORDS: what it printed. `fails=True`: what it complained."""
 
     def call(*words: str, stdin: str | None = None, fails: bool = False, **more: str) -> str:
@@ -43,7 +45,7 @@ def kubectl(running, namespace, tmp_path):
 
 
 @pytest.fixture
-def gears(kubectl):
+def gears(kubectl: Callable[..., str]) -> Callable[..., str]:
     """A definition that kubectl applied, and a document of its kind."""
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump(definition("gears")))
     kubectl("wait", "--for=condition=Established", "crd/gears.test.dev", "--timeout=10s")
@@ -53,7 +55,7 @@ def gears(kubectl):
 
 @pytest.mark.spec("OPR-01")
 @pytest.mark.spec("OPR-03")
-def test_custom_resources(kubectl, gears, api, namespace):
+def test_custom_resources(kubectl: Callable[..., str], gears: Callable[..., str], api: Api, namespace: str) -> None:
     assert kubectl("apply", "-f", "-", stdin=gears()) == "gear.test.dev/g created\n"
     assert kubectl("apply", "-f", "-", stdin=gears()) == "gear.test.dev/g unchanged\n"
     assert kubectl("apply", "-f", "-", stdin=gears(size=3)) == "gear.test.dev/g configured\n"
@@ -75,14 +77,14 @@ def test_custom_resources(kubectl, gears, api, namespace):
     assert "deleted" in kubectl("delete", "gear", "g")
 
 
-def test_a_kind_that_is_not_there_is_told(kubectl, gears):
+def test_a_kind_that_is_not_there_is_told(kubectl: Callable[..., str], gears: Callable[..., str]) -> None:
     for wrong in (gears().replace("kind: Gear", "kind: Gaer"), gears().replace("test.dev/v1", "other.dev/v1")):
         kind, version = ("Gaer", "test.dev/v1") if "Gaer" in wrong else ("Gear", "other.dev/v1")
         complaint = kubectl("apply", "-f", "-", stdin=wrong, fails=True)
         assert f'no matches for kind "{kind}" in version "{version}"' in complaint
 
 
-def test_server_side_apply_and_diff(kubectl, gears):
+def test_server_side_apply_and_diff(kubectl: Callable[..., str], gears: Callable[..., str]) -> None:
     kubectl("apply", "--server-side", "-f", "-", stdin=gears())
     assert kubectl("diff", "--server-side", "-f", "-", stdin=gears()) == ""
     complaint = kubectl("apply", "--server-side", "--field-manager=other", "-f", "-", stdin=gears(size=4), fails=True)
@@ -92,7 +94,7 @@ def test_server_side_apply_and_diff(kubectl, gears):
     assert "f:size" in kubectl("get", "gear", "g", "-o", "yaml", "--show-managed-fields")
 
 
-def test_workloads(kubectl):
+def test_workloads(kubectl: Callable[..., str]) -> None:
     kubectl("apply", "-f", "-", stdin=SERVER)
     assert "roll out complete" in kubectl("rollout", "status", "sts/web", "--timeout=20s")
     eventually(lambda: kubectl("logs", "web-0") == "ready\n")
@@ -117,7 +119,7 @@ def test_workloads(kubectl):
     assert kubectl("get", "all") == ""
 
 
-def test_created_from_the_command_line(kubectl, namespace):
+def test_created_from_the_command_line(kubectl: Callable[..., str], namespace: str) -> None:
     kubectl("create", "configmap", "c", "--from-literal=a=b")
     kubectl("create", "secret", "generic", "s", "--from-literal=p=q")
     kubectl("create", "serviceaccount", "robot")
@@ -129,7 +131,7 @@ def test_created_from_the_command_line(kubectl, namespace):
     assert "reads no Job in protobuf" in kubectl("create", "job", "j", "--image=x", "--", "true", fails=True)
 
 
-def test_reading(kubectl):
+def test_reading(kubectl: Callable[..., str]) -> None:
     assert "statefulsets" in kubectl("api-resources")
     assert "apps/v1" in kubectl("api-versions")
     assert "KIND:       Pod" in kubectl("explain", "pod.spec.containers")

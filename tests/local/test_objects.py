@@ -1,14 +1,16 @@
 """The life of objects over the wire: creating, changing, conflicts, finalizers, owners, namespaces."""
 
+from typing import Any
+
 import pytest
 from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, STRATEGIC, Api, Refused, definition, eventually
 
 
-def widget(name="w", **spec):
+def widget(name: str = "w", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"size": 3} | spec}
 
 
-def test_created_objects_have_what_the_server_sets(api, widgets):
+def test_created_objects_have_what_the_server_sets(api: Api, widgets: str) -> None:
     made = api.post(widgets, widget())
     assert made["kind"] == "Widget"
     assert made["apiVersion"] == "test.dev/v1"
@@ -21,7 +23,7 @@ def test_created_objects_have_what_the_server_sets(api, widgets):
     assert (refused.value.code, refused.value.reason) == (409, "AlreadyExists")
 
 
-def test_generate_name_and_bad_names(api, widgets):
+def test_generate_name_and_bad_names(api: Api, widgets: str) -> None:
     made = api.post(widgets, {"metadata": {"generateName": "gen-"}, "spec": {"size": 1}})
     assert made["metadata"]["name"].startswith("gen-")
     assert len(made["metadata"]["name"]) == 9
@@ -30,7 +32,7 @@ def test_generate_name_and_bad_names(api, widgets):
     assert refused.value.code == 422
 
 
-def test_generation_counts_changes_of_spec_only(api, widgets):
+def test_generation_counts_changes_of_spec_only(api: Api, widgets: str) -> None:
     api.post(widgets, widget())
     labelled = api.patch(f"{widgets}/w", {"metadata": {"labels": {"a": "b"}}})
     assert labelled["metadata"]["generation"] == 1
@@ -43,7 +45,7 @@ def test_generation_counts_changes_of_spec_only(api, widgets):
     assert (sneaky["spec"]["size"], sneaky["status"]) == (4, {"x": 2}), "the status endpoint leaves the spec alone"
 
 
-def test_a_write_that_changes_nothing_is_no_write(api, widgets):
+def test_a_write_that_changes_nothing_is_no_write(api: Api, widgets: str) -> None:
     made = api.post(widgets, widget())
     assert (
         api.patch(f"{widgets}/w", {"spec": {"size": 3}})["metadata"]["resourceVersion"]
@@ -52,7 +54,7 @@ def test_a_write_that_changes_nothing_is_no_write(api, widgets):
     assert api.put(f"{widgets}/w", made)["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
-def test_stale_writes_conflict(api, widgets):
+def test_stale_writes_conflict(api: Api, widgets: str) -> None:
     old = api.post(widgets, widget())
     api.patch(f"{widgets}/w", {"spec": {"size": 4}})
     old["spec"]["size"] = 5
@@ -67,7 +69,7 @@ def test_stale_writes_conflict(api, widgets):
         assert (refused.value.code, refused.value.reason) == (409, "Conflict")
 
 
-def test_finalizers_hold_an_object_until_they_are_gone(api, widgets):
+def test_finalizers_hold_an_object_until_they_are_gone(api: Api, widgets: str) -> None:
     api.post(widgets, {"metadata": {"name": "w", "finalizers": ["test.dev/hold"]}, "spec": {"size": 1}})
     held = api.delete(f"{widgets}/w")
     assert held["metadata"]["deletionTimestamp"]
@@ -78,7 +80,7 @@ def test_finalizers_hold_an_object_until_they_are_gone(api, widgets):
     assert not api.exists(f"{widgets}/w")
 
 
-def test_dry_run_changes_nothing(api, widgets):
+def test_dry_run_changes_nothing(api: Api, widgets: str) -> None:
     made = api.post(f"{widgets}?dryRun=All", widget())
     assert made["spec"]["replicas"] == 1
     assert not api.exists(f"{widgets}/w")
@@ -88,17 +90,17 @@ def test_dry_run_changes_nothing(api, widgets):
     assert api.get(f"{widgets}/w")["spec"]["size"] == 3
 
 
-def configmap(name, **metadata):
+def configmap(name: str, **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, **metadata}, "data": {"k": "v"}}
 
 
-def owner_of(obj, **more):
+def owner_of(obj: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": obj["metadata"]["name"],
             "uid": obj["metadata"]["uid"], **more}  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
-def test_dependents_follow_their_owner_or_are_orphaned(api, namespace, policy):
+def test_dependents_follow_their_owner_or_are_orphaned(api: Api, namespace: str, policy: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     owner = api.post(path, configmap("owner"))
     api.post(path, configmap("child", ownerReferences=[owner_of(owner, blockOwnerDeletion=True)]))
@@ -110,14 +112,14 @@ def test_dependents_follow_their_owner_or_are_orphaned(api, namespace, policy):
         eventually(lambda: not api.exists(f"{path}/child"))
 
 
-def test_an_owner_that_never_was_takes_its_dependents_along(api, namespace):
+def test_an_owner_that_never_was_takes_its_dependents_along(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     ghost = {"apiVersion": "v1", "kind": "ConfigMap", "name": "ghost", "uid": "no-such-uid"}
     api.post(path, configmap("child", ownerReferences=[ghost]))
     eventually(lambda: not api.exists(f"{path}/child"))
 
 
-def test_deleting_a_namespace_empties_it(api, namespace):
+def test_deleting_a_namespace_empties_it(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     api.post(path, configmap("held", finalizers=["test.dev/hold"]))
     api.post(path, configmap("free"))
@@ -130,7 +132,7 @@ def test_deleting_a_namespace_empties_it(api, namespace):
     eventually(lambda: not api.exists(f"/api/v1/namespaces/{namespace}"))
 
 
-def test_delete_collection_by_label(api, namespace):
+def test_delete_collection_by_label(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for name, label in (("a", "x"), ("b", "x"), ("c", "y")):
         api.post(path, configmap(name, labels={"l": label}))
@@ -138,7 +140,7 @@ def test_delete_collection_by_label(api, namespace):
     assert [item["metadata"]["name"] for item in api.get(path)["items"]] == ["c"]
 
 
-def test_patches_of_every_kind(api, namespace):
+def test_patches_of_every_kind(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     api.post(path, configmap("c"))
     assert api.patch(f"{path}/c", {"data": {"a": "1", "k": None}}, MERGE)["data"] == {"a": "1"}
@@ -156,19 +158,19 @@ def test_patches_of_every_kind(api, namespace):
     assert [(port["name"], port["targetPort"]) for port in patched["spec"]["ports"]] == [("a", 1), ("b", 20)]
 
 
-def test_a_strategic_patch_of_a_custom_resource_is_refused(api, widgets):
+def test_a_strategic_patch_of_a_custom_resource_is_refused(api: Api, widgets: str) -> None:
     api.post(widgets, widget())
     with pytest.raises(Refused) as refused:
         api.patch(f"{widgets}/w", {"spec": {"size": 4}}, STRATEGIC)
     assert refused.value.code == 415
 
 
-def apply(api: Api, path, manager, spec, force=False):
+def apply(api: Api, path: str, manager: str, spec: dict[str, Any], force: bool = False) -> Any:
     body = {"apiVersion": "test.dev/v1", "kind": "Widget", "spec": spec}
     return api.patch(f"{path}?fieldManager={manager}&force={str(force).lower()}", body, APPLY)
 
 
-def test_server_side_apply_owns_shares_and_gives_up_fields(api, widgets):
+def test_server_side_apply_owns_shares_and_gives_up_fields(api: Api, widgets: str) -> None:
     path = f"{widgets}/w"
     made = apply(api, path, "one", {"size": 3, "config": {"a": "1", "b": "2"}, "parts": [{"name": "x", "weight": 2}]})
     assert made["metadata"]["managedFields"][0]["operation"] == "Apply"
@@ -181,7 +183,7 @@ def test_server_side_apply_owns_shares_and_gives_up_fields(api, widgets):
     assert [part["name"] for part in less["spec"]["parts"]] == ["y"], "what its manager no longer names goes"
 
 
-def test_server_side_apply_conflicts_until_forced(api, widgets):
+def test_server_side_apply_conflicts_until_forced(api: Api, widgets: str) -> None:
     path = f"{widgets}/w"
     apply(api, path, "one", {"size": 3})
     with pytest.raises(Refused, match=r'conflict with "one": \.spec\.size') as refused:
@@ -193,7 +195,7 @@ def test_server_side_apply_conflicts_until_forced(api, widgets):
     assert apply(api, path, "one", {"replicas": 2})["spec"] == {"size": 4, "replicas": 2}
 
 
-def test_an_update_takes_the_fields_it_changes(api, widgets):
+def test_an_update_takes_the_fields_it_changes(api: Api, widgets: str) -> None:
     path = f"{widgets}/w"
     apply(api, path, "one", {"size": 3})
     api.patch(path, {"spec": {"size": 5}})
@@ -201,7 +203,7 @@ def test_an_update_takes_the_fields_it_changes(api, widgets):
         apply(api, path, "one", {"size": 6})
 
 
-def test_scale(api, widgets):
+def test_scale(api: Api, widgets: str) -> None:
     api.post(widgets, widget())
     assert api.get(f"{widgets}/w/scale")["spec"] == {"replicas": 1}
     api.patch(f"{widgets}/w/scale", {"spec": {"replicas": 4}})
@@ -211,7 +213,7 @@ def test_scale(api, widgets):
         api.patch(f"{widgets}/w/scale", {"spec": {"replicas": 9}})
 
 
-def test_deleting_a_definition_deletes_its_objects(api, namespace):
+def test_deleting_a_definition_deletes_its_objects(api: Api, namespace: str) -> None:
     api.post(DEFINITIONS, definition("gadgets"))
     path = f"/apis/test.dev/v1/namespaces/{namespace}/gadgets"
     api.post(path, widget("g") | {"kind": "Gadget"})
@@ -223,7 +225,7 @@ def test_deleting_a_definition_deletes_its_objects(api, namespace):
     assert api.get(path)["items"] == []
 
 
-def test_events_are_one_set_in_both_groups(api, namespace):
+def test_events_are_one_set_in_both_groups(api: Api, namespace: str) -> None:
     newer = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     regarding = {"kind": "Pod", "name": "p", "namespace": namespace}
     body = {"metadata": {"name": "e"}, "note": "hello", "regarding": regarding, "type": "Normal", "reason": "R"}
@@ -234,7 +236,7 @@ def test_events_are_one_set_in_both_groups(api, namespace):
     assert len(api.get(f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3Dp")["items"]) == 1
 
 
-def test_what_is_not_there_is_refused_with_a_sentence(api, namespace):
+def test_what_is_not_there_is_refused_with_a_sentence(api: Api, namespace: str) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     spec = {"containers": [{"name": "c", "image": "none", "command": ["sleep", "60"]}]}
     api.post(pods, {"metadata": {"name": "p"}, "spec": spec})

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.local.conftest import Refused
+from tests.local.conftest import Api, Refused, Running
 
 from ballast_local import field_sets
 from ballast_local.certificates import make_certificate
@@ -28,7 +30,7 @@ from ballast_local.workloads.schedule import Schedule
 from ballast_local.workloads.substitution import Substitution, expand
 
 
-def at(text):
+def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -44,11 +46,11 @@ def at(text):
         ("5,10 0 1 jan 7", "2025-01-01T00:05:00", "2025-01-01T00:10:00"),
     ],
 )
-def test_schedules(text, after, due):
+def test_schedules(text: str, after: str, due: str) -> None:
     assert Schedule.parse(text).next_after(at(after)) == at(due)
 
 
-def test_schedules_that_never_come_due_or_are_none():
+def test_schedules_that_never_come_due_or_are_none() -> None:
     with pytest.raises(ValueError, match="never"):
         Schedule.parse("0 0 30 2 *").next_after(at("2025-01-01T00:00:00"))
     for text in ("* * * *", "60 * * * *", "*/0 * * * *", "a * * * *", "5-1 * * * *"):
@@ -56,7 +58,7 @@ def test_schedules_that_never_come_due_or_are_none():
             Schedule.parse(text)
 
 
-def test_a_schedule_in_a_zone_and_what_was_missed():
+def test_a_schedule_in_a_zone_and_what_was_missed() -> None:
     schedule = Schedule.parse("30 2 * * *", "Asia/Kolkata")
     assert schedule.next_after(at("2025-01-01T00:00:00")) == at("2025-01-01T21:00:00")
     hourly = Schedule.parse("@hourly")
@@ -65,7 +67,7 @@ def test_a_schedule_in_a_zone_and_what_was_missed():
     assert hourly.latest_between(start, start + timedelta(minutes=59)) is None
 
 
-def test_a_clock_that_is_set_back_shows_no_minute_twice():
+def test_a_clock_that_is_set_back_shows_no_minute_twice() -> None:
     """On 26 October 2025 Berlin has the hour after 02:00 two times, from midnight UTC."""
     schedule = Schedule.parse("30 * * * *", "Europe/Berlin")
     found = [at("2025-10-25T23:45:00")]
@@ -78,7 +80,7 @@ def test_a_clock_that_is_set_back_shows_no_minute_twice():
     assert schedule.latest_between(second, second + timedelta(minutes=5)) is None
 
 
-def test_addresses_belong_to_names(tmp_path):
+def test_addresses_belong_to_names(tmp_path: Path) -> None:
     path = tmp_path / "addresses.json"
     addresses = Addresses(path, "salt", many=True)
     given_out = {addresses.take(f"pod/n/p-{index}") for index in range(500)}
@@ -90,7 +92,7 @@ def test_addresses_belong_to_names(tmp_path):
     assert Addresses(tmp_path / "one.json", "salt", many=False).take("pod/n/p-0") == "127.0.0.1"
 
 
-def test_addresses_hold_while_they_cannot_be_written(tmp_path):
+def test_addresses_hold_while_they_cannot_be_written(tmp_path: Path) -> None:
     """On a full disk: pods begin all the same, and what is written later has them all."""
     path = tmp_path / "addresses.log"
     addresses = Addresses(path, "salt", many=True)
@@ -102,18 +104,24 @@ def test_addresses_hold_while_they_cannot_be_written(tmp_path):
     assert json.loads(path.read_text().splitlines()[0]) == ["pod/n/p-0", first]
 
 
-def test_the_last_of_many_missed_times_is_found_without_going_through_all(monkeypatch):
+def test_the_last_of_many_missed_times_is_found_without_going_through_all(monkeypatch: pytest.MonkeyPatch) -> None:
     minutely, yearly = Schedule.parse("* * * * *"), Schedule.parse("@yearly")
-    steps, step = [], Schedule.next_after
-    monkeypatch.setattr(Schedule, "next_after", lambda one, moment: steps.append(moment) or step(one, moment))
+    steps: list[datetime] = []
+    step = Schedule.next_after
+
+    def counted(one: Schedule, moment: datetime) -> datetime:
+        steps.append(moment)
+        return step(one, moment)
+
+    monkeypatch.setattr(Schedule, "next_after", counted)
     assert minutely.latest_between(at("2005-01-01T00:00:00"), at("2025-01-01T00:00:30")) == at("2025-01-01T00:00:00")
     assert yearly.latest_between(at("2023-06-01T00:00:00"), at("2025-11-01T00:00:00")) == at("2025-01-01T00:00:00")
     assert yearly.latest_between(at("2025-01-01T00:00:00"), at("2025-11-01T00:00:00")) is None
     assert len(steps) < 100
 
 
-def test_substitution():
-    def resolve(namespace, service, pod):
+def test_substitution() -> None:
+    def resolve(namespace: str, service: str, pod: str) -> str | None:
         return {("n", "s", ""): "127.1.1.1", ("n", "s", "p-0"): "127.1.1.2"}.get((namespace, service, pod))
 
     substitute = Substitution({"/data": "/real/d", "/data/deep": "/real/deep"}, resolve)
@@ -138,13 +146,13 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text("abc", max_size=2), JSON, max_size=4), st.dictionaries(st.text("abc", max_size=2), JSON))
-def test_a_merge_patch_is_idempotent(target, patch):
+def test_a_merge_patch_is_idempotent(target: Any, patch: Any) -> None:
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
 
 
 @given(st.dictionaries(st.text("ab/~", max_size=2), JSON, min_size=1, max_size=4), JSON)
-def test_what_a_json_patch_adds_it_can_test_and_remove(target, value):
+def test_what_a_json_patch_adds_it_can_test_and_remove(target: Any, value: Any) -> None:
     for name in target:
         path = "/" + name.replace("~", "~0").replace("/", "~1")
         patched = json_patch(target, [{"op": "replace", "path": path, "value": value},
@@ -164,12 +172,12 @@ def test_what_a_json_patch_adds_it_can_test_and_remove(target, value):
         {"op": "add", "path": "n", "value": 1},
     ],
 )
-def test_refused_json_patches(operation):
+def test_refused_json_patches(operation: dict[str, Any]) -> None:
     with pytest.raises(ApiError):
         json_patch({"n": 1, "l": [1]}, [operation])
 
 
-def test_strategic_directives():
+def test_strategic_directives() -> None:
     containers = [{"name": "a", "env": [{"name": "X", "value": "1"}]}, {"name": "b"}]
     target = {"spec": {"containers": containers, "strategy": {"type": "RollingUpdate", "rollingUpdate": {}}}}
     patch = {"spec": {
@@ -182,7 +190,7 @@ def test_strategic_directives():
     assert patched["strategy"] == {"type": "Recreate"}
 
 
-def test_field_sets_go_there_and_back():
+def test_field_sets_go_there_and_back() -> None:
     pod = {"metadata": {"labels": {"a.b/c": "x"}, "finalizers": ["f"]},
            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}], "command": ["x"]}]}}  # fmt: skip
     paths = set(field_sets.leaves(pod, RootType(None)))
@@ -192,7 +200,7 @@ def test_field_sets_go_there_and_back():
     assert '.spec.containers[name="c"].ports[containerPort=80,protocol="TCP"].containerPort' in shown
 
 
-def test_json_paths():
+def test_json_paths() -> None:
     obj = {
         "status": {"conditions": [{"type": "A", "status": "1"}, {"type": "Ready", "status": "True"}]},
         "a": {"b.c": 1},
@@ -217,11 +225,11 @@ AGES = {
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES.items())
-def test_ages(seconds, text):
+def test_ages(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_quantities():
+def test_quantities() -> None:
     assert parse_quantity("1Gi") == 2**30
     assert parse_quantity("1500m") * 2 == 3
     assert parse_quantity("1e3") == 1000
@@ -230,7 +238,7 @@ def test_quantities():
             parse_quantity(text)
 
 
-def test_a_certificate_that_a_client_accepts(tmp_path):
+def test_a_certificate_that_a_client_accepts(tmp_path: Path) -> None:
     certificate, key = make_certificate()
     (tmp_path / "c.pem").write_text(certificate + key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -252,8 +260,8 @@ def test_a_certificate_that_a_client_accepts(tmp_path):
     assert done == [True, True]
 
 
-def test_protobuf_of_a_config_map():
-    def field(number, content):
+def test_protobuf_of_a_config_map() -> None:
+    def field(number: int, content: bytes) -> bytes:
         return bytes([number << 3 | 2, len(content)]) + content
 
     pair = field(1, b"a") + field(2, b"b")
@@ -266,14 +274,14 @@ def test_protobuf_of_a_config_map():
             decode_body(broken)
 
 
-def test_protobuf_that_is_not_read_says_another_way():
+def test_protobuf_that_is_not_read_says_another_way() -> None:
     body = b"k8s\0\n\x0f\n\x08batch/v1\x12\x03Job"
     with pytest.raises(ApiError, match=r"reads no Job in protobuf.*--dry-run=client -o yaml") as refused:
         decode_body(body)
     assert refused.value.code == 415
 
 
-def test_logs_are_cut(tmp_path):
+def test_logs_are_cut(tmp_path: Path) -> None:
     logs = tmp_path / "uid" / "logs"
     logs.mkdir(parents=True)
     (logs / "c.log").write_bytes(b"x" * 100)
@@ -284,7 +292,7 @@ def test_logs_are_cut(tmp_path):
     assert (logs / "c.previous.log").stat().st_size == 100
 
 
-def test_who_follows_a_log_reads_all_of_it_when_it_is_cut(tmp_path):
+def test_who_follows_a_log_reads_all_of_it_when_it_is_cut(tmp_path: Path) -> None:
     """Also what was written after the last look at it."""
     logs = tmp_path / "uid" / "logs"
     logs.mkdir(parents=True)
@@ -298,13 +306,13 @@ def test_who_follows_a_log_reads_all_of_it_when_it_is_cut(tmp_path):
         assert [run.read(100)[0], run.read(100)[0], run.read(100)[0]] == [b"second\n", b"third\n", b""]
 
 
-def test_a_log_that_goes_while_it_is_looked_at_is_no_fault(tmp_path):
+def test_a_log_that_goes_while_it_is_looked_at_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "uid" / "logs").mkdir(parents=True)
     (tmp_path / "uid" / "logs" / "c.log").symlink_to(tmp_path / "gone")
     cut_logs(tmp_path, limit_bytes=0)
 
 
-def test_what_is_too_large_is_refused(api, namespace):
+def test_what_is_too_large_is_refused(api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     with pytest.raises(Refused, match="may not be more than 1048576 bytes"):
         api.post(path, {"metadata": {"name": "c"}, "data": {"a": "x" * 1048577}})
@@ -313,14 +321,15 @@ def test_what_is_too_large_is_refused(api, namespace):
     api.post(path, {"metadata": {"name": "c"}, "data": {"a": "x" * 1048576}})
 
 
-def test_events_go_after_an_hour(running, api, namespace):
+def test_events_go_after_an_hour(running: Running, api: Api, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/events"
     about = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": namespace}}
     for name, age in (("old", 2), ("new", 0)):
         seen = (datetime.now(UTC) - timedelta(hours=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
         api.post(path, {"metadata": {"name": name}, "lastTimestamp": seen} | about)
 
-    async def clean():
+    async def clean() -> int:
+        assert running.cluster._workloads is not None
         return remove_old_events(running.cluster._workloads._housekeeping, datetime.now(UTC))
 
     assert running.run(clean()) == 1
@@ -344,7 +353,9 @@ def test_events_go_after_an_hour(running, api, namespace):
         (lambda spec: spec.update(containers=[]), "spec.containers: Required value"),
     ],
 )
-def test_pods_that_could_not_be_what_they_say_are_refused(api, namespace, change, message):
+def test_pods_that_could_not_be_what_they_say_are_refused(
+    api: Api, namespace: str, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
     spec = {"containers": [{"name": "c", "image": "none", "command": ["true"]}]}
     change(spec)
     with pytest.raises(Refused, match=message) as refused:
@@ -358,8 +369,8 @@ async def test_a_probe_hears_that_it_is_cancelled_when_its_command_ends_just_the
     """Else it goes on for ever, and whoever waits for its container with it."""
     communicate = asyncio.subprocess.Process.communicate
 
-    async def cancelled_at_the_end(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-        found = await communicate(process)
+    async def cancelled_at_the_end(process: asyncio.subprocess.Process, given: Any = None) -> tuple[bytes, bytes]:
+        found = await communicate(process, given)
         probing.cancel()
         return found
 

@@ -5,26 +5,28 @@ import gc
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.local.conftest import Refused, Running, eventually
+from tests.local.conftest import Api, Refused, Running, eventually
 
 from ballast_local.watch import Watch
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 
 
-def fill(api, path, count, **labels):
+def fill(api: Api, path: str, count: int, **labels: str) -> None:
     for index in range(count):
         api.post(path, {"metadata": {"name": f"w{index}", "labels": {"n": str(index)} | labels}, "spec": {"size": 1}})
 
 
-def names(answer):
+def names(answer: dict[str, Any]) -> list[str]:
     return [item["metadata"]["name"] for item in answer["items"]]
 
 
-def test_selectors(api, widgets):
+def test_selectors(api: Api, widgets: str) -> None:
     fill(api, widgets, 4)
     for query, wanted in (
         ("labelSelector=n%3D1", ["w1"]),
@@ -41,7 +43,7 @@ def test_selectors(api, widgets):
         api.get(f"{widgets}?fieldSelector=spec.size%3D1")
 
 
-def test_pages_show_one_moment(api, widgets):
+def test_pages_show_one_moment(api: Api, widgets: str) -> None:
     fill(api, widgets, 5)
     first = api.get(f"{widgets}?limit=2")
     assert names(first) == ["w0", "w1"]
@@ -57,13 +59,13 @@ def test_pages_show_one_moment(api, widgets):
 
 
 @pytest.mark.parametrize("token", ["NQ==", "e30=", "WzEsMl0=", "x"])
-def test_a_page_that_nobody_offered_is_refused(api, widgets, token):
+def test_a_page_that_nobody_offered_is_refused(api: Api, widgets: str, token: str) -> None:
     with pytest.raises(Refused, match="continue key is not valid") as refused:
         api.get(f"{widgets}?limit=1&continue={token}")
     assert refused.value.code == 400
 
 
-def test_a_watch_shows_every_change_after_a_revision(api, widgets):
+def test_a_watch_shows_every_change_after_a_revision(api: Api, widgets: str) -> None:
     fill(api, widgets, 1)
     version = api.get(widgets)["metadata"]["resourceVersion"]
     api.patch(f"{widgets}/w0", {"metadata": {"labels": {"x": "1"}}})
@@ -77,7 +79,7 @@ def test_a_watch_shows_every_change_after_a_revision(api, widgets):
     assert versions == sorted(set(versions))
 
 
-def test_a_selecting_watch_sees_objects_enter_and_leave(api, widgets):
+def test_a_selecting_watch_sees_objects_enter_and_leave(api: Api, widgets: str) -> None:
     version = api.get(widgets)["metadata"]["resourceVersion"]
     fill(api, widgets, 1)
     for value in ("in", "out"):
@@ -86,7 +88,7 @@ def test_a_selecting_watch_sees_objects_enter_and_leave(api, widgets):
     assert [event["type"] for event in events] == ["ADDED", "DELETED"]
 
 
-def test_a_watch_without_revision_begins_with_what_there_is(api, widgets):
+def test_a_watch_without_revision_begins_with_what_there_is(api: Api, widgets: str) -> None:
     fill(api, widgets, 2)
     assert [event["type"] for event in api.watch(f"{widgets}?watch=1", 2)] == ["ADDED", "ADDED"]
     query = "watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
@@ -96,7 +98,7 @@ def test_a_watch_without_revision_begins_with_what_there_is(api, widgets):
     assert bookmark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-def test_a_watch_ends_on_time_with_a_bookmark(api, widgets):
+def test_a_watch_ends_on_time_with_a_bookmark(api: Api, widgets: str) -> None:
     fill(api, widgets, 1)
     version = api.get(widgets)["metadata"]["resourceVersion"]
     events = api.watch(f"{widgets}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion={version}", 9)
@@ -104,7 +106,7 @@ def test_a_watch_ends_on_time_with_a_bookmark(api, widgets):
     assert int(events[0]["object"]["metadata"]["resourceVersion"]) >= int(version)
 
 
-def test_a_history_that_is_too_short_says_410(tmp_path):
+def test_a_history_that_is_too_short_says_410(tmp_path: Path) -> None:
     running = Running(tmp_path, history_limit=10)
     try:
         api = running.api()
@@ -122,7 +124,9 @@ def test_a_history_that_is_too_short_says_410(tmp_path):
         running.close()
 
 
-def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
+def test_who_goes_away_is_not_waited_for(
+    running: Running, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither by a watch in which nothing happens, nor by one who follows a log in which nothing is written."""
     monkeypatch.setattr("ballast_local.watch.BOOKMARK_SECONDS", 0.1)
     pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -131,7 +135,7 @@ def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
     eventually(lambda: api.raw("GET", f"{pods}/p/log")[1] == b"up\n")
     log = running.data / "pods" / uid / "logs" / "c.log"
 
-    async def watches():
+    async def watches() -> int:
         return sum(1 for each in gc.get_objects() if isinstance(each, Watch))
 
     before = running.run(watches())
@@ -144,7 +148,9 @@ def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
     api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
 
 
-def test_who_goes_away_before_the_answer_begins_leaves_no_trace(running, api, namespace, caplog):
+def test_who_goes_away_before_the_answer_begins_leaves_no_trace(
+    running: Running, api: Api, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     api.post(
         pods,
@@ -154,7 +160,9 @@ def test_who_goes_away_before_the_answer_begins_leaves_no_trace(running, api, na
         },
     )
     eventually(lambda: api.raw("GET", f"{pods}/p/log")[0] == 200)
-    served = running.cluster._server.requests_served
+    server = running.cluster._server
+    assert server is not None
+    served = server.requests_served
     half_sent = f"/api/v1/namespaces/{namespace}/configmaps"
     for path in (pods, f"{pods}?watch=1", f"{pods}/p/log?follow=true", "/openapi/v3", half_sent):
         connection = api.connect()
@@ -162,20 +170,25 @@ def test_who_goes_away_before_the_answer_begins_leaves_no_trace(running, api, na
         # The request and the end of its connection come in one turn of the loop.
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         held, go = threading.Event(), threading.Event()
-        running._loop.call_soon_threadsafe(lambda held=held, go=go: (held.set(), go.wait(10)))
+        running._loop.call_soon_threadsafe(hold, held, go)
         assert held.wait(10)
         method, body = ("GET", "") if path != half_sent else ("POST", "{")
         headers = {"Authorization": f"Bearer {api.token}", "Content-Length": str(2 * len(body))}
         connection.request(method, path, body, headers)
         connection.close()
         go.set()
-    eventually(lambda: running.cluster._server.requests_served >= served + 5)
+    eventually(lambda: server.requests_served >= served + 5)
     assert api.exists(pods)
     api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
     assert not caplog.records
 
 
-def opened():
+def hold(held: threading.Event, go: threading.Event) -> None:
+    held.set()
+    go.wait(10)
+
+
+def opened() -> set[Path]:
     """The files that this process has open, but for what its children write to."""
     found = set()
     for link in Path("/proc/self/fd").iterdir():
@@ -184,7 +197,7 @@ def opened():
     return found
 
 
-def test_tables(api, widgets):
+def test_tables(api: Api, widgets: str) -> None:
     fill(api, widgets, 1)
     api.patch(f"{widgets}/w0/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     answer = api.get(widgets, Accept=TABLE)
@@ -196,14 +209,14 @@ def test_tables(api, widgets):
     assert answer["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
-def test_partial_metadata(api, widgets):
+def test_partial_metadata(api: Api, widgets: str) -> None:
     fill(api, widgets, 1)
     answer = api.get(widgets, Accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
     assert answer["kind"] == "PartialObjectMetadataList"
     assert "spec" not in answer["items"][0]
 
 
-def test_discovery_plain_and_aggregated_agree(api, widgets):
+def test_discovery_plain_and_aggregated_agree(api: Api, widgets: str) -> None:
     plain = {row["name"]: row for row in api.get("/apis/test.dev/v1")["resources"]}
     assert plain["widgets"]["shortNames"] == ["wi"]
     assert {"widgets/status", "widgets/scale"} <= plain.keys()
@@ -216,7 +229,7 @@ def test_discovery_plain_and_aggregated_agree(api, widgets):
     assert {group["name"] for group in api.get("/apis")["groups"]} == groups.keys()
 
 
-def test_openapi_describes_custom_and_built_in_kinds(api, widgets):
+def test_openapi_describes_custom_and_built_in_kinds(api: Api, widgets: str) -> None:
     index = api.get("/openapi/v3")["paths"]
     custom = api.get(index["apis/test.dev/v1"]["serverRelativeURL"])
     schema = custom["components"]["schemas"]["dev.test.v1.Widget"]
@@ -229,7 +242,7 @@ def test_openapi_describes_custom_and_built_in_kinds(api, widgets):
     assert references <= core.keys(), "no reference leads nowhere"
 
 
-def _references(node):
+def _references(node: Any) -> Iterator[dict[str, Any]]:
     if isinstance(node, dict):
         if "$ref" in node:
             yield node
@@ -240,7 +253,7 @@ def _references(node):
             yield from _references(child)
 
 
-def test_review_and_health(api):
+def test_review_and_health(api: Api) -> None:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     assert api.post(path, {"spec": {}})["status"]["allowed"] is True
     for check in ("/healthz", "/readyz", "/livez"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from e2e.kubernetes.binaries import built
-from tests.local.conftest import Api, eventually
+from tests.local.conftest import Api, Running, eventually
 from tests.local.real_api import RealApi
 from tests.local.replay import Request, comparable, differences, is_definition, recording, send, served
 
@@ -58,7 +58,7 @@ def _differ(request: Request, embedded: tuple[int, Any], real: tuple[int, Any]) 
 
 
 @pytest.mark.spec("OPR-01")
-def test_everything_recorded_is_served(own):
+def test_everything_recorded_is_served(own: Running) -> None:
     api = own.api()
     for request in recording():
         if "watch=true" not in request.path:
@@ -68,7 +68,7 @@ def test_everything_recorded_is_served(own):
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(PROGRAMS is None or shutil.which("etcd") is None, reason="no kube-apiserver is built, or no etcd")
-def test_a_real_server_answers_alike(own, tmp_path_factory):
+def test_a_real_server_answers_alike(own: Running, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert PROGRAMS is not None
     found = []
     with RealApi(PROGRAMS, tmp_path_factory.mktemp("real")) as server:

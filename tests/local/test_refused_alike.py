@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.local.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC, refusal
+from tests.local.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api, refusal
 from tests.local.test_alike import config_map, deployment, pod, template
 
 
@@ -27,7 +29,9 @@ from tests.local.test_alike import config_map, deployment, pod, template
         ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds: Invalid value: 0"),
     ],
 )
-def test_what_no_node_could_run_is_refused(server, place, spec, container, said):
+def test_what_no_node_could_run_is_refused(
+    server: Api, place: str, spec: dict[str, Any], container: dict[str, Any], said: str
+) -> None:
     body = pod()
     body["spec"] |= spec
     body["spec"]["containers"][0] |= container
@@ -35,7 +39,7 @@ def test_what_no_node_could_run_is_refused(server, place, spec, container, said)
     assert (code, said in told) == (422, True), told
 
 
-def test_zero_is_what_is_usual(server, place):
+def test_zero_is_what_is_usual(server: Api, place: str) -> None:
     """Of how often to ask, and how long: a period of 0 s would be asking without end."""
     numbers = dict.fromkeys(("periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold"), 0)
     body = pod()
@@ -56,14 +60,14 @@ def test_zero_is_what_is_usual(server, place):
         ({"maxUnavailable": "some"}, 'spec.maxUnavailable: Invalid value: "some": a valid percent string must be'),
     ],
 )
-def test_a_budget_that_is_none_is_refused(server, place, spec, said):
+def test_a_budget_that_is_none_is_refused(server: Api, place: str, spec: dict[str, Any], said: str) -> None:
     body = {"metadata": {"name": "b"}, "spec": spec}
     code, told = refusal(server, "POST", f"/apis/policy/v1/{place}/poddisruptionbudgets?dryRun=All", body)
     assert (code, said in told) == (422, True), told
 
 
 @pytest.mark.parametrize("port", [80, 29999, 32768])
-def test_a_node_port_is_of_the_range(server, place, port):
+def test_a_node_port_is_of_the_range(server: Api, place: str, port: int) -> None:
     spec = {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}
     path, body = f"/api/v1/{place}/services", {"metadata": {"name": "s"}, "spec": spec}
     code, told = refusal(server, "POST", path, body)
@@ -74,7 +78,7 @@ def test_a_node_port_is_of_the_range(server, place, port):
         server.call("POST", f"{path}?dryRun=All", body)
 
 
-def test_what_becomes_of_claims_is_said_in_two_words(server, place):
+def test_what_becomes_of_claims_is_said_in_two_words(server: Api, place: str) -> None:
     sets = f"/apis/apps/v1/{place}/statefulsets?dryRun=All"
     body = deployment("c") | {"kind": "StatefulSet"}
     body["spec"] |= {"serviceName": "s", "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "delete"}}
@@ -85,7 +89,7 @@ def test_what_becomes_of_claims_is_said_in_two_words(server, place):
     assert made == {"whenDeleted": "Delete", "whenScaled": "Retain"}
 
 
-def test_a_patch_does_not_take_the_name_away(server, maps):
+def test_a_patch_does_not_take_the_name_away(server: Api, maps: str) -> None:
     """Nor all of metadata with it: labels, owners and finalizers."""
     server.call("POST", maps, config_map(a="1") | {"metadata": {"name": "c", "labels": {"a": "b"}}})
     for kind, patch in (
@@ -100,7 +104,7 @@ def test_a_patch_does_not_take_the_name_away(server, maps):
     assert server.get(f"{maps}/c")["metadata"]["labels"] == {"a": "b"}
 
 
-def test_an_object_leaves_a_selection_as_what_it_was(server, maps):
+def test_an_object_leaves_a_selection_as_what_it_was(server: Api, maps: str) -> None:
     made = server.call("POST", maps, config_map(a="1") | {"metadata": {"name": "c", "labels": {"a": "b"}}})
     since = made["metadata"]["resourceVersion"]
     gone = server.patch(f"{maps}/c", {"metadata": {"labels": {"a": "c"}}})
@@ -121,12 +125,12 @@ def test_an_object_leaves_a_selection_as_what_it_was(server, maps):
         ("watch=1&resourceVersionMatch=NotOlderThan&resourceVersion=1", "forbidden for watch unless sendInitialEvents"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(server, maps, query, said):
+def test_options_that_do_not_go_together_are_refused(server: Api, maps: str, query: str, said: str) -> None:
     code, told = refusal(server, "GET", f"{maps}?{query}")
     assert (code, said in told) == (422, True), told
 
 
-def test_two_policies_of_deletion_are_refused(server, maps):
+def test_two_policies_of_deletion_are_refused(server: Api, maps: str) -> None:
     server.call("POST", maps, config_map(a="1"))
     both = {"propagationPolicy": "Background", "orphanDependents": True}
     code, told = refusal(server, "DELETE", f"{maps}/c", both)
@@ -134,7 +138,7 @@ def test_two_policies_of_deletion_are_refused(server, maps):
     assert server.exists(f"{maps}/c")
 
 
-def test_what_goes_is_still_in_the_way(server, maps):
+def test_what_goes_is_still_in_the_way(server: Api, maps: str) -> None:
     server.call("POST", maps, config_map(a="1") | {"metadata": {"name": "c", "finalizers": ["test.dev/hold"]}})
     server.delete(f"{maps}/c")
     code, told = refusal(server, "POST", maps, config_map(a="1"))
@@ -142,7 +146,7 @@ def test_what_goes_is_still_in_the_way(server, maps):
     server.patch(f"{maps}/c", {"metadata": {"finalizers": None}})
 
 
-def test_owners_and_finalizers_that_nobody_would_understand_are_refused(server, maps, path):
+def test_owners_and_finalizers_that_nobody_would_understand_are_refused(server: Api, maps: str, path: str) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u", "controller": True}
     for metadata, said in (
         ({"finalizers": ["hold"]}, 'Invalid value: "hold": name is neither a standard finalizer name nor'),
@@ -155,16 +159,16 @@ def test_owners_and_finalizers_that_nobody_would_understand_are_refused(server, 
     server.patch(f"{path}/w", {"metadata": {"finalizers": None}})
 
 
-def template_names(server, path):
+def template_names(server: Api, path: str) -> list[str]:
     return [one["name"] for one in server.get(path)["spec"]["template"]["spec"]["containers"]]
 
 
-def test_a_patch_of_a_list_puts_what_is_new_first_and_leaves_others_where_they_are(server, place):
+def test_a_patch_of_a_list_puts_what_is_new_first_and_leaves_others_where_they_are(server: Api, place: str) -> None:
     """`kubectl apply` beside somebody who has put a container in: another order would be another template."""
     path = f"/apis/apps/v1/{place}/deployments/d"
     server.post(f"/apis/apps/v1/{place}/deployments", deployment("a", "others", "b"))
 
-    def patch(names, **more):
+    def patch(names: list[str], **more: Any) -> list[str]:
         containers = [{"name": name, "image": "x"} for name in names]
         body = {"spec": {"template": {"spec": {"containers": containers} | more}}}
         server.patch(path, body, STRATEGIC)
@@ -180,7 +184,7 @@ def test_a_patch_of_a_list_puts_what_is_new_first_and_leaves_others_where_they_a
 
 
 @pytest.mark.parametrize("labels", [{"labels": {"a": "b"}}, {}])
-def test_what_the_server_marks_a_job_with_belongs_to_nobody(server, place, labels):
+def test_what_the_server_marks_a_job_with_belongs_to_nobody(server: Api, place: str, labels: dict[str, str]) -> None:
     """Else who created it with `kubectl apply` could not apply it server-side: that would take the marks away."""
     path = f"/apis/batch/v1/{place}/jobs"
     spec = {"suspend": True, "template": template("c", restartPolicy="Never") | {"metadata": labels}}
@@ -194,7 +198,7 @@ def test_what_the_server_marks_a_job_with_belongs_to_nobody(server, place, label
     assert made["spec"]["template"]["metadata"]["labels"]["job-name"] == "j"
 
 
-def test_a_claim_may_stand_for_a_volume_of_the_template_but_has_a_name(server, place):
+def test_a_claim_may_stand_for_a_volume_of_the_template_but_has_a_name(server: Api, place: str) -> None:
     sets = f"/apis/apps/v1/{place}/statefulsets?dryRun=All"
     body = deployment("c") | {"kind": "StatefulSet"}
     body["spec"]["template"]["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]

@@ -4,42 +4,44 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.local.conftest import DEFINITIONS, Api, Refused, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Refused, Running, definition, eventually
 
 from ballast_local.cluster import LocalCluster
 from ballast_local.errors import ApiError
 from ballast_local.storage import RESTART_GAP, Storage
-from ballast_local.store import Store
+from ballast_local.store import Change, Store
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def sleeper(name):
+def sleeper(name: str) -> dict[str, Any]:
     container = {"name": "c", "image": "none", "command": ["sh", "-c", "echo $$$$; exec sleep 600"]}
     return {"metadata": {"name": name}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 2}}
 
 
-def pid_of(api, name):
+def pid_of(api: Api, name: str) -> int:
     return int(eventually(lambda: api.raw("GET", f"{PODS}/{name}/log")[1].decode().strip().isdecimal()
                           and api.raw("GET", f"{PODS}/{name}/log")[1]))  # fmt: skip
 
 
-def alive(pid):
+def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_everything_is_there_after_a_restart(own):
+def test_everything_is_there_after_a_restart(own: Running) -> None:
     api = own.api()
     api.post(DEFINITIONS, definition())
     made = api.post("/apis/test.dev/v1/namespaces/default/widgets", {"metadata": {"name": "w"}, "spec": {"size": 2}})
@@ -57,7 +59,7 @@ def test_everything_is_there_after_a_restart(own):
     assert event["object"]["code"] == 410, "what happened before the restart cannot be replayed, and it says so"
 
 
-def test_pods_run_again_after_a_restart(own):
+def test_pods_run_again_after_a_restart(own: Running) -> None:
     api = own.api()
     api.post(PODS, sleeper("p"))
     first = pid_of(api, "p")
@@ -67,7 +69,7 @@ def test_pods_run_again_after_a_restart(own):
     api = own.api()
     eventually(lambda: pid_of(api, "p") != first)
 
-    def running():
+    def running() -> dict[str, Any] | None:
         (status,) = api.get(f"{PODS}/p")["status"]["containerStatuses"]
         return status if "running" in status["state"] else None
 
@@ -75,7 +77,12 @@ def test_pods_run_again_after_a_restart(own):
     assert status["restartCount"] == 1
 
 
-def serve(data):
+def _close_output(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def serve(data: Path) -> tuple[subprocess.Popen[str], Api]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "ballast_local", "--data", str(data)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -86,7 +93,7 @@ def serve(data):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help against strays is Linux's")
-def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
+def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path: Path) -> None:
     process, api = serve(tmp_path)
     try:
         for index in range(50):
@@ -101,7 +108,7 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
         process.wait(10)
         api.close()
         eventually(lambda: not alive(pid))
-        process.stdout.close()
+        _close_output(process)
         process, api = serve(tmp_path)
         assert len(api.get(CONFIGMAPS)["items"]) == 50
         eventually(lambda: pid_of(api, "p") != pid)
@@ -109,13 +116,13 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-        process.stdout.close()
+        _close_output(process)
         api.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells what environment a process has")
 @pytest.mark.parametrize("start", ["", "setsid "])
-def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_path, start):
+def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_path: Path, start: str) -> None:
     """They write to the volumes that the new pods have: also those whose parent has gone with the node."""
     process, api = serve(tmp_path)
     left = []
@@ -129,7 +136,7 @@ def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_p
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         api.close()
-        process.stdout.close()
+        _close_output(process)
         eventually(lambda: not alive(parent))
         assert alive(left[0])
         process, api = serve(tmp_path)
@@ -137,13 +144,13 @@ def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_p
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-        process.stdout.close()
+        _close_output(process)
         api.close()
         for pid in filter(alive, left):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_one_process_per_directory(own):
+def test_one_process_per_directory(own: Running) -> None:
     async def second() -> None:
         await LocalCluster().start(own.data)
 
@@ -151,14 +158,20 @@ def test_one_process_per_directory(own):
         asyncio.run(second())
 
 
-def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path):
+def connection_of(storage: Storage) -> sqlite3.Connection:
+    assert storage._connection is not None
+    return storage._connection
+
+
+def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path: Path) -> None:
     """Neither who waited before the write was tried, nor who came while it was."""
 
-    async def fill():
-        told, go = [], threading.Event()
+    async def fill() -> None:
+        told: list[object] = []
+        go = threading.Event()
         storage = Storage(tmp_path / "db", told.append)
         await storage.open()
-        storage._executor.submit(lambda: storage._connection.execute("PRAGMA max_page_count = 8"))
+        storage._executor.submit(lambda: connection_of(storage).execute("PRAGMA max_page_count = 8"))
         held = storage._executor.submit(go.wait)
         storage.put(2, "configmaps.", "n", "a", bytes(1 << 20))
         first = asyncio.create_task(storage.durable(2))
@@ -179,7 +192,7 @@ def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path):
     asyncio.run(fill())
 
 
-def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
+def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own: Running) -> None:
     """On a full disk, or killed at this moment: the next start finds the claim, and pods that use it."""
     api = own.api()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -188,8 +201,9 @@ def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
     directory = own.data / "volumes" / "default" / "data"
     eventually(lambda: api.get(claim)["status"]["phase"] == "Bound" and directory.is_dir())
     (directory / "kept").write_text("data")
+    assert own.cluster._store is not None
     storage = own.cluster._store._storage
-    storage._executor.submit(lambda: storage._connection.execute("PRAGMA query_only = ON")).result(10)
+    storage._executor.submit(lambda: connection_of(storage).execute("PRAGMA query_only = ON")).result(10)
     with pytest.raises(Refused, match="cannot write its database"):
         api.delete(claim)
     eventually(lambda: not api.exists(claim))
@@ -203,12 +217,12 @@ def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
     assert not directory.exists()
 
 
-def test_any_fault_of_writing_ends_the_waiting(tmp_path, monkeypatch):
-    async def run():
+def test_any_fault_of_writing_ends_the_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
         storage = Storage(tmp_path / "db", lambda revision: None)
         await storage.open()
 
-        def refuse(batch):
+        def refuse(batch: object) -> None:
             raise MemoryError("no more of it")
 
         monkeypatch.setattr(storage, "_commit", refuse)
@@ -222,11 +236,11 @@ def test_any_fault_of_writing_ends_the_waiting(tmp_path, monkeypatch):
     asyncio.run(run())
 
 
-def obj(name):
+def obj(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name, "namespace": "n"}}
 
 
-def test_revisions_never_repeat(tmp_path):
+def test_revisions_never_repeat(tmp_path: Path) -> None:
     async def run() -> list[int]:
         found = []
         for _ in range(2):
@@ -242,7 +256,7 @@ def test_revisions_never_repeat(tmp_path):
     assert second > first + RESTART_GAP - 1
 
 
-def test_watchers_see_only_what_is_durable(tmp_path):
+def test_watchers_see_only_what_is_durable(tmp_path: Path) -> None:
     async def run() -> tuple[int, int]:
         store = Store(tmp_path / "db")
         await store.open()
@@ -257,8 +271,8 @@ def test_watchers_see_only_what_is_durable(tmp_path):
     assert asyncio.run(run()) == (0, 1)
 
 
-def test_the_history_is_short_where_objects_are_large(tmp_path):
-    async def run():
+def test_the_history_is_short_where_objects_are_large(tmp_path: Path) -> None:
+    async def run() -> None:
         store = Store(tmp_path / "db", history_bytes=10_000)
         await store.open()
         start = store.revision
@@ -275,10 +289,10 @@ def test_the_history_is_short_where_objects_are_large(tmp_path):
     asyncio.run(run())
 
 
-def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
+def test_a_moment_before_the_restart_is_not_made_up(tmp_path: Path) -> None:
     """The next page of a list that began before it: nobody knows any more what was there."""
 
-    async def run():
+    async def run() -> None:
         store = Store(tmp_path / "db")
         await store.open()
         then = store.write("things.", obj("a")).revision
@@ -295,14 +309,14 @@ def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my data, all of it", "it's", 'a "b"', "c\\d"])
-def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path, name):
+def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError, match="does not survive in the lists and texts of pods"):
         asyncio.run(LocalCluster().start(tmp_path / name))
     assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("folder", ["pods", "volumes"])
-def test_folders_of_somebody_else_are_left_alone(tmp_path, folder):
+def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, folder: str) -> None:
     """`--data .` where manifests are in a folder named pods: what no pod is known by would be removed."""
     kept = tmp_path / folder / "web"
     kept.mkdir(parents=True)
@@ -313,12 +327,16 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path, folder):
     assert [one.name for one in tmp_path.iterdir()] == [folder]
 
 
-def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
-    async def run():
+def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path: Path) -> None:
+    async def run() -> None:
         store = Store(tmp_path / "db")
         await store.open()
-        heard = []
-        store.listen("things.", lambda change: heard[0])
+        heard: list[Change] = []
+
+        def fault(change: Change) -> None:
+            raise RuntimeError(f"of {change} nobody wants to hear")
+
+        store.listen("things.", fault)
         store.listen("things.", heard.append)
         entry = store.write("things.", obj("a"))
         assert [change.entry for change in heard] == [entry]
@@ -327,7 +345,7 @@ def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
     asyncio.run(run())
 
 
-def test_empty_files_of_a_loss_of_power_are_made_anew(own):
+def test_empty_files_of_a_loss_of_power_are_made_anew(own: Running) -> None:
     own.stop()
     for name in ("tls.crt", "facts.json", "addresses.log"):
         (own.data / name).write_bytes(b"")
@@ -335,8 +353,8 @@ def test_empty_files_of_a_loss_of_power_are_made_anew(own):
     assert own.api().get(CONFIGMAPS)["items"] == []
 
 
-def test_what_is_no_json_is_not_stored(tmp_path):
-    async def run():
+def test_what_is_no_json_is_not_stored(tmp_path: Path) -> None:
+    async def run() -> None:
         store = Store(tmp_path / "db")
         await store.open()
         before = store.revision
@@ -348,11 +366,11 @@ def test_what_is_no_json_is_not_stored(tmp_path):
     asyncio.run(run())
 
 
-def test_what_others_may_not_read_is_private(own):
+def test_what_others_may_not_read_is_private(own: Running) -> None:
     for name in ("objects.db", "objects.db-wal", "pods", "volumes", "facts.json", "tls.key"):
         assert (own.data / name).stat().st_mode & 0o077 == 0, name
 
 
-def test_the_kubeconfig_is_private(own):
+def test_the_kubeconfig_is_private(own: Running) -> None:
     assert own.kubeconfig.stat().st_mode & 0o077 == 0
     assert json.loads(own.kubeconfig.read_text())["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")

@@ -1,13 +1,16 @@
 """What custom resources and their definitions are held to."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from tests.local.conftest import DEFINITIONS, Refused, definition
+from tests.local.conftest import DEFINITIONS, Api, Refused, definition
 
 from ballast_local.cel import CelError, CelSyntaxError, compile_expression
 from ballast_local.schema import apply_defaults, prune, validate
 
 
-def widget(**spec):
+def widget(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "w"}, "spec": spec}
 
 
@@ -24,7 +27,7 @@ def widget(**spec):
         ({"size": 1, "config": {"a": 1}}, "spec.config.a in body must be of type string"),
     ],
 )
-def test_refused_specs(api, widgets, spec, message):
+def test_refused_specs(api: Api, widgets: str, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message) as refused:
         api.post(widgets, widget(**spec))
     assert (refused.value.code, refused.value.reason) == (422, "Invalid")
@@ -32,14 +35,14 @@ def test_refused_specs(api, widgets, spec, message):
 
 
 @pytest.mark.spec("OPR-01")
-def test_transition_rules_compare_with_the_old_object(api, widgets):
+def test_transition_rules_compare_with_the_old_object(api: Api, widgets: str) -> None:
     api.post(widgets, widget(size=3))
     with pytest.raises(Refused, match="size cannot shrink"):
         api.patch(f"{widgets}/w", {"spec": {"size": 2}})
     api.patch(f"{widgets}/w", {"spec": {"size": 4}})
 
 
-def test_unknown_fields_are_pruned_warned_of_or_refused(api, widgets):
+def test_unknown_fields_are_pruned_warned_of_or_refused(api: Api, widgets: str) -> None:
     made = api.post(widgets, widget(size=1, colour="red"))
     assert "colour" not in made["spec"]
     assert api.warnings == ['299 - "unknown field \\"spec.colour\\""']
@@ -53,7 +56,7 @@ def test_unknown_fields_are_pruned_warned_of_or_refused(api, widgets):
         )
 
 
-def version(change):
+def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     body = definition("broken")
     change(body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
     return body
@@ -73,12 +76,12 @@ def version(change):
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
     ],
 )
-def test_refused_definitions(api, change, message):
+def test_refused_definitions(api: Api, change: Callable[[dict[str, Any]], object], message: str) -> None:
     with pytest.raises(Refused, match=message):
         api.post(DEFINITIONS, version(change))
 
 
-def test_a_definition_says_nothing_of_metadata_but_its_names(api):
+def test_a_definition_says_nothing_of_metadata_but_its_names(api: Api) -> None:
     body = definition("worded")
     properties = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     properties["metadata"] = {"type": "object", "description": "Name and labels."}
@@ -86,7 +89,7 @@ def test_a_definition_says_nothing_of_metadata_but_its_names(api):
         api.post(DEFINITIONS, body)
 
 
-def test_defaults_pruning_and_nulls():
+def test_defaults_pruning_and_nulls() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -121,7 +124,7 @@ def test_defaults_pruning_and_nulls():
         ),
     ],
 )
-def test_schema_words(schema, good, bad):
+def test_schema_words(schema: dict[str, Any], good: Any, bad: Any) -> None:
     assert validate(schema, good) == []
     assert validate(schema, bad) != []
 
@@ -167,7 +170,7 @@ SELF = {
         "size('é') == 1 && null == null && 1 == 1.0",
     ],
 )
-def test_cel(rule):
+def test_cel(rule: str) -> None:
     assert compile_expression(rule, ("self", "oldSelf")).evaluate({"self": SELF}) is True
 
 
@@ -177,7 +180,7 @@ def test_cel(rule):
      "self.n + self.s == 1", "self.s ? true : false", "self.n.all(x, true)", "self.l.all(x, self.absent == x)",
      "int('x') == 1"],
 )  # fmt: skip
-def test_cel_that_cannot_be_evaluated(rule):
+def test_cel_that_cannot_be_evaluated(rule: str) -> None:
     with pytest.raises(CelError):
         compile_expression(rule, ("self",)).evaluate({"self": SELF})
 
@@ -185,6 +188,6 @@ def test_cel_that_cannot_be_evaluated(rule):
 @pytest.mark.parametrize(
     "rule", ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for"]
 )
-def test_cel_that_is_not_cel(rule):
+def test_cel_that_is_not_cel(rule: str) -> None:
     with pytest.raises(CelSyntaxError):
         compile_expression(rule, ("self",))

@@ -3,11 +3,13 @@
 import os
 import socket
 import urllib.request
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.local.conftest import STRATEGIC, Refused, eventually
+from tests.local.conftest import STRATEGIC, Api, Refused, Running, eventually
 
 from ballast_local.builtin_checks import NODE_PORTS
 
@@ -24,11 +26,11 @@ SERVE = (
 )
 
 
-def env(name, path):
+def env(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def server_spec(**more):
+def server_spec(**more: Any) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "none",
@@ -42,28 +44,28 @@ def server_spec(**more):
     return {"terminationGracePeriodSeconds": 5, "containers": [container], "volumes": volumes}
 
 
-def script(text, **more):
+def script(text: str, **more: Any) -> dict[str, Any]:
     return {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
 
 
-def pod(name, container, **spec):
+def pod(name: str, container: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container], **spec}}
 
 
-def condition(obj, kind):
+def condition(obj: dict[str, Any], kind: str) -> str:
     held = obj.get("status", {}).get("conditions") or []
     return next((one["status"] for one in held if one["type"] == kind), "")
 
 
-def phase(api, path, wanted):
-    def check():
+def phase(api: Api, path: str, wanted: str) -> dict[str, Any]:
+    def check() -> dict[str, Any] | None:
         found = api.get(path)
         return found if found["status"].get("phase") == wanted else None
 
     return eventually(check)
 
 
-def alive(pid):
+def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -72,15 +74,15 @@ def alive(pid):
 
 
 @pytest.fixture
-def pods(namespace):
+def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def log(api, pods, name, query=""):
+def log(api: Api, pods: str, name: str, query: str = "") -> str:
     return api.raw("GET", f"{pods}/{name}/log?{query}")[1].decode()
 
 
-def test_a_pod_sees_its_environment_volumes_and_names(api, namespace, pods):
+def test_a_pod_sees_its_environment_volumes_and_names(api: Api, namespace: str, pods: str) -> None:
     base = f"/api/v1/namespaces/{namespace}"
     api.post(f"{base}/configmaps", {"metadata": {"name": "c"}, "data": {"f.conf": "dir=/data/x\n", "key": "from-map"}})
     api.post(f"{base}/secrets", {"metadata": {"name": "s"}, "stringData": {"password": "hush"}})
@@ -118,7 +120,7 @@ def test_a_pod_sees_its_environment_volumes_and_names(api, namespace, pods):
     assert listing == "file"
 
 
-def test_a_pod_reads_of_itself_in_files(api, pods):
+def test_a_pod_reads_of_itself_in_files(api: Api, pods: str) -> None:
     items = [
         {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
         {"path": "memory", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory"}},
@@ -130,11 +132,11 @@ def test_a_pod_reads_of_itself_in_files(api, pods):
     assert log(api, pods, "p") == "p64Mi"
 
 
-def test_a_missing_source_is_waited_for(api, namespace, pods):
+def test_a_missing_source_is_waited_for(api: Api, namespace: str, pods: str) -> None:
     reference = {"configMapKeyRef": {"name": "late", "key": "k"}}
     api.post(pods, pod("p", script('echo "got $V"', env=[{"name": "V", "valueFrom": reference}])))
 
-    def waiting():
+    def waiting() -> bool:
         (status,) = api.get(f"{pods}/p")["status"].get("containerStatuses") or [{}]
         return (status.get("state") or {}).get("waiting", {}).get("message") == 'configmap "late" not found'
 
@@ -144,12 +146,12 @@ def test_a_missing_source_is_waited_for(api, namespace, pods):
     assert log(api, pods, "p") == "got it\n"
 
 
-def test_a_failing_container_restarts_with_back_off(api, pods):
+def test_a_failing_container_restarts_with_back_off(api: Api, pods: str) -> None:
     body = pod("p", script("echo run; exit 3"))
     body["spec"]["restartPolicy"] = "OnFailure"
     api.post(pods, body)
 
-    def restarted():
+    def restarted() -> dict[str, Any] | None:
         (status,) = api.get(f"{pods}/p")["status"].get("containerStatuses") or [{}]
         return status if status.get("restartCount", 0) >= 2 else None
 
@@ -160,7 +162,7 @@ def test_a_failing_container_restarts_with_back_off(api, pods):
     assert "BackOff" in {event["reason"] for event in events}
 
 
-def test_readiness_follows_the_probe_and_liveness_restarts(running, api, pods):
+def test_readiness_follows_the_probe_and_liveness_restarts(running: Running, api: Api, pods: str) -> None:
     spec = server_spec(livenessProbe={"exec": {"command": ["sh", "-c", "test ! -e /scratch/dead"]}, "periodSeconds": 1,
                                       "failureThreshold": 1})  # fmt: skip
     api.post(pods, {"metadata": {"name": "p"}, "spec": spec})
@@ -175,7 +177,7 @@ def test_readiness_follows_the_probe_and_liveness_restarts(running, api, pods):
     eventually(lambda: api.get(f"{pods}/p")["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
-def test_attempts_of_a_probe_begin_a_period_apart_however_long_they_take(running, api, pods):
+def test_attempts_of_a_probe_begin_a_period_apart_however_long_they_take(running: Running, api: Api, pods: str) -> None:
     """As the kubelet's: one that nobody answers does not put the next one off."""
     text = "date +%s.%N >> $HOME/attempts; test $(wc -l < $HOME/attempts) = 1 || exec sleep 600"
     command = ["sh", "-c", text.replace("$", "$$")]
@@ -188,10 +190,10 @@ def test_attempts_of_a_probe_begin_a_period_apart_however_long_they_take(running
     api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
 
 
-def test_a_terminating_pod_gets_its_grace_then_the_kill(api, pods):
+def test_a_terminating_pod_gets_its_grace_then_the_kill(api: Api, pods: str) -> None:
     api.post(pods, pod("kind", script("trap 'echo bye; exit 0' TERM; echo $$$$; while :; do sleep 0.05; done")))
     api.post(pods, pod("stubborn", script("trap '' TERM; echo $$$$; while :; do sleep 0.05; done")))
-    pids = {name: int(eventually(lambda name=name: log(api, pods, name).strip().isdecimal() and log(api, pods, name)))
+    pids = {name: int(eventually(partial(printed_number, api, pods, name)))
             for name in ("kind", "stubborn")}  # fmt: skip
     held = api.delete(f"{pods}/kind")
     assert held["metadata"]["deletionGracePeriodSeconds"] == 30
@@ -200,7 +202,12 @@ def test_a_terminating_pod_gets_its_grace_then_the_kill(api, pods):
     assert not any(alive(pid) for pid in pids.values())
 
 
-def stateful_set(replicas=2, **spec):
+def printed_number(api: Api, pods: str, name: str) -> str:
+    text = log(api, pods, name).strip()
+    return text if text.isdecimal() else ""
+
+
+def stateful_set(replicas: int = 2, **spec: Any) -> dict[str, Any]:
     template = {"metadata": {"labels": {"app": "s"}}, "spec": server_spec()}
     template["spec"]["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": "/data"})
     claim = {"metadata": {"name": "data"},
@@ -212,12 +219,12 @@ def stateful_set(replicas=2, **spec):
     }  # fmt: skip
 
 
-def ready_names(api, pods):
+def ready_names(api: Api, pods: str) -> list[str]:
     return sorted(one["metadata"]["name"] for one in api.get(pods)["items"] if condition(one, "Ready") == "True")
 
 
 @pytest.mark.spec("OPR-41")
-def test_a_stateful_set_scales_rolls_and_keeps_its_claims(api, namespace, pods):
+def test_a_stateful_set_scales_rolls_and_keeps_its_claims(api: Api, namespace: str, pods: str) -> None:
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     api.post(sets, stateful_set(updateStrategy={"type": "OnDelete"}, podManagementPolicy="Parallel"))
@@ -234,7 +241,7 @@ def test_a_stateful_set_scales_rolls_and_keeps_its_claims(api, namespace, pods):
     assert api.get(f"{pods}/s-1")["metadata"]["uid"] == before["metadata"]["uid"], "OnDelete touches nothing"
     api.delete(f"{pods}/s-1")
 
-    def renewed():
+    def renewed() -> bool:
         found = api.raw("GET", f"{pods}/s-1")
         return (
             found[0] == 200
@@ -252,7 +259,7 @@ def test_a_stateful_set_scales_rolls_and_keeps_its_claims(api, namespace, pods):
 
 
 @pytest.mark.spec("OPR-43")
-def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api, namespace, pods):
+def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api: Api, namespace: str, pods: str) -> None:
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     api.post(sets, stateful_set(1))
     eventually(lambda: ready_names(api, pods) == ["s-0"])
@@ -268,7 +275,7 @@ def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api, namespace, pod
 
 
 @pytest.mark.spec("OPR-43", "OPR-45")
-def test_an_orphaned_pod_that_ends_is_made_anew_by_the_next_stateful_set(api, namespace, pods):
+def test_an_orphaned_pod_that_ends_is_made_anew_by_the_next_stateful_set(api: Api, namespace: str, pods: str) -> None:
     """It was nobody's when it went, so that the set, which had found its name taken, was not told."""
     path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     api.post(path, stateful_set(1))
@@ -291,7 +298,7 @@ def test_an_orphaned_pod_that_ends_is_made_anew_by_the_next_stateful_set(api, na
 
 
 @pytest.mark.spec("OPR-43")
-def test_no_pod_is_made_behind_one_that_lacks_a_claim_of_the_templates(api, namespace, pods):
+def test_no_pod_is_made_behind_one_that_lacks_a_claim_of_the_templates(api: Api, namespace: str, pods: str) -> None:
     """As the real controller does it."""
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     how = {"updateStrategy": {"type": "OnDelete"}, "podManagementPolicy": "Parallel"}
@@ -309,24 +316,24 @@ def test_no_pod_is_made_behind_one_that_lacks_a_claim_of_the_templates(api, name
     eventually(lambda: ready_names(api, pods) == ["s-0", "s-1"])
 
 
-def test_ordered_pods_start_one_after_another(api, namespace, pods):
+def test_ordered_pods_start_one_after_another(api: Api, namespace: str, pods: str) -> None:
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     api.post(sets, stateful_set(3))
     eventually(lambda: ready_names(api, pods) == ["s-0", "s-1", "s-2"])
     starts = [one["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for one in api.get(pods)["items"]]
     assert starts == sorted(starts)
-    with pytest.raises(Exception, match="are forbidden"):
+    with pytest.raises(Refused, match="are forbidden"):
         api.patch(f"{sets}/s", {"spec": {"serviceName": "other"}})
 
 
-def test_services_have_endpoints_and_answer(api, namespace, pods):
+def test_services_have_endpoints_and_answer(api: Api, namespace: str, pods: str) -> None:
     services = f"/api/v1/namespaces/{namespace}/services"
     spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 8080, "targetPort": "http"}]}
     api.post(services, {"metadata": {"name": "s"}, "spec": spec})
     body = {"metadata": {"name": "p", "labels": {"app": "s"}}, "spec": server_spec()}
     made = api.post(pods, body)
 
-    def endpoints():
+    def endpoints() -> bool:
         subsets = api.raw("GET", f"/api/v1/namespaces/{namespace}/endpoints/s")
         return subsets[0] == 200 and b'"addresses"' in subsets[1]
 
@@ -343,7 +350,7 @@ def test_services_have_endpoints_and_answer(api, namespace, pods):
     assert slices[0]["endpoints"][0]["conditions"]["ready"] is True
     api.delete(f"{services}/s")
 
-    def closed():
+    def closed() -> bool:
         try:
             socket.create_connection(("127.0.0.1", node_port), 1).close()
         except OSError:
@@ -353,7 +360,7 @@ def test_services_have_endpoints_and_answer(api, namespace, pods):
     eventually(closed)
 
 
-def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, namespace):
+def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api: Api, namespace: str) -> None:
     with free_node_port() as other:
         port = other.getsockname()[1]
         spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 80, "nodePort": port}]}
@@ -361,7 +368,7 @@ def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, nam
         query = "fieldSelector=reason%3DFailedListen"
         eventually(lambda: api.get(f"/api/v1/namespaces/{namespace}/events?{query}")["items"])
 
-    def served():
+    def served() -> bool:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
@@ -371,7 +378,7 @@ def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, nam
     eventually(served)
 
 
-def free_node_port():
+def free_node_port() -> socket.socket:
     for port in NODE_PORTS:
         try:
             return socket.create_server(("127.0.0.1", port))
@@ -380,7 +387,7 @@ def free_node_port():
     raise AssertionError("no port is free")
 
 
-def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
+def test_a_deployment_rolls_from_one_template_to_the_next(api: Api, namespace: str, pods: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     pod_spec = {"terminationGracePeriodSeconds": 1, "containers": [script("sleep 600")]}
     template = {"metadata": {"labels": {"app": "d"}}, "spec": pod_spec}
@@ -390,7 +397,7 @@ def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
     first = {one["metadata"]["uid"] for one in api.get(pods)["items"]}
     api.patch(f"{path}/d", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
 
-    def rolled():
+    def rolled() -> bool:
         found = api.get(f"{path}/d")
         status = found["status"]
         return status.get("updatedReplicas") == status.get("replicas") == status.get("readyReplicas") == 2 and (
@@ -404,12 +411,12 @@ def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
     eventually(lambda: api.get(pods)["items"] == [])
 
 
-def job(name, text, **spec):
+def job(name: str, text: str, **spec: Any) -> dict[str, Any]:
     template = {"spec": {"restartPolicy": "Never", "containers": [script(text)]}}
     return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
 
 
-def test_jobs_complete_fail_and_expire(api, namespace, pods):
+def test_jobs_complete_fail_and_expire(api: Api, namespace: str, pods: str) -> None:
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     api.post(path, job("good", "echo done", completions=3, parallelism=2))
     api.post(path, job("bad", "exit 1", backoffLimit=0))
@@ -424,7 +431,9 @@ def test_jobs_complete_fail_and_expire(api, namespace, pods):
     eventually(lambda: not api.exists(f"{path}/gone"))
 
 
-def test_claims_grow_are_protected_and_take_their_data_along(running, api, namespace, pods):
+def test_claims_grow_are_protected_and_take_their_data_along(
+    running: Running, api: Api, namespace: str, pods: str
+) -> None:
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     api.post(claims, {"metadata": {"name": "c"}, "spec": spec})
@@ -436,7 +445,7 @@ def test_claims_grow_are_protected_and_take_their_data_along(running, api, names
     eventually((directory / "f").exists)
     api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     eventually(lambda: api.get(f"{claims}/c")["status"].get("capacity") == {"storage": "2Gi"})
-    with pytest.raises(Exception, match="can not be less than previous value"):
+    with pytest.raises(Refused, match="can not be less than previous value"):
         api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "1Gi"}}}})
     api.delete(f"{claims}/c")
     assert api.get(f"{claims}/c")["metadata"]["deletionTimestamp"], "held while a pod uses it"
@@ -445,7 +454,7 @@ def test_claims_grow_are_protected_and_take_their_data_along(running, api, names
     eventually(lambda: not directory.exists())
 
 
-def test_a_mounted_config_map_follows_its_changes(api, namespace, pods):
+def test_a_mounted_config_map_follows_its_changes(api: Api, namespace: str, pods: str) -> None:
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     api.post(maps, {"metadata": {"name": "c"}, "data": {"f": "one"}})
     mounts = [{"name": "c", "mountPath": "/c"}]
@@ -457,7 +466,7 @@ def test_a_mounted_config_map_follows_its_changes(api, namespace, pods):
     assert log(api, pods, "p") == "seen\n"
 
 
-def test_init_containers_come_first(api, pods):
+def test_init_containers_come_first(api: Api, pods: str) -> None:
     volume = {"name": "v", "emptyDir": {}}
     mounts = [{"name": "v", "mountPath": "/v"}]
     first = script("echo first > /v/f", volumeMounts=mounts) | {"name": "init"}
@@ -466,21 +475,21 @@ def test_init_containers_come_first(api, pods):
     assert log(api, pods, "p", "container=main&tailLines=1") == "first\n"
 
 
-def test_a_failed_init_container_is_shown(api, pods):
+def test_a_failed_init_container_is_shown(api: Api, pods: str) -> None:
     api.post(pods, pod("p", script("true"), initContainers=[script("exit 1") | {"name": "init"}]))
     phase(api, f"{pods}/p", "Failed")
     table = api.get(f"{pods}/p", Accept="application/json;as=Table;g=meta.k8s.io;v=v1")
     assert "Init:Error" in table["rows"][0]["cells"]
 
 
-def test_what_no_process_can_be_given_is_told(api, pods):
+def test_what_no_process_can_be_given_is_told(api: Api, pods: str) -> None:
     api.post(pods, pod("p", script("true", env=[{"name": "A", "value": "a\0b"}])))
     ended = phase(api, f"{pods}/p", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended["reason"] == "StartError"
     assert ended["message"]
 
 
-def test_a_disruption_budget_counts(api, namespace, pods):
+def test_a_disruption_budget_counts(api: Api, namespace: str, pods: str) -> None:
     budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
     api.post(
@@ -489,7 +498,7 @@ def test_a_disruption_budget_counts(api, namespace, pods):
     eventually(lambda: api.get(f"{budgets}/b").get("status", {}).get("disruptionsAllowed") == 1)
 
 
-def test_an_eviction_asks_the_budget(api, namespace, pods):
+def test_an_eviction_asks_the_budget(api: Api, namespace: str, pods: str) -> None:
     budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "b"}}}

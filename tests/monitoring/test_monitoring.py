@@ -118,7 +118,9 @@ def test_links_lead_to_dashboards_and_to_variables_that_they_have() -> None:
     for dashboard in by_uid.values():
         for panel in panels(dashboard):
             for link in panel["fieldConfig"]["defaults"].get("links", ()):
-                target = by_uid[re.match(r"/d/([\w-]+)\?", link["url"])[1]]  # type: ignore[index]
+                linked = re.match(r"/d/([\w-]+)\?", link["url"])
+                assert linked is not None, link
+                target = by_uid[linked[1]]
                 asked = re.findall(r"var-(\w+)=|\$\{(\w+):queryparam\}", link["url"])
                 known = {variable["name"] for variable in target["templating"]["list"]}
                 assert {one or other for one, other in asked} <= known

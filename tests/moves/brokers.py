@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.clients import QUIET
 from e2e.processes import CLUSTER_ID, BrokerProcess, brokers_told, free_ports
@@ -101,6 +101,11 @@ class Brokers:
     def produce(self, topic: str, partitions: Iterable[int], megabytes: float) -> None:
         producer = Producer({**QUIET, "bootstrap.servers": self.bootstrap, "linger.ms": 5, "batch.size": BATCH_BYTES})
         failures: list[str] = []
+
+        def note(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failures.append(str(error))
+
         for partition in partitions:
             for number in range(int(megabytes * 1e6 / VALUE_BYTES)):
                 value = number.to_bytes(4, "big") * (VALUE_BYTES // 4)
@@ -108,7 +113,7 @@ class Brokers:
                     topic,
                     value,
                     partition=partition,
-                    on_delivery=lambda error, _: error and failures.append(str(error)),
+                    on_delivery=note,
                 )
                 if number % 1000 == 0:
                     producer.poll(0)

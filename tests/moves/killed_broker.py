@@ -15,8 +15,7 @@ from typing import Any
 from ballast_broker import __main__
 from ballast_broker.seams import Bytes
 from ballast_broker.storage import disk
-
-RealDisk, RealFile = disk.RealDisk, disk.RealFile
+from ballast_broker.storage.disk import RealDisk, RealFile
 
 
 class Countdown:

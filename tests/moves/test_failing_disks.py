@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from e2e import disks, moving
-from e2e.clients import QUIET
+from e2e.clients import QUIET, value_of
 from e2e.move_soak import LOG_DIRS_RATE
 from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
@@ -57,9 +58,9 @@ class Writer:
         self._producer.flush(PATIENCE_S)
         return len(self.acknowledged) - before == count
 
-    def _answered(self, error: object, message: object) -> None:
+    def _answered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.acknowledged.append(int(message.value()[:10]))  # type: ignore[attr-defined]
+            self.acknowledged.append(int(value_of(message)[:10]))
 
     def read(self) -> list[int]:
         """What a consumer is given from the beginning to the end."""
@@ -82,7 +83,7 @@ class Writer:
 
 
 def _take(consumer: Consumer, found: list[int]) -> int:
-    found += [int(message.value()[:10]) for message in consumer.consume(1000, 0.1) if message.error() is None]
+    found += [int(value_of(message)[:10]) for message in consumer.consume(1000, 0.1) if message.error() is None]
     return len(found)
 
 
@@ -275,7 +276,7 @@ def test_the_last_directory_lost_stops_the_broker(mounts: ExitStack, tmp_path: P
     assert all(writer.write(50) for writer in writers)
     for disk in held[1:]:  # the first has the metadata log
         disk.fail("EIO")
-        eventually(lambda disk=disk: offline_seen(brokers, 1, disk.path), f"{disk.path} is offline")  # type: ignore[misc]
+        eventually(partial(offline_seen, brokers, 1, disk.path), f"{disk.path} is offline")
     assert brokers[1].is_running
     assert all(writer.write(50) for writer in writers)
     held[0].fail("EIO")

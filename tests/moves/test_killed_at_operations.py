@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,12 +84,13 @@ def test_killed_at_every_sixth_file_operation_of_a_move(tmp_path: Path) -> None:
             with contextlib.suppress(OSError):  # it may be gone before it can answer
                 moving.alter_log_dirs(broker.address, {MOVED: target})
             sender.send(5)
-            eventually(lambda s=sender, t=target: has_ended(brokers, s, t), "killed, or moved")  # type: ignore[misc]
+            eventually(partial(has_ended, brokers, sender, target), "killed, or moved")
             if broker.is_running:
                 break
             broker.kill()
             points += 1
             assert operations < MOST_OPERATIONS
+        assert sender is not None
         sender.settle()
         assert points > FEWEST_POINTS, points
         assert records_on_disk(only_log(brokers)) == sender.sent

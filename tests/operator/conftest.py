@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.operator.world import World
 
 HERE = Path(__file__).parent
-# What the tests of this room share lies beside them; pytest imports test files alone.
-sys.path.insert(0, str(HERE))
-
-from world import World  # noqa: E402
-
 running: list[World] = []
 
 

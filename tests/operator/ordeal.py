@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
 from e2e.sockets import forget_sockets
-from faults import Chances, FaultyApi
-from world import World
+from tests.operator.faults import Chances, FaultyApi
+from tests.operator.world import World
 
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.handlers.kube_objects import KubeObjects

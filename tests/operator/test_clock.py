@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import reassignment
+from tests.operator.making import reassignment
 
 from ballast_operator.clock import ServerClock
 from ballast_operator.handlers.reassignments import ReassignmentHandler

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from world import World
+from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 

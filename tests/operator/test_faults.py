@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ordeal import Ordeal, Settings
-from world import World
+from tests.operator.ordeal import Ordeal, Settings
+from tests.operator.world import World
 
 pytestmark = [
     pytest.mark.timeout(300),

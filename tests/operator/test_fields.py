@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from making import cluster, reassignment
+from tests.operator.making import cluster, reassignment
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.fields import FieldError

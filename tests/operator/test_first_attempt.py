@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import kafka.errors as kafka_errors
 import pytest
-from test_ledger import OneConfigMap, ledger
-from test_left_behind import Told
-from world import World
+from tests.operator.test_ledger import OneConfigMap, ledger
+from tests.operator.test_left_behind import Told
+from tests.operator.world import World
 
 from ballast_operator.apply.kafka import create_topics
 from ballast_operator.cache import Cache
@@ -69,7 +69,7 @@ def test_a_topic_that_somebody_made_between_our_look_and_our_attempt(
 
     async def scenario() -> tuple[Batch, Ledger]:
         kept = ledger()
-        kept._api = OneConfigMap()  # type: ignore[assignment]
+        kept._api = OneConfigMap()
         if written:
             await kept.record({"uid": Intent(name, create=True)}, cache)
         batch = Batch({topic.key: topic})

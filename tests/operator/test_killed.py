@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from world import LEASE, World
+from tests.operator.world import LEASE, World
 
 from ballast_operator.apply.kafka import alter_configs
 from ballast_operator.apply.kubernetes import path_of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from test_left_behind import CLUSTER, Told, shared_by
+from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
-from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.apply.kubernetes import ApiError, KubernetesApi
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import ClusterCycle
 from ballast_operator.ledger import KEY, Ledger, _read, _write, joined
@@ -26,10 +27,10 @@ def topic_body(uid: str, name: str = "orders") -> dict[str, Any]:
     return {"metadata": meta, "spec": {"clusterRef": {"name": "demo"}, "partitions": 1}}
 
 
-def ledger() -> Ledger:
+def ledger(api: KubernetesApi | None = None) -> Ledger:
     meta = {"name": "demo", "namespace": "default", "uid": "c"}
     body = {"metadata": meta, "spec": {"external": {"bootstrapServers": "127.0.0.1:9092"}}}
-    return Ledger(None, read_cluster(body))  # type: ignore[arg-type]
+    return Ledger(api or OneConfigMap(), read_cluster(body))
 
 
 @pytest.mark.spec("OPR-04")
@@ -85,19 +86,19 @@ def test_that_a_topic_was_made_anew_is_told_by_the_new_id_only() -> None:
     assert ledger()._unresolved({"anew": anew}, cache) == {}
 
 
-class OneConfigMap:
+class OneConfigMap(KubernetesApi):
     """The API server, as far as a ledger needs it: it takes no ConfigMap of more than 1 MiB."""
 
     def __init__(self) -> None:
         self.text = ""
 
-    async def find(self, _: str) -> dict[str, Any] | None:
+    async def find(self, path: str) -> dict[str, Any] | None:
         return None
 
-    async def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
-        return await self.replace(_, body)
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self.replace(path, body)
 
-    async def replace(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self.text = body["data"][KEY]
         if len(self.text) > 1 << 20:
             raise ApiError(422, "Invalid", "ConfigMap: Too long: must have at most 1048576 bytes")
@@ -109,14 +110,13 @@ def test_what_the_ledger_has_no_room_for_waits_until_there_is_some() -> None:
     """12,000 topics that a cluster refuses for now, one batch after the other: no ConfigMap takes all of them."""
     api, cache = OneConfigMap(), Cache()
     cache.whole = True
-    held = ledger()
-    held._api = api  # type: ignore[assignment]
+    held = ledger(api)
     wanted = {f"{index:036d}": Intent(f"team.service-{index}.events", create=True) for index in range(12_000)}
     for uid, intent in wanted.items():
         cache.put_topic(topic_body(uid, intent.topic))
 
     async def scenario() -> None:
-        left = []
+        left: list[str] = []
         for start in range(0, len(wanted), 1_000):
             batch = dict(list(wanted.items())[start : start + 1_000])
             left += await held.record(batch, cache)
@@ -145,7 +145,7 @@ class Broken(OneConfigMap):
     async def find(self, path: str) -> dict[str, Any] | None:
         return {"metadata": {"resourceVersion": "1"}, "data": {KEY: self._allowed("get", path)}}
 
-    async def replace(self, path: str, _: dict[str, Any]) -> dict[str, Any]:
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         raise AssertionError(self._allowed("update", path))
 
     def _allowed(self, verb: str, path: str) -> str:
@@ -174,7 +174,7 @@ def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(broken: Broken, why
     subject = cache.clusters.get(CLUSTER)
     assert subject is not None
     cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
-    cycle._ledger = Ledger(broken, subject)  # type: ignore[arg-type]
+    cycle._ledger = Ledger(broken, subject)
     handle = cycle._topics.handle
 
     async def scenario() -> Again:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
+from tests.operator.making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache
@@ -192,7 +192,7 @@ def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypa
     async def refused(*_: Any) -> None:
         raise ApiError(403, "Forbidden", "exceeded quota")
 
-    async def handle(keys: set[Key], *_: Any) -> None:
+    async def handle(keys: Iterable[Key], *_: Any) -> None:
         looked_at.extend(keys)
 
     async def scenario() -> None:
@@ -316,7 +316,9 @@ def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> No
         (ApiUnavailableError("connection refused"), None),
     ],
 )
-async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(error: Exception, told: str | None) -> None:
+async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(
+    error: Exception, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its finalizer comes first; where it was refused, nothing was done about all the topics that were looked at."""
     cache, acted = Cache(), list[str]()
 
@@ -340,7 +342,7 @@ async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(erro
         acted.extend(key.name for key in plans)
         return {}, set()
 
-    handler._act_on_kafka = kafka  # type: ignore[method-assign]
+    monkeypatch.setattr(handler, "_act_on_kafka", kafka)
     for name in ("first", "second"):
         spec = {"clusterRef": {"name": "demo"}, "partitions": 2, "deletionPolicy": "Delete"}
         _, topic = cache.put_topic(body(name, spec, {"topicId": TOPIC_ID}))
@@ -507,7 +509,7 @@ def test_what_a_restored_backup_of_the_api_says_counts_although_it_is_older(monk
             ]
         }
 
-        async def items(path: str) -> Any:
+        async def items(path: str, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
             for one in restored.get(path.rpartition("/")[2], ()):
                 # What is heard while the list is read is newer than the list.
                 runtime.heard("KafkaTopic", body("newer", {**spec, "partitions": 9}, resourceVersion="950"))
@@ -529,9 +531,9 @@ def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: 
         runtime = Runtime(NOBODY)
         runtime.cache.clusters.put(body("demo", {"brokers": "many"}))
 
-        async def nothing(*_: Any) -> Any:
-            return
-            yield
+        async def nothing(*_: Any) -> AsyncIterator[dict[str, Any]]:
+            for body in list[dict[str, Any]]():
+                yield body
 
         async def not_found(_: str) -> None:
             return None

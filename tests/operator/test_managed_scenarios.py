@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import ApiError, World
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import ReplicaId
@@ -245,7 +245,7 @@ def test_volumes_grow_but_do_not_shrink(world: World) -> None:
         return all(sizes[f"a-demo-{n}"] == "5Gi" for n in range(3))
 
     world.until("claims have grown", grown, 30)
-    from world import ApiError
+    from tests.operator.world import ApiError
 
     with pytest.raises(ApiError, match="cannot shrink"):
         apply(world, volumes=[{"name": "a", "size": "4Gi"}, {"name": "c", "size": "4Gi"}], **spec)
@@ -261,9 +261,11 @@ def test_a_directory_that_fails_is_shown_and_its_replicas_are_made_elsewhere(wor
     world.patch("KafkaTopic", "precious", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
     world.fill(["precious"], partitions=4, records=2)
     held = {
-        log.path for replica, log in world.view().logs.items() if (replica.topic, replica.broker) == ("precious", 1)
+        log.path or ""
+        for replica, log in world.view().logs.items()
+        if (replica.topic, replica.broker) == ("precious", 1)
     }
-    lost = next(path for path in sorted(held) if (path and "/c-demo-1/" in path) or (path and "/c/" in path))
+    lost = next(path for path in sorted(held) if "/c-demo-1/" in path or "/c/" in path)
     Path(lost).rename(f"{lost}.lost")
     Path(lost).write_text("a disk that is gone")
     # Nothing is asked of a disk at rest; whoever makes a log finds out.

@@ -10,11 +10,12 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -27,7 +28,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.certificates import Authority
-from world import World
+from tests.operator.world import World
 
 from ballast_local.workloads.addresses import Addresses
 from ballast_operator.apply.kubernetes import path_of
@@ -114,6 +115,9 @@ class Secured(World):
                     continue
         return found
 
+    def changed_since(self, before: Mapping[str, str]) -> bool:
+        return bool(self.pods().items() - before.items())
+
     def until_new(self, before: Mapping[str, str], seconds: float) -> None:
         def new() -> bool:
             found = self.pods()
@@ -147,9 +151,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def produce(settings: Mapping[str, str], count: int, topic: str = "orders") -> set[str]:
     """The names of the errors."""
     failed: set[str] = set()
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.add(error.name())
+
     producer = Producer({**settings, "acks": "all", "message.timeout.ms": 60_000})
     for number in range(count):
-        producer.produce(topic, f"{number}".encode(), callback=lambda error, _: error and failed.add(error.name()))
+        producer.produce(topic, f"{number}".encode(), callback=note)
     assert producer.flush(70) == 0
     return failed
 
@@ -190,7 +199,7 @@ def consume(settings: Mapping[str, str], count: int, topic: str = "orders") -> N
 def make_user(world: Secured, name: str = "alice", password: str = "wonder") -> None:
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     wanted = UserScramCredentialUpsertion(name, how, password.encode())
-    admin = AdminClient(world.certified())
+    admin = AdminClient({**world.certified()})
     for answer in admin.alter_user_scram_credentials([wanted]).values():
         answer.result(30)
 
@@ -233,7 +242,7 @@ def test_rights_roll_in_while_clients_go_on_and_hold_afterwards(world: Secured) 
         world.until_ready("KafkaCluster", "demo", 60)
     assert errors == []
     assert produce(world.user(), 1) == {"TOPIC_AUTHORIZATION_FAILED"}
-    admin = AdminClient(world.certified())
+    admin = AdminClient({**world.certified()})
     entries = [
         AclBinding(kind, "*", ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.ALL, AclPermissionType.ALLOW)
         for kind in (ResourceType.TOPIC, ResourceType.GROUP)
@@ -282,7 +291,7 @@ def test_a_listener_gets_another_port_and_secrets_are_renewed_in_the_middle_of_t
         before = world.pods()
         with producing(world.user() | anywhere) as errors:
             world.declare(listeners=listeners)
-            world.until("one is restarted", lambda known=before: world.pods().items() - known.items())
+            world.until("one is restarted", partial(world.changed_since, before))
             assert ports() == {port: "kafka-2", former: "kafka-2", 9094: 9094}
             world.secret("demo-clients", world.outside)
             world.secret("demo-internal", world.inside, SUBJECT)

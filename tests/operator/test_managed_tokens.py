@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_managed_secured import LISTENERS, SECURITY, SUBJECT, Secured, consume, produce, producing, refused
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, new_key, signed
+from tests.operator.test_managed_secured import (
+    LISTENERS,
+    SECURITY,
+    SUBJECT,
+    Secured,
+    consume,
+    produce,
+    producing,
+    refused,
+)
 
 from ballast_operator.apply.kubernetes import path_of
 
@@ -54,8 +63,8 @@ class WithTokens(Secured):
             "oauth_cb": lambda _: (token, time.time() + 600),
         }
 
-    def alice(self, kid: str = "one", **changes: Any) -> dict[str, Any]:
-        return self.bearer(self.provider.token("1234", kid, **{CLAIM: "alice"} | changes))
+    def alice(self, kid: str = "one", changes: Mapping[str, object] | None = None) -> dict[str, Any]:
+        return self.bearer(self.provider.token("1234", kid, **{CLAIM: "alice"} | dict(changes or {})))
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +95,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
 def test_who_has_a_token_writes_and_reads_and_is_who_the_claim_says(world: WithTokens) -> None:
     assert produce(world.alice(), 100) == set()
     consume(world.alice(), 100)
-    assert produce(world.alice(**{CLAIM: "bob"}), 1) == {"TOPIC_AUTHORIZATION_FAILED"}
+    assert produce(world.alice(changes={CLAIM: "bob"}), 1) == {"TOPIC_AUTHORIZATION_FAILED"}
 
 
 @pytest.mark.parametrize("wrong", ["audience", "issuer", "claim", "signature"])
 def test_who_has_none_that_counts_does_not_come_in(world: WithTokens, wrong: str) -> None:
     settings: Mapping[str, Any] = {
-        "audience": world.alice(aud="shop"),
-        "issuer": world.alice(iss="https://other.example"),
-        "claim": world.alice(**{CLAIM: None}),
+        "audience": world.alice(changes={"aud": "shop"}),
+        "issuer": world.alice(changes={"iss": "https://other.example"}),
+        "claim": world.alice(changes={CLAIM: None}),
         "signature": world.bearer(signed(new_key(), "one", **{CLAIM: "alice"})),
     }[wrong]
     assert refused(settings) == "_AUTHENTICATION"
@@ -102,13 +111,13 @@ def test_who_has_none_that_counts_does_not_come_in(world: WithTokens, wrong: str
 
 def test_another_audience_rolls_in_while_clients_of_both_go_on(world: WithTokens) -> None:
     before = world.pods()
-    with producing(world.alice(aud=BOTH)) as errors:
+    with producing(world.alice(changes={"aud": BOTH})) as errors:
         world.tokens(["shop"])
         world.until_new(before, 120)
         world.until_ready("KafkaCluster", "demo", 60)
     assert errors == []
-    assert produce(world.alice(aud="shop"), 10) == set()
-    assert refused(world.alice(aud=AUDIENCE)) == "_AUTHENTICATION"
+    assert produce(world.alice(changes={"aud": "shop"}), 10) == set()
+    assert refused(world.alice(changes={"aud": AUDIENCE})) == "_AUTHENTICATION"
 
 
 def test_another_authority_and_new_keys_come_to_brokers_without_a_restart(world: WithTokens) -> None:
@@ -119,7 +128,7 @@ def test_another_authority_and_new_keys_come_to_brokers_without_a_restart(world:
     with Provider(world.inside.issue("provider"), former.port) as provider:
         world.provider = provider
         provider.keys = {"two": new_key()}
-        assert refused(world.alice("two", aud=BOTH)) == "_AUTHENTICATION"
+        assert refused(world.alice("two", changes={"aud": BOTH})) == "_AUTHENTICATION"
         world.issuer(ca_crt=world.inside.ca.read_text())
-        assert produce(world.alice("two", aud=BOTH), 10) == set()
+        assert produce(world.alice("two", changes={"aud": BOTH}), 10) == set()
     assert world.pods() == before

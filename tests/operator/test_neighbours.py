@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from world import World
+from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
 from ballast_operator.leader import LEASE_SECONDS

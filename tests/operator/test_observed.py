@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from world import World
+from tests.operator.world import World
 
 from ballast_operator.clock import monotonic
 from ballast_operator.kubeconfig import ApiAccess

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import cluster, view
+from tests.operator.making import cluster, view
 
 from ballast_operator.handlers import voters
 from ballast_operator.handlers.kube_objects import KubeObjects

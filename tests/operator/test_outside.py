@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers.kube_objects import KubeObjects

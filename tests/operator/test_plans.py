@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from making import reassignment, topic_view, view
-from test_left_behind import CLUSTER, Told, shared_by
+from tests.operator.making import reassignment, topic_view, view
+from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.plans import Case, Plans

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from making import NOW, cluster, move, reassignment, topic, topic_view, view
-from world import World
+from tests.operator.making import NOW, cluster, move, reassignment, topic, topic_view, view
+from tests.operator.world import World
 
 from ballast_operator.handlers import claims
 from ballast_operator.handlers.managed import ManagedCluster

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from faults import FaultyApi, Right
-from world import World
+from tests.operator.faults import FaultyApi, Right
+from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 
@@ -84,7 +85,7 @@ def live(world: World) -> None:
         ("ScheduledSparkApplication", "scheduledsparkapplications", "sparkoperator.k8s.io/v1beta2"),
     ):
         cluster(**job(run))
-        world.until(f"the job as {run}", lambda version=version, plural=plural: world.objects(version, plural), 60)
+        world.until(f"the job as {run}", partial(world.objects, version, plural), 60)
     cluster(volumes=[{**A, "size": "2Gi"}], config={"num.partitions": 2})
     world.until("one claim for each broker", lambda: len(world.objects("v1", "persistentvolumeclaims")) == 2, 90)
     world.until_ready("KafkaCluster", "demo", 90)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apache import ApacheKafka
-from world import ApiError, World
+from tests.operator.apache import ApacheKafka
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kafka import alter_configs, create_topics, delete_topics_by_id
 from ballast_operator.apply.kubernetes import path_of

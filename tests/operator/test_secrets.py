@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeQuorumRequest
-from making import cluster
 from tests.certificates import Authority
+from tests.operator.making import cluster
 
 from ballast_local.certificates import make_certificate
 from ballast_local.cluster import LocalCluster

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache import ApacheKafka
-from world import World
+from tests.operator.apache import ApacheKafka
+from tests.operator.world import World
 
 from ballast_local import certificates
 from ballast_local.certificates import make_certificate

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
-from making import topic_view, view
-from world import World
+from tests.operator.making import topic_view, view
+from tests.operator.world import World
 
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
@@ -90,7 +91,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 ) -> None:
     looks = []
 
-    def look(settings: ConnectionSettings, body: object) -> None:
+    def look(settings: ConnectionSettings, body: object) -> NoReturn:
         looks.append(settings)
         if len(looks) == 3:
             raise KeyboardInterrupt
@@ -109,13 +110,15 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 def test_a_cluster_that_does_not_answer_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def look(bootstrap: str, body: object) -> KafkaView:
-        if bootstrap == "well:1":
+    def look(settings: ConnectionSettings, body: object) -> KafkaView:
+        if settings.bootstrap_servers == "well:1":
             return view(brokers=[7])
-        raise CommandError(f"{bootstrap} does not answer: refused")
+        raise CommandError(f"{settings.bootstrap_servers} does not answer: refused")
 
     monkeypatch.setattr(status, "_look", look)
-    monkeypatch.setattr(status, "_targets", lambda _: [("away:1", None), ("well:1", None), ("gone:1", None)])
+    monkeypatch.setattr(
+        status, "_targets", lambda _: [(ConnectionSettings(each), None) for each in ("away:1", "well:1", "gone:1")]
+    )
     assert main(["status", "--json"]) not in (0, 130)
     shown = capsys.readouterr()
     assert [broker["id"] for broker in json.loads(shown.out)["brokers"]] == [7]

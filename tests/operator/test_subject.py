@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
-from making import cluster
 from tests.certificates import Authority
+from tests.operator.making import cluster
 
 from ballast_broker.security import names
 from ballast_local.certificates import make_certificate
+from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.model.subject import SubjectError, subject_of
 from ballast_operator.plan.kube import KubeFacts
@@ -86,7 +88,7 @@ def test_nodes_have_to_believe_each_other_both_ways(authority: Authority, tmp_pa
 
 
 async def test_a_broker_more_needs_its_name_in_the_certificate_before_it_is_made(authority: Authority) -> None:
-    secured = Secured(Secrets(inside=files(authority, "inside")))  # type: ignore[arg-type]
+    secured = Secured(Secrets(inside=files(authority, "inside")))
     inside = {"internal": {"tls": {"secretName": "inside"}}}
     assert (await secured.look(cluster(brokers=3, security=inside), KubeFacts()))[1] is None
     _, said = await secured.look(cluster(brokers=4, security=inside), KubeFacts())
@@ -95,13 +97,13 @@ async def test_a_broker_more_needs_its_name_in_the_certificate_before_it_is_made
     assert "Secret inside: demo-3.demo-brokers.default.svc would not be believed" in said.message
 
 
-class Secrets:
+class Secrets(KubernetesApi):
     """An API server with these Secrets and nothing else."""
 
     def __init__(self, **held: dict[str, str]) -> None:
         self.held = held
 
-    async def find(self, path: str) -> dict[str, object] | None:
+    async def find(self, path: str) -> dict[str, Any] | None:
         import base64
 
         found = self.held.get(path.rpartition("/")[2])
@@ -113,11 +115,11 @@ class Secrets:
 async def test_rights_need_a_certificate_with_a_name_that_can_be_listed(authority: Authority, subject: str) -> None:
     rights = {"internal": {"tls": {"secretName": "inside"}}, "authorization": {"type": "Simple"}}
     api = Secrets(inside=files(authority, "inside", subject))
-    _, said = await Secured(api).look(cluster(security=rights), KubeFacts())  # type: ignore[arg-type]
+    _, said = await Secured(api).look(cluster(security=rights), KubeFacts())
     assert said is not None
     assert (said.reason, "the subject of tls.crt is" in said.message) == ("SecretUnusable", True)
     without = {"internal": rights["internal"]}
-    assert await Secured(api).look(cluster(security=without), KubeFacts()) == (KubeFacts(), None)  # type: ignore[arg-type]
+    assert await Secured(api).look(cluster(security=without), KubeFacts()) == (KubeFacts(), None)
 
 
 async def test_a_secret_of_a_listener_is_looked_at_before_a_pod_waits_for_it(authority: Authority) -> None:
@@ -130,7 +132,7 @@ async def test_a_secret_of_a_listener_is_looked_at_before_a_pod_waits_for_it(aut
         ({"clients": {**whole, "ca.crt": " "}}, "Secret clients has no key ca.crt"),
         ({"clients": {key: whole[key] for key in ("tls.crt", "ca.crt")}}, "Secret clients has no key tls.key"),
     ):
-        _, said = await Secured(Secrets(**held)).look(subject, KubeFacts())  # type: ignore[arg-type]
+        _, said = await Secured(Secrets(**held)).look(subject, KubeFacts())
         assert said is not None
         assert words in said.message
-    assert (await Secured(Secrets(clients=whole)).look(subject, KubeFacts()))[1] is None  # type: ignore[arg-type]
+    assert (await Secured(Secrets(clients=whole)).look(subject, KubeFacts()))[1] is None

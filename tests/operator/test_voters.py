@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_managed_scenarios import producing
-from world import ApiError, World
+from tests.operator.test_managed_scenarios import producing
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from test_managed_secured import RIGHTS, Secured
+from tests.operator.test_managed_secured import RIGHTS, Secured
 
 pytestmark = [
     pytest.mark.timeout(240),

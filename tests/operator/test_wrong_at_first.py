@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from world import ApiError, World
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 
@@ -75,7 +75,8 @@ def test_a_listener_whose_services_would_have_names_that_are_too_long_is_refused
         listener = {"name": name, "port": 9094, **more}
         return {"brokers": brokers, "volumes": [A], "listeners": [{"name": "INSIDE", "port": 9092}, listener]}
 
-    cluster, ports = "x" * 40, {"nodePorts": {"host": "node.example", "first": 32000}}
+    cluster = "x" * 40
+    ports: dict[str, Any] = {"nodePorts": {"host": "node.example", "first": 32000}}
     for refused in (with_listener("Y" * 21, **ports), with_listener("Y" * 20, brokers=11, **ports)):
         with pytest.raises(ApiError, match="give the listener a shorter name"):
             world.apply("KafkaCluster", cluster, refused)

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from apache import free_ports
 from e2e.sockets import forget_sockets
+from tests.operator.apache import free_ports
 
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack
@@ -30,6 +30,7 @@ T = TypeVar("T")
 API = "ballast.dev/v1alpha1"
 PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
 Body = dict[str, Any]
+Bodies = list[Body]  # within World, `list` is something else
 LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
 
 
@@ -57,7 +58,7 @@ class World:
     def run(self, work: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -178,8 +179,8 @@ class World:
 
         return self.run(items())
 
-    def objects(self, api_version: str, plural: str, selector: str = "") -> list[Body]:
-        async def items() -> list[Body]:
+    def objects(self, api_version: str, plural: str, selector: str = "") -> Bodies:
+        async def items() -> Bodies:
             return [item async for item in self._stack.api.items(path_of(api_version, plural, "default"), selector)]
 
         return self.run(items())
@@ -195,7 +196,7 @@ class World:
 
     # Waiting.
 
-    def until(self, what: str, found: Callable[[], T], seconds: float = 40.0) -> T:
+    def until(self, what: str, found: Callable[[], T | None], seconds: float = 40.0) -> T:
         """What `found` returns once that is true."""
         deadline = time.monotonic() + seconds
         while True:
@@ -243,7 +244,7 @@ class World:
             body = self.get("Reassignment", name)
             return body if body and body.get("status", {}).get("phase") in phases else None
 
-        return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds)  # type: ignore[return-value]
+        return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds)
 
     def until_gone(self, kind: str, name: str, seconds: float = 40.0) -> None:
         self.until(f"{kind} {name} is gone", lambda: self.get(kind, name) is None, seconds)
@@ -279,7 +280,7 @@ class World:
             online = {broker.id for broker in found.brokers.values() if broker.online}
             return found if online and online <= found.described else None
 
-        return self.until("Kafka answers", look, 60)  # type: ignore[return-value]
+        return self.until("Kafka answers", look, 60)
 
 
 __all__ = ["API", "LEASE", "ApiError", "World"]

@@ -1,6 +1,7 @@
 """The load model and the plan's formats."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -89,12 +90,12 @@ def test_canonical_json_is_read_back() -> None:
 def test_kafka_json_round_trip_and_refusals() -> None:
     (row,) = rows_from_kafka_json(to_kafka_json([a_move()]))
     assert (row.topic, row.partition, row.to) == ("t", 0, Placement((1, 2), ("/b", "/a")))
-    plain = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}
+    plain: dict[str, Any] = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}
     assert rows_from_kafka_json(json.dumps(plain))[0].to.log_dirs == ("any", "any")
-    plain["partitions"][0]["log_dirs"] = ["/a"]  # type: ignore[index]
+    plain["partitions"][0]["log_dirs"] = ["/a"]
     with pytest.raises(PlanFormatError, match="t-0: 1 log_dirs for 2 replicas"):
         rows_from_kafka_json(json.dumps(plain))
-    plain["partitions"][0]["log_dirs"] = ["/a", "b"]  # type: ignore[index]
+    plain["partitions"][0]["log_dirs"] = ["/a", "b"]
     with pytest.raises(PlanFormatError, match="absolute"):
         rows_from_kafka_json(json.dumps(plain))
     with pytest.raises(PlanFormatError, match="version"):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-# The world that the operator's tests share lies beside them.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "operator"))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

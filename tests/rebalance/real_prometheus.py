@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class Targets:
     def __init__(self, directory: Path) -> None:
         self.file = directory / "targets.json"
 
-    def set(self, jobs: dict[str, Sequence[str]]) -> None:
+    def set(self, jobs: Mapping[str, Sequence[str]]) -> None:
         groups = [{"labels": {"job": job}, "targets": list(targets)} for job, targets in jobs.items()]
         fresh = self.file.with_suffix(".new")
         fresh.write_text(json.dumps(groups), encoding="utf-8")
@@ -38,7 +38,7 @@ def prometheus(directory: Path, ports: Sequence[int], interval: str = "1s") -> I
 
 @contextmanager
 def prometheus_of(
-    directory: Path, jobs: dict[str, Sequence[str]], interval: str = "1s", rules: Path | None = None
+    directory: Path, jobs: Mapping[str, Sequence[str]], interval: str = "1s", rules: Path | None = None
 ) -> Iterator[tuple[Endpoint, Targets]]:
     """The same with targets of several jobs, which can be changed, and with rules."""
     binary = shutil.which("prometheus")

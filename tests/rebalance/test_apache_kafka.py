@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache import ApacheKafka
 from tests.clients.test_java_tools import run
+from tests.operator.apache import ApacheKafka
 
 from ballast_planner import PlanOptions, plan_balance, to_kafka_json
 from ballast_rebalance.admin import measure_by_admin

@@ -207,7 +207,8 @@ async def _config_maps(store: KubernetesStore) -> None:
         (owner,) = maps[item["metadata"]["name"]].metadata.owner_references
         assert (owner.kind, owner.uid) == ("Reassignment", kept["metadata"]["uid"])
     names = [item["metadata"]["name"] for item in resources[:-1]]
-    rows = rows_from_resource(kept, {name: await asyncio.to_thread(store.read_plan, name) or {} for name in names})
+    plans = {name: await asyncio.to_thread(store.read_plan, name) for name in names}
+    rows = rows_from_resource(kept, {name: plan or {} for name, plan in plans.items()})
     assert {(row.topic, row.partition, row.to, row.from_, row.wave) for row in rows} == {
         (move.topic, move.partition, move.to, move.from_, move.wave) for move in plan.moves
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -161,8 +162,10 @@ def test_only_what_is_worth_it_is_proposed() -> None:
 
 
 def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes() -> None:
-    volume = {"total_bytes": 100 * 2**30, "used_bytes": 60 * 2**30}
-    shared = replace(measured(), directories=[d._replace(**volume) for d in measured().directories])
+    total, used = 100 * 2**30, 60 * 2**30
+    shared = replace(
+        measured(), directories=[d._replace(total_bytes=total, used_bytes=used) for d in measured().directories]
+    )
     assert len(shared_volumes(shared)) == 3
     assert not plan_balance(shared.load(), PlanOptions(level_leaders=False)).moves
     apart = with_capacity(shared, 40 * 2**30)
@@ -171,10 +174,13 @@ def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes()
     assert shared_volumes(measured()) == []
 
 
-def admin_answers() -> tuple[list[dict[str, object]], list[dict[str, object]], list[dict[str, object]]]:
+Rows = list[dict[str, Any]]
+
+
+def admin_answers() -> tuple[Rows, Rows, Rows]:
     partition = {"error_code": 0, "partition_index": 0, "leader_id": 2, "replica_nodes": [2, 1], "isr_nodes": [2]}
-    topics: list[dict[str, object]] = [{"error_code": 0, "name": "t", "partitions": [partition]}]
-    brokers: list[dict[str, object]] = [{"broker_id": 1, "rack": "a"}, {"broker_id": 2, "rack": "b"}]
+    topics: Rows = [{"error_code": 0, "name": "t", "partitions": [partition]}]
+    brokers: Rows = [{"broker_id": 1, "rack": "a"}, {"broker_id": 2, "rack": "b"}]
     held = {"partition_index": 0, "partition_size": 40, "offset_lag": 0, "is_future_key": False}
     log_dirs = [
         {
@@ -191,7 +197,7 @@ def admin_answers() -> tuple[list[dict[str, object]], list[dict[str, object]], l
         }
         for broker in (1, 2)
     ]
-    return topics, brokers, log_dirs  # type: ignore[return-value]
+    return topics, brokers, log_dirs
 
 
 @pytest.mark.spec("REB-03")
@@ -210,9 +216,9 @@ def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
     """As when a change of the replication factor was cancelled half-way: the brokers know that none is missing."""
     topics, brokers, log_dirs = admin_answers()
     alone = {"error_code": 0, "partition_index": 1, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
-    topics[0]["partitions"].append(alone)  # type: ignore[attr-defined]
+    topics[0]["partitions"].append(alone)
     held = {"partition_index": 1, "partition_size": 9, "offset_lag": 0, "is_future_key": False}
-    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"].append(held)  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"].append(held)
     found = measured_of(topics, brokers, log_dirs, 0.0)
     check(found)
     exported = replace(found, all_known=False)
@@ -225,7 +231,7 @@ def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
 def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> None:
     """Its broker has no series of it, and tells only that the directory failed."""
     topics, brokers, log_dirs = admin_answers()
-    log_dirs[0]["log_dirs"][0] |= {"error_code": 56, "topics": []}  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0] |= {"error_code": 56, "topics": []}
     asked = measured_of(topics, brokers, log_dirs, 0.0)
     described = asked.replicas[asked.replicas["log_dir"].notna()]
     exported = replace(asked, replicas=described, directories=asked.directories[1:], all_known=False)
@@ -258,7 +264,7 @@ class Moving:
     """A cluster in which a reassignment ends, or begins, while it is described."""
 
     def __init__(self, *moving: bool) -> None:
-        self._moving = [{("orders", 0): {}} if each else {} for each in moving]
+        self._moving: list[dict[tuple[str, int], object]] = [{("orders", 0): {}} if each else {} for each in moving]
         self._topics, self._brokers, self._log_dirs = admin_answers()
 
     def list_partition_reassignments(self) -> object:
@@ -295,7 +301,7 @@ def test_a_reassignment_that_ends_or_begins_meanwhile_is_noticed(
 @pytest.mark.parametrize("capacity", [None, 100])
 def test_a_directory_that_its_broker_says_is_cordoned_takes_nothing(capacity: int | None) -> None:
     topics, brokers, log_dirs = admin_answers()
-    drained = log_dirs[0]["log_dirs"][0]  # type: ignore[index]
+    drained = log_dirs[0]["log_dirs"][0]
     drained |= {"is_cordoned": True} | ({} if capacity is None else {"total_bytes": -1, "usable_bytes": -1})
     load = measured_of(topics, brokers, log_dirs, 0.0, capacity).load()
     assert load.directories.cordoned.tolist() == [True, False]
@@ -318,7 +324,7 @@ def test_metrics_that_are_no_numbers_are_refused() -> None:
 )
 def test_brokers_answers_that_do_not_say_enough(field: str, value: int, reason: str) -> None:
     topics, brokers, log_dirs = admin_answers()
-    log_dirs[0]["log_dirs"][0][field] = value  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0][field] = value
     with pytest.raises(Refusal) as caught:
         measured_of(topics, brokers, log_dirs, 0.0)
     assert caught.value.reason == reason
@@ -332,7 +338,7 @@ def test_a_cluster_without_topics_is_level() -> None:
         check(measured_of([], brokers, log_dirs, 0.0))
     assert hidden.value.reason == "MetricsMissing"
     for answer in log_dirs:
-        for log_dir in answer["log_dirs"]:  # type: ignore[attr-defined]
+        for log_dir in answer["log_dirs"]:
             log_dir["topics"] = []
     with pytest.raises(Refusal) as empty:
         measured_of([], brokers, log_dirs, 0.0)
@@ -364,9 +370,9 @@ def test_metrics_alone_tell_a_new_cluster_from_one_without_series_of_replicas(
 
 def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -> None:
     topics, brokers, log_dirs = admin_answers()
-    log_dirs[0]["log_dirs"][0]["total_bytes"] = -1  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0]["total_bytes"] = -1
     assert measured_of(topics, brokers, log_dirs, 0.0, 70).directories[0] == Directory(1, "/d", 70, 40)
-    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"][0]["is_future_key"] = True  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"][0]["is_future_key"] = True
     with pytest.raises(Refusal) as caught:
         measured_of(topics, brokers, log_dirs, 0.0, 70)
     assert caught.value.reason == "ReassignmentInProgress"
@@ -375,10 +381,10 @@ def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -
 @pytest.mark.spec("REB-08")
 def test_a_replica_that_nobody_describes_is_not_taken_for_empty() -> None:
     topics, brokers, log_dirs = admin_answers()
-    log_dirs[1]["log_dirs"][0]["topics"] = []  # type: ignore[index]
+    log_dirs[1]["log_dirs"][0]["topics"] = []
     sizes = measured_of(topics, brokers, log_dirs, 0.0).replicas.set_index("broker")["size"]
     assert sizes.to_dict() == {1: 40, 2: 40}  # as large as the other one, though the leader is silent
-    log_dirs[0]["log_dirs"][0]["topics"] = []  # type: ignore[index]
+    log_dirs[0]["log_dirs"][0]["topics"] = []
     with pytest.raises(Refusal, match="no broker describes a log of 1 partitions, first t-0") as caught:
         measured_of(topics, brokers, log_dirs, 0.0)
     assert caught.value.reason == "MetricsPartial"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -207,7 +207,7 @@ def test_a_file_that_stays_or_cannot_be_written_leaves_no_proposal_untold(
         _propose(options, found, found.load(), other, store)
     assert (store.kept, list(tmp_path.iterdir())) == ({}, [file])
 
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_: Any, **__: Any) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)

@@ -43,6 +43,13 @@ def external(job: Mapping[str, Any], **more: Any) -> KafkaCluster:
     return cluster(job, volumes=None, external={"bootstrapServers": "old:9092", **more})
 
 
+def arguments_of(subject: KafkaCluster) -> list[str]:
+    job = rebalance_object(subject)
+    assert job is not None
+    arguments: list[str] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    return arguments
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
@@ -160,7 +167,7 @@ def test_a_run_has_a_name_and_a_label_also_where_the_clusters_name_is_long(run: 
 @pytest.mark.spec("REB-01")
 def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() -> None:
     assert rebalance_object(cluster(None)) is None
-    args = rebalance_object(external({}))["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]
+    args = arguments_of(external({}))
     assert parsed(args).bootstrap == "old:9092"
     secured = external({}, tls={"secretName": "ca"})
     assert "TLS or SASL" in (refusal(secured) or "")
@@ -170,11 +177,11 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
     ):
         run = cluster({}, **how)
         assert "TLS or SASL, or that give rights" in (refusal(run) or "")
-        args = rebalance_object(run)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]
+        args = arguments_of(run)
         assert parsed(args).bootstrap is None
     watched = external(JOB, tls={"secretName": "ca"})
     assert refusal(watched) is None
-    args = rebalance_object(watched)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]
+    args = arguments_of(watched)
     assert (parsed(args).bootstrap, parsed(args).prometheus) == (None, "http://prometheus:9090")
 
 

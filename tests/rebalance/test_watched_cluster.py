@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from bench.planner_optimum import find_optimum
 from tests.docs.commands import to_type
 from tests.docs.up import installed
 from tests.monitoring.test_monitoring import MONITORING, as_prometheus_is_asked, queries
+from tests.operator.world import World
 from tests.rebalance.real_prometheus import Targets, prometheus_of, wait_for
-from world import World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import KafkaView
@@ -266,7 +267,7 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
         watched.scrape()
         store.close()
     for reason in ("MetricsPartial", "MetricsMissing", "MetricsStale"):
-        found = watched.world.until(f"an Event says {reason}", lambda reason=reason: watched.events(reason))
+        found = watched.world.until(f"an Event says {reason}", partial(watched.events, reason))
         assert found[0]["type"] == "Warning"
     assert watched.world.condition("KafkaCluster", "demo")[0] == "True", "the cluster itself is well"
 

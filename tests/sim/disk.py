@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from ballast_broker.seams import Disk, File
+
 DEFAULT_CAPACITY = 1 << 34
 
 
@@ -139,7 +141,7 @@ def _size_of(entry: Inode | Folder) -> int:
     return sum(_size_of(child) for child in entry.entries.values())
 
 
-class SimDisk:
+class SimDisk(Disk):
     """One process's view of a store; after `kill` every call raises `Crashed`."""
 
     def __init__(self, store: Store) -> None:
@@ -301,9 +303,7 @@ class SimDisk:
         self.rename(beside, path)
         self.sync_directory(path.rpartition("/")[0] or "/")
 
-    def copy_range(
-        self, source: SimFile, source_position: int, target: SimFile, target_position: int, size: int
-    ) -> int:
+    def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int:
         data = source.pread(size, source_position)
         target.pwrite(data, target_position)
         return len(data)

@@ -29,7 +29,7 @@ class Faults:
         self._admin = SimClient(run.fabric, "operator", hosts)
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
-        kinds = [
+        kinds: list[Callable[[], Awaitable[None]]] = [
             self._kill,
             self._stop,
             self._partition,

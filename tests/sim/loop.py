@@ -11,7 +11,7 @@ import contextvars
 import heapq
 import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._tasks_of: dict[str, dict[asyncio.Task[Any], None]] = {}
         self.errors: list[dict[str, Any]] = []
         self.cancelled_timers = 0  # that are still in the heap
-        self._ready: deque[SimHandle]  # type: ignore[misc]
+        self._ready: deque[SimHandle]
         self._timers: list[tuple[float, SimHandle]] = []
         self._stopping: bool
         self.set_task_factory(self._make_task)
@@ -184,11 +184,17 @@ class SimLoop(asyncio.BaseEventLoop):
             del self._stalled[node]
             self._ready.extendleft(reversed(held))
 
-    def _make_task(self, loop: Any, coroutine: Coroutine[Any, Any, T], **keywords: Any) -> asyncio.Task[T]:
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        **keywords: Any,
+    ) -> asyncio.Task[T]:
         node = NODE.get()
         context = keywords.get("context")
         node = context.get(NODE, "world") if context is not None else node
         self._tasks_made += 1
+        assert isinstance(coroutine, Coroutine)
         task = SimTask(coroutine, loop=loop, number=self._tasks_made, **keywords)
         tasks = self._tasks_of.setdefault(node, {})
         tasks[task] = None

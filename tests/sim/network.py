@@ -20,7 +20,7 @@ from tests.sim.disk import Crashed
 from tests.sim.loop import NODE, SimLoop
 
 from ballast_broker.net.connection_rates import CreationRates
-from ballast_broker.net_reply import ANONYMOUS, Dispatch, Pending
+from ballast_broker.net_reply import ANONYMOUS, Dispatch, Pending, Time
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
 
@@ -140,11 +140,15 @@ class SimPeer:
         self.host = f"/{host}"
         self.listener = listener
         self.principal = ANONYMOUS
-        self.time: Any = None
+        self.time: Time | None = None
         self.callbacks: list[Callable[[], None]] = []
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
+
+    def hold(self, seconds: float) -> None:
+        """Nobody here has a quota; who comes here has been taken for somebody who has."""
+        raise AssertionError(f"a client of the simulation is held for {seconds} s")
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ import pytest
 
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.controller.commands.context import CommandContext
-from ballast_broker.coordinator import transaction_service
+from ballast_broker.coordinator import transaction_records, transaction_service
 from ballast_broker.coordinator.markers import Ending, MarkerSender
 from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
@@ -21,6 +21,7 @@ from ballast_broker.coordinator.transactions import PREPARED, Standing, Transact
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import PartitionRegistration
+from ballast_broker.metadata.partition_merge import merge_change
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.store import MetadataStore
@@ -135,7 +136,7 @@ def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
     def merge_without_epoch(before: PartitionRegistration, change: Any) -> PartitionRegistration:
         return dataclasses.replace(merge(before, change), leader_epoch=before.leader_epoch)
 
-    merge = delta.merge_change
+    merge = merge_change
     patch.setattr(delta, "merge_change", merge_without_epoch)
 
 
@@ -188,7 +189,7 @@ def abort_what_another_coordinator_was_about_to_commit(patch: pytest.MonkeyPatch
             return dataclasses.replace(found, state=TransactionState.PREPARE_ABORT)
         return found
 
-    read = transaction_service.standing_of
+    read = transaction_records.standing_of
     patch.setattr(transaction_service, "standing_of", standing_of)
 
 
@@ -244,7 +245,8 @@ def elect_by_committed_voters(patch: pytest.MonkeyPatch) -> None:
     """Who stands asks the voters of the last change that it knows to be committed."""
 
     def voters(self: RaftCore) -> VoterSet:
-        found = self._log.voters_up_to(max(self.high_watermark, 0))  # type: ignore[attr-defined]
+        assert isinstance(self._log, MetadataStore)
+        found = self._log.voters_up_to(max(self.high_watermark, 0))
         return found or self._log.voters
 
     patch.setattr(RaftCore, "voter_set", property(voters))

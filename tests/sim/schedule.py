@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.sim import transactors
 from tests.sim.atomicity import Judge, check_offsets, wait_until_stable
@@ -38,7 +39,7 @@ QUIET_LIMIT_S = 60.0
 FAULT_LIMIT_S = 120.0
 TOPIC = "t"
 TOPICS = (TOPIC, PASSING, KEPT, OFFSETS, transactors.NAME, transactors.STATE)
-NETWORKS: list[dict[str, float]] = [
+NETWORKS: list[dict[str, Any]] = [
     {"max_delay_s": 0.003},
     {"max_delay_s": 0.02, "slow_chance": 0.05},
     {"max_delay_s": 0.1, "slow_chance": 0.1, "slow_delay_s": 0.6},

@@ -9,7 +9,10 @@ from tests.sim.schedule import Plan
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator.consumers import heartbeat, reconcile
+from ballast_broker.coordinator.consumers.group import Classic, Current, Member, Partitions
+from ballast_broker.coordinator.consumers.reconcile import IsOwned
 from ballast_broker.coordinator.consumers.service import ConsumerGroups
+from ballast_broker.coordinator.consumers.turns import Life
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(120)]
 
@@ -33,7 +36,7 @@ def test_many_schedules() -> None:
 def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reconcile.next_step
 
-    def hasty(member, epoch, target, is_owned, owned):  # type: ignore[no-untyped-def]
+    def hasty(member: Member, epoch: int, target: Partitions, is_owned: IsOwned, owned: Partitions | None) -> Current:
         return whole(member, epoch, target, lambda topic_id, number: False, owned)
 
     monkeypatch.setattr(heartbeat, "next_step", hasty)
@@ -44,7 +47,7 @@ def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkey
 def test_a_coordinator_that_forgets_sessions_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = ConsumerGroups._beat
 
-    def short(self, life, group_id, member_id, classic=None):  # type: ignore[no-untyped-def]
+    def short(self: ConsumerGroups, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
         beats(self, life, group_id, member_id, classic)
         life.sessions[member_id] -= 2900
 

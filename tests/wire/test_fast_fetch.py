@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import struct
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,8 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 FIRST_WITH_DIRECTORY = 17
 FIRST_WITH_HIGH_WATERMARK = 18
 NO_HIGH_WATERMARK = 2**63 - 1
+Topics = list[tuple[str, UUID, list[FetchPartition]]]
+Forgotten = list[tuple[str, UUID, list[int]]]
 
 ASKED = st.builds(
     FetchPartition, INT32, INT32, INT64, INT32, INT64, INT32, directory_id=st.uuids(), high_watermark=INT64
@@ -49,7 +53,7 @@ FORGOTTEN = st.lists(st.tuples(st.text(max_size=9), st.uuids(), st.lists(INT32, 
 
 
 def generic_request(
-    version: int, replica: tuple[int, int], session: tuple[int, int], topics: list, gone: list
+    version: int, replica: tuple[int, int], session: tuple[int, int], topics: Topics, gone: Forgotten
 ) -> bytes:
     partition_of = Request.FetchTopic.FetchPartition
     extra = {"replica_state": Request.ReplicaState(replica_id=replica[0], replica_epoch=replica[1])}
@@ -97,7 +101,7 @@ def as_told_in(version: int, p: FetchPartition) -> FetchPartition:
         current_leader_epoch=p.current_leader_epoch if version >= FIRST_WITH_LEADER_EPOCH else -1,
         last_fetched_epoch=p.last_fetched_epoch if version >= FIRST_FLEXIBLE else -1,
         log_start_offset=p.log_start_offset if version >= FIRST_WITH_START_OFFSET else -1,
-        directory_id=p.directory_id if version >= FIRST_WITH_DIRECTORY and p.directory_id.int else None,
+        directory_id=p.directory_id if version >= FIRST_WITH_DIRECTORY and p.directory_id else None,
         high_watermark=p.high_watermark if version >= FIRST_WITH_HIGH_WATERMARK else NO_HIGH_WATERMARK,
     )
 
@@ -105,7 +109,7 @@ def as_told_in(version: int, p: FetchPartition) -> FetchPartition:
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.tuples(INT32, INT64), st.tuples(INT32, INT32), TOPICS, FORGOTTEN)
 def test_requests_are_read_as_the_generic_codec_wrote_them(
-    version: int, replica: tuple[int, int], session: tuple[int, int], topics: list, gone: list
+    version: int, replica: tuple[int, int], session: tuple[int, int], topics: Topics, gone: Forgotten
 ) -> None:
     with_session, with_id = version >= FIRST_WITH_SESSION, version >= FIRST_WITH_TOPIC_ID
     gone = gone if with_session else []
@@ -125,7 +129,7 @@ def test_requests_are_read_as_the_generic_codec_wrote_them(
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, TOPICS, st.data())
-def test_a_truncated_request_is_refused(version: int, topics: list, data: st.DataObject) -> None:
+def test_a_truncated_request_is_refused(version: int, topics: Topics, data: st.DataObject) -> None:
     body = generic_request(version, (-1, -1), (0, -1), topics, [])
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(MalformedRequest):
@@ -191,7 +195,7 @@ def content(data: object) -> bytes:
     return data.content if isinstance(data, InFile) else data if isinstance(data, bytes) else b""
 
 
-def expected_answer(answer: FetchAnswer, version: int) -> tuple:
+def expected_answer(answer: FetchAnswer, version: int) -> tuple[object, ...]:
     flexible = version >= FIRST_FLEXIBLE
     return (
         answer.partition,
@@ -207,7 +211,7 @@ def expected_answer(answer: FetchAnswer, version: int) -> tuple:
     )
 
 
-def decoded_answer(p: object) -> tuple:
+def decoded_answer(p: Any) -> tuple[object, ...]:
     diverging, leader = getattr(p, "diverging_epoch", None), getattr(p, "current_leader", None)
     aborted = p.aborted_transactions
     return (
@@ -227,7 +231,7 @@ def decoded_answer(p: object) -> tuple:
 @pytest.mark.spec("CLI-10", "LOG-31")
 @given(VERSIONS, INT32, st.lists(st.tuples(st.text(max_size=150), st.uuids(), ANSWERS), max_size=2), ENDPOINTS)
 def test_responses_are_read_by_the_generic_codec(
-    version: int, correlation_id: int, topics: list, endpoints: list[NodeEndpoint]
+    version: int, correlation_id: int, topics: list[tuple[str, UUID, list[FetchAnswer]]], endpoints: list[NodeEndpoint]
 ) -> None:
     with_id = version >= FIRST_WITH_TOPIC_ID
     given_topics = [(topic_id if with_id else name, answers) for name, topic_id, answers in topics]

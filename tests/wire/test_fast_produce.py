@@ -32,11 +32,12 @@ Response = message("ProduceResponse")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+Topics = list[tuple[str, UUID, list[tuple[int, bytes | None]]]]
 PARTITIONS = st.lists(st.tuples(INT32, st.none() | st.binary(max_size=300)), max_size=3)
 TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), PARTITIONS), max_size=3)
 
 
-def generic_request(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: list) -> bytes:
+def generic_request(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics) -> bytes:
     topic_of, partition_of = Request.TopicProduceData, Request.TopicProduceData.PartitionProduceData
     data = [
         topic_of(
@@ -56,7 +57,7 @@ def generic_request(version: int, transactional_id: str | None, acks: int, timeo
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.none() | st.text(max_size=20), st.integers(-1, 1), INT32, TOPICS)
 def test_requests_are_read_as_the_generic_codec_wrote_them(
-    version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: list
+    version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics
 ) -> None:
     frame = b"before" + generic_request(version, transactional_id, acks, timeout_ms, topics)
     parsed = parse_produce(memoryview(frame), 6, version)
@@ -83,7 +84,7 @@ def test_batches_stay_where_they_are_in_the_buffer() -> None:
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, TOPICS, st.data())
-def test_a_truncated_request_is_refused(version: int, topics: list, data: st.DataObject) -> None:
+def test_a_truncated_request_is_refused(version: int, topics: Topics, data: st.DataObject) -> None:
     body = generic_request(version, None, 1, 1000, topics)
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(MalformedRequest):
@@ -136,7 +137,7 @@ ENDPOINTS = st.lists(
 )
 
 
-def expected_answer(answer: ProduceAnswer, version: int) -> dict:
+def expected_answer(answer: ProduceAnswer, version: int) -> dict[str, object]:
     tells = version >= FIRST_WITH_LEADER and answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     with_messages = version >= FIRST_WITH_ERROR_MESSAGES
     return {
@@ -151,7 +152,7 @@ def expected_answer(answer: ProduceAnswer, version: int) -> dict:
     }
 
 
-def decoded_answer(partition: object) -> dict:
+def decoded_answer(partition: object) -> dict[str, object]:
     found = {
         name: getattr(partition, name)
         for name in ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "error_message")
@@ -167,7 +168,10 @@ def decoded_answer(partition: object) -> dict:
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, INT32, st.lists(st.tuples(st.text(max_size=150), st.uuids(), ANSWERS), max_size=2), ENDPOINTS)
 def test_responses_are_read_by_the_generic_codec(
-    version: int, correlation_id: int, topics: list, endpoints: list[NodeEndpoint]
+    version: int,
+    correlation_id: int,
+    topics: list[tuple[str, UUID, list[ProduceAnswer]]],
+    endpoints: list[NodeEndpoint],
 ) -> None:
     with_id = version >= FIRST_WITH_TOPIC_ID
     given_topics = [(topic_id if with_id else name, answers) for name, topic_id, answers in topics]

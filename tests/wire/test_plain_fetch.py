@@ -28,9 +28,13 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=30)
 NO_HIGH_WATERMARK = 2**63 - 1
+Asked = tuple[int, int, int, int, int, int]
+Topics = list[tuple[str, UUID, list[Asked]]]
 
 
-def body(version: int, topics: list, *, replica: int = -1, session: tuple[int, int] = (0, -1), rack: str = "") -> bytes:
+def body(
+    version: int, topics: Topics, *, replica: int = -1, session: tuple[int, int] = (0, -1), rack: str = ""
+) -> bytes:
     """As it lies behind the client's id. A topic: name, id, [(partition, epoch, offset, last epoch, start, most)]."""
     partition_of = Request.FetchTopic.FetchPartition
     request = Request(
@@ -96,7 +100,7 @@ def same(view: memoryview, version: int) -> bool:
 ASKED = st.tuples(INT32, INT32, INT64, INT32, INT64, INT32)
 
 
-def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int = 3) -> st.SearchStrategy[list]:
+def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int = 3) -> st.SearchStrategy[Topics]:
     partitions = st.lists(ASKED, min_size=at_least, max_size=3)
     unique = (lambda topic: topic[0], lambda topic: topic[1])
     return st.lists(st.tuples(names, st.uuids(), partitions), min_size=at_least, max_size=at_most, unique_by=unique)
@@ -104,7 +108,7 @@ def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int 
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, topics_of(NAMES), st.text(max_size=20))
-def test_consumers_without_a_session_are_taken(version: int, topics: list, rack: str) -> None:
+def test_consumers_without_a_session_are_taken(version: int, topics: Topics, rack: str) -> None:
     assert same(memoryview(body(version, topics, rack=rack)), version)
 
 
@@ -125,7 +129,7 @@ def test_of_as_many_partitions_as_a_byte_counts(version: int, partitions: int, t
     st.sampled_from([-1, 0, 3]),
     st.sampled_from([(0, -1), (0, 0), (7, 4)]),
 )
-def test_other_shapes_are_left_alone(version: int, topics: list, replica: int, session: tuple[int, int]) -> None:
+def test_other_shapes_are_left_alone(version: int, topics: Topics, replica: int, session: tuple[int, int]) -> None:
     if same(memoryview(body(version, topics, replica=replica, session=session)), version):
         assert topics
         assert all(partitions for _, _, partitions in topics)
@@ -133,13 +137,13 @@ def test_other_shapes_are_left_alone(version: int, topics: list, replica: int, s
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, topics_of(NAMES))
-def test_a_topic_that_is_named_twice_is_left_alone(version: int, topics: list) -> None:
+def test_a_topic_that_is_named_twice_is_left_alone(version: int, topics: Topics) -> None:
     assert not same(memoryview(body(version, [*topics, topics[0]])), version)
 
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, topics_of(NAMES, at_most=2), st.data())
-def test_bytes_that_were_changed_mean_the_same_to_both(version: int, topics: list, data: st.DataObject) -> None:
+def test_bytes_that_were_changed_mean_the_same_to_both(version: int, topics: Topics, data: st.DataObject) -> None:
     frame = bytearray(body(version, topics, rack="r"))
     for _ in range(data.draw(st.integers(1, 2))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -151,6 +155,7 @@ class InFile:
     size: int
 
 
+Found = tuple[int, tuple[int, int, int], int]
 FOUND = st.tuples(INT32, st.tuples(INT64, INT64, INT64), st.integers(-1, 2**27))  # nine of them fit into one answer
 UNIQUE_TOPICS = st.lists(
     st.tuples(st.text(max_size=150), st.uuids(), st.lists(FOUND, min_size=1, max_size=3)),
@@ -160,15 +165,17 @@ UNIQUE_TOPICS = st.lists(
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, INT32, st.booleans(), UNIQUE_TOPICS)
-def test_the_answer_is_the_encoders_answer(version: int, correlation: int, committed: bool, topics: list) -> None:
+def test_the_answer_is_the_encoders_answer(
+    version: int, correlation: int, committed: bool, topics: list[tuple[str, UUID, list[Found]]]
+) -> None:
     found, expected = [], []
     for name, topic_id, partitions in topics:
         topic = topic_id if version >= FIRST_WITH_TOPIC_ID else name
         answers = []
         for partition, offsets, size in partitions:
             data = InFile(size) if size >= 0 else None
-            aborted = [] if committed else None
-            answers.append(FetchAnswer(partition, 0, *offsets, aborted=aborted, data=data))
+            aborted: list[tuple[int, int]] | None = [] if committed else None
+            answers.append(FetchAnswer(partition, 0, *offsets, aborted, -1, data))
             found.append((PlainAnswer(version, topic, partition), offsets, data))
         expected.append((topic, answers))
     parts = answer_plain_fetch(version, correlation, committed, found)

@@ -24,11 +24,12 @@ Request = message("ProduceRequest")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+Topics = list[tuple[str, UUID, list[tuple[int, bytes | None]]]]
 NAMES = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=30)
 BEFORE = b"before"
 
 
-def body(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: list) -> bytes:
+def body(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics) -> bytes:
     """As it lies behind the client's id, so with the header's tags where it has them."""
     topic_of, partition_of = Request.TopicProduceData, Request.TopicProduceData.PartitionProduceData
     data = [
@@ -73,7 +74,7 @@ TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), PARTITIONS), max_
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.none() | st.text(max_size=5), TOPICS)
-def test_other_shapes_are_left_alone(version: int, transactional_id: str | None, topics: list) -> None:
+def test_other_shapes_are_left_alone(version: int, transactional_id: str | None, topics: Topics) -> None:
     frame = BEFORE + body(version, transactional_id, 1, 1000, topics)
     single = parse_single_produce(memoryview(frame), len(BEFORE), version)
     if single is not None:

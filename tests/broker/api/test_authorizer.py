@@ -105,7 +105,12 @@ def test_a_decision_is_made_once_until_an_entry_changes(monkeypatch: pytest.Monk
     assert isinstance(given.authorizer, AclAuthorizer)
     made: list[Any] = []
     decide = given.authorizer._index.decide
-    monkeypatch.setattr(given.authorizer._index, "decide", lambda *asked: made.append(asked) or decide(*asked))
+
+    def counted(*asked: Any) -> Any:
+        made.append(asked)
+        return decide(*asked)
+
+    monkeypatch.setattr(given.authorizer._index, "decide", counted)
     for _ in range(3):
         given.may(ANN, Operation.READ)
         given.apply()  # something else changed

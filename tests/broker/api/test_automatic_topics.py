@@ -10,7 +10,8 @@ import pytest
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 
-from ballast_broker.api.automatic_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, AutomaticTopics
+from ballast_broker.api.automatic_topics import AutomaticTopics
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_wire.errors import ErrorCode
 
 
@@ -60,7 +61,8 @@ async def test_nobody_waits_for_a_creation_and_requests_share_one() -> None:
 async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene((1,))
     asker = Asker(scene, **{"offsets.topic.replication.factor": "3"})
-    topics = AutomaticTopics(asker.config, lambda: scene.image, asker, lambda work, _: work.close())
+    nobody: Any = None  # no controller is asked
+    topics = AutomaticTopics(asker.config, lambda: scene.image, nobody, lambda work, _: work.close())
     for _ in range(100):
         topics.create_internal(OFFSETS_TOPIC)
     [said] = caplog.messages

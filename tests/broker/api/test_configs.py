@@ -295,7 +295,10 @@ async def test_many_topics_are_described_in_turns(asker: Asker, version: int) ->
         asker.scene.add_topic(name, [1])
     await altered(asker, TOPIC, "t7", ("retention.ms", SET, "7"))
     resources = [{"resource_type": TOPIC, "resource_name": name, "configuration_keys": None} for name in names]
-    fields = {"resources": [*resources, {**resources[0], "resource_name": "none"}], "include_synonyms": True}
+    fields: dict[str, Any] = {
+        "resources": [*resources, {**resources[0], "resource_name": "none"}],
+        "include_synonyms": True,
+    }
     task, turns = asyncio.ensure_future(asker.ask("DescribeConfigs", version, **fields)), 0
     while not task.done():
         await asyncio.sleep(0)

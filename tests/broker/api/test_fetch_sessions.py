@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
+from tests.broker.replication.cluster import Cluster, Node, SeededRandom, batch_of, eventually
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
@@ -65,7 +64,7 @@ class Asker:
             authorizer=authorizer,
             client_quotas=ClientQuotas(RealClock()),
         )
-        self.sessions = FetchSessions(slots, random.Random(1), lambda: 0.0)
+        self.sessions = FetchSessions(slots, SeededRandom(1), lambda: 0.0)
         self.closing: list[Callable[[], None]] = []  # what is to be done when the connection ends
         metrics = RequestMetrics()
         self._dispatch = Dispatcher(
@@ -240,7 +239,7 @@ async def test_a_topic_that_was_deleted_does_not_end_the_wait_for_others(tmp_pat
         asker = Asker(cluster, one, 1)
         partition = Request.FetchTopic.FetchPartition(partition=0, partition_max_bytes=1000)
         topics = [Request.FetchTopic(topic_id=cluster.topic_id(name), partitions=[partition]) for name in names]
-        all_of_it = {"topics": topics, "session_epoch": FIRST if in_session else FINAL, "min_bytes": 1}
+        all_of_it: dict[str, Any] = {"topics": topics, "session_epoch": FIRST if in_session else FINAL, "min_bytes": 1}
         all_of_it |= {"max_wait_ms": 20}
         began = await asker.answer(asker.ask(**all_of_it))
         cluster.controller.delete_topic("orders")

@@ -137,7 +137,7 @@ async def test_records_are_deleted_on_all_replicas_before_it_is_said(tmp_path: P
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
         assert await nodes[0].produce_to_all(ORDERS, "a", "b", "c") is ErrorCode.NONE
         assert await deleted(asker, 2) == (0, 2)
-        assert [node.logs.get(ORDERS).log_start_offset for node in nodes] == [2, 2]
+        assert [node.log(ORDERS).log_start_offset for node in nodes] == [2, 2]
         assert await deleted(asker, -1) == (0, 3)
 
 
@@ -186,7 +186,7 @@ async def test_directories_are_described(tmp_path: Path, version: int) -> None:
             for topic in result["topics"]
             for each in topic["partitions"]
         }
-        assert held == {("orders", 0): nodes[0].logs.get(ORDERS).size_bytes, ("orders", 1): 0}
+        assert held == {("orders", 0): nodes[0].log(ORDERS).size_bytes, ("orders", 1): 0}
         if version >= 4:
             assert all(each["total_bytes"] > each["usable_bytes"] > 0 for each in answer["results"])
         some = await asker.ask("DescribeLogDirs", version, topics=[{"topic": "orders", "partitions": [1, 7]}])
@@ -213,7 +213,7 @@ async def move(asker: Asker, path: str, topic: str = "orders", partition: int = 
 @pytest.mark.spec("DIR-13", "DIR-15", "DIR-16")
 async def test_moves_between_directories_are_asked_for(tmp_path: Path) -> None:
     async with brokers(tmp_path, 2) as (cluster, nodes, asker):
-        here = nodes[0].logs.get(ORDERS).directory.path
+        here = nodes[0].log(ORDERS).directory.path
         other = next(str(each) for each in nodes[0].directories if str(each) != here)
         cluster.controller.create_topic("elsewhere", [[2]])
         assert await move(asker, "relative") == ErrorCode.LOG_DIR_NOT_FOUND
@@ -222,7 +222,7 @@ async def test_moves_between_directories_are_asked_for(tmp_path: Path) -> None:
         assert await move(asker, here, "elsewhere") == ErrorCode.REPLICA_NOT_AVAILABLE
         assert await move(asker, here) == 0
         assert await move(asker, other) == 0
-        await eventually(lambda: nodes[0].logs.get(ORDERS).directory.path == other)
+        await eventually(lambda: nodes[0].log(ORDERS).directory.path == other)
 
 
 @pytest.mark.spec("DIR-20")
@@ -230,11 +230,11 @@ async def test_a_replica_whose_first_records_are_deleted_moves_too(tmp_path: Pat
     async with brokers(tmp_path) as (_, nodes, asker):
         nodes[0].produce(ORDERS, "a", "b", "c")
         assert await deleted(asker, 2) == (0, 2)
-        here = nodes[0].logs.get(ORDERS).directory.path
+        here = nodes[0].log(ORDERS).directory.path
         other = next(str(each) for each in nodes[0].directories if str(each) != here)
         assert await move(asker, other) == 0
-        await eventually(lambda: nodes[0].logs.get(ORDERS).directory.path == other)
-        assert nodes[0].logs.get(ORDERS).log_start_offset == 2
+        await eventually(lambda: nodes[0].log(ORDERS).directory.path == other)
+        assert nodes[0].log(ORDERS).log_start_offset == 2
         assert nodes[0].produce(ORDERS, "d") == 3
 
 

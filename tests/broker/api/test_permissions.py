@@ -179,11 +179,11 @@ async def test_a_topic_is_made_automatically_for_who_may_create_it() -> None:
 async def test_entries_are_created_once_and_deleted_by_what_they_say() -> None:
     scene = Scene(has_authorizer=True)
     asker = Asker(scene, authorizer=knowing(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.ALTER)))
-    wanted = {
+    wanted: dict[str, Any] = {
         "resource_type": 2, "resource_name": "orders", "resource_pattern_type": 3,
         "principal": "User:ann", "host": "*", "operation": 3, "permission_type": 3,
     }  # fmt: skip
-    wrong = [{"resource_name": ""}, {"resource_type": 4}, {"operation": 99}, {"principal": "ann"}]
+    wrong: list[dict[str, Any]] = [{"resource_name": ""}, {"resource_type": 4}, {"operation": 99}, {"principal": "ann"}]
     for _ in range(2):
         answer = await asker.ask("CreateAcls", 3, creations=[wanted, wanted, *(wanted | each for each in wrong)])
         codes = [each["error_code"] for each in answer["results"]]
@@ -379,7 +379,7 @@ async def test_every_request_that_a_controller_answers_takes_a_right() -> None:
     told = {17, 18, 36}  # ApiVersions, and authentication itself
     for api_key in CONTROLLER_APIS.keys() - told:
         controller = Controlling()
-        fields = {
+        every: dict[int, dict[str, Any]] = {
             29: {"resource_type_filter": 1, "operation": 1, "permission_type": 1},
             19: {"topics": [message("CreateTopicsRequest").CreatableTopic(**topic_of("t"))]},
             20: {"topics": [message("DeleteTopicsRequest").DeleteTopicState(name="t", topic_id=uuid.UUID(int=0))]},
@@ -388,8 +388,8 @@ async def test_every_request_that_a_controller_answers_takes_a_right() -> None:
             37: {"topics": [message("CreatePartitionsRequest").CreatePartitionsTopic(name="t", count=2)]},
             44: {"resources": [message("IncrementalAlterConfigsRequest").AlterConfigsResource(
                 resource_type=4, resource_name="1", configs=[])]},
-        }.get(api_key, {})  # fmt: skip
-        assert await controller.ask(api_key, **fields) & REFUSALS, CONTROLLER_APIS[api_key].name
+        }  # fmt: skip
+        assert await controller.ask(api_key, **every.get(api_key, {})) & REFUSALS, CONTROLLER_APIS[api_key].name
         assert controller.asked == []
 
 

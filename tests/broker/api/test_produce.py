@@ -67,9 +67,9 @@ async def test_a_partition_that_is_named_twice_is_written_once(tmp_path: Path) -
         twice = [(ORDERS, bytes(encode_batch(first))), (ORDERS, bytes(encode_batch(last)))]
         other = (TopicPartition("orders", 1), bytes(encode_batch(first)))
         assert await answer(client.send_batches(1, *twice, other)) == [("orders", ErrorCode.NONE, 0)] * 2
-        assert node.replicas.local_log(ORDERS).log_end_offset == 1
+        assert node.log(ORDERS).log_end_offset == 1
         assert await answer(client.send_batches(1, *twice, apart=True)) == [("orders", ErrorCode.NONE, 1)]
-        assert node.replicas.local_log(ORDERS).log_end_offset == 2
+        assert node.log(ORDERS).log_end_offset == 2
 
 
 @pytest.mark.spec("CLI-10")

@@ -49,8 +49,8 @@ async def stalled(folder: Path, story: Callable[[Cluster, Broker, Client], Any])
         [node] = await cluster.add(1, directories=2)
         for name in ("orders", "bills"):
             cluster.controller.create_topic(name, [[1]])
-        log = node.logs.get(ORDERS)
-        assert log.directory is not node.logs.get(BILLS).directory
+        log = node.log(ORDERS)
+        assert log.directory is not node.log(BILLS).directory
         log.directory.slow_until = asyncio.get_running_loop().time() + 3600
         await story(cluster, node, Client(cluster, node))
 
@@ -66,10 +66,10 @@ async def test_a_stalled_disk_holds_up_its_own_partitions_only(tmp_path: Path, m
         both = client.send(-1, (BILLS, "in time"), (ORDERS, "late"))
         assert await answer(client.send(1, (BILLS, "at once"))) == [("bills", 0, 1)]
         assert await asyncio.to_thread(gate.waiting.acquire, True, 30)
-        node.logs.get(ORDERS).directory.slow_until = 0.0  # the disk is well again, but what came before goes before
+        node.log(ORDERS).directory.slow_until = 0.0  # the disk is well again, but what came before goes before
         last = client.send(1, (ORDERS, "last"))
         assert isinstance(last, Pending)
-        assert node.logs.get(ORDERS).log_end_offset == 0
+        assert node.log(ORDERS).log_end_offset == 0
         gate.open.set()
         assert [await answer(reply) for reply in replies] == [[("orders", 0, 0)], [("orders", 0, 1)]]
         assert await silent.future is None
@@ -106,12 +106,12 @@ async def test_coordinators_and_followers_append_by_thread_too(tmp_path: Path) -
         one, two = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1, 2]])
         for node in (one, two):
-            node.logs.get(ORDERS).directory.slow_until = asyncio.get_running_loop().time() + 3600
+            node.log(ORDERS).directory.slow_until = asyncio.get_running_loop().time() + 3600
         for value in "abc":
             assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
         assert one.stored(ORDERS) == two.stored(ORDERS) == ["a", "b", "c"]
-        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 3)
+        await eventually(lambda: two.log(ORDERS).high_watermark == 3)
         cluster.controller.lose(1)
-        await eventually(lambda: two.replicas.partition(ORDERS).is_leader)
+        await eventually(lambda: two.state(ORDERS).is_leader)
         assert await two.produce_to_all(ORDERS, "d") is ErrorCode.NONE
-        assert two.logs.get(ORDERS).epoch_end_offset(0)[1] == 3
+        assert two.log(ORDERS).epoch_end_offset(0)[1] == 3

@@ -122,7 +122,7 @@ async def test_of_a_handler_its_steps_count_and_not_its_waiting(scene: Scene) ->
         scene.work(0.1)
         return found
 
-    task = asyncio.get_running_loop().create_task(Timed(handle(), scene.time))
+    task: asyncio.Task[int] = asyncio.get_running_loop().create_task(Timed(handle(), scene.time))
     await asyncio.sleep(0)
     scene.work(5.0)  # others have their turn
     waits.set_result(7)
@@ -156,7 +156,7 @@ async def test_one_that_is_cancelled_ends_as_any_other(scene: Scene, begun: bool
             scene.work(0.1)
             ends.append("ended")
 
-    task = asyncio.get_running_loop().create_task(Timed(handle(), scene.time))
+    task: asyncio.Task[None] = asyncio.get_running_loop().create_task(Timed(handle(), scene.time))
     if begun:
         await asyncio.sleep(0)
     task.cancel()

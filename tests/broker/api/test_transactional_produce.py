@@ -268,7 +268,7 @@ async def test_an_answer_that_comes_after_a_marker_begins_nothing(tmp_path: Path
         finish(node, ORDERS)
         coordinator.gate.set()
         assert [code for _, code, _ in await answer(reply)] == [ErrorCode.INVALID_TXN_STATE]
-        assert node.logs.get(ORDERS).last_stable_offset == 1
+        assert node.log(ORDERS).last_stable_offset == 1
 
 
 @pytest.mark.spec("CLI-05")
@@ -312,7 +312,7 @@ async def test_who_does_not_lead_asks_nobody(tmp_path: Path) -> None:
 @pytest.mark.spec("LOG-32")
 async def test_a_transaction_on_a_disk_that_stalls(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, node, client, coordinator):
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         log.directory.slow_until = asyncio.get_running_loop().time() + 3600
         assert await client.told(ADDING, ORDERS, acks=-1) == [(NONE, 0)]
         assert await client.told(ADDING, ORDERS, sequence=1, acks=-1) == [(NONE, 1)]

@@ -187,10 +187,10 @@ async def test_a_marker_is_committed_before_anybody_is_told(tmp_path: Path) -> N
         follower = cluster.nodes[2]
         broker.write(7, 0)
         broker.write(7, 0, partition=GROUPS)
-        await eventually(lambda: follower.logs.get(ORDERS).log_end_offset == 1)
+        await eventually(lambda: follower.log(ORDERS).log_end_offset == 1)
         cluster.cuts.add(frozenset({1, 2}))
         ending = asyncio.ensure_future(broker.end(7, ORDERS, GROUPS, committed=False))
-        log = broker.node.logs.get(ORDERS)
+        log = broker.node.log(ORDERS)
         await eventually(lambda: log.log_end_offset == 2)
         assert not ending.done()
         assert (log.last_stable_offset, broker.groups.told) == (0, [])
@@ -198,7 +198,7 @@ async def test_a_marker_is_committed_before_anybody_is_told(tmp_path: Path) -> N
         assert await ending == [NONE, NONE]
         assert log.last_stable_offset == 2
         assert broker.groups.told == [(0, 7, False)]
-        theirs = follower.logs.get(ORDERS)
+        theirs = follower.log(ORDERS)
         await eventually(lambda: theirs.high_watermark == 2)
         assert theirs.last_stable_offset == 2
         assert theirs.aborted_transactions(0, 2) == log.aborted_transactions(0, 2) != []
@@ -213,10 +213,10 @@ async def test_markers_while_the_disk_stalls(tmp_path: Path) -> None:
     async with desk(tmp_path, [1]) as (_, broker):
         broker.write(7, 0)
         broker.write(7, 0, partition=GROUPS)
-        directory = broker.node.logs.get(ORDERS).directory
+        directory = broker.node.log(ORDERS).directory
         directory.slow_until = asyncio.get_running_loop().time() + 3600
         assert await broker.end(7, ORDERS, GROUPS, committed=False) == [NONE, NONE]
-        log = broker.node.logs.get(ORDERS)
+        log = broker.node.log(ORDERS)
         assert log.last_stable_offset == 2
         assert [each.producer_id for each in log.aborted_transactions(0, 2)] == [7]
         assert broker.groups.told == [(0, 7, False)]
@@ -238,4 +238,4 @@ async def test_many_markers_are_written_in_turns(tmp_path: Path) -> None:
             turns += 1
         assert turns >= 10
         assert [told["producer_id"] for told in task.result()["markers"]] == list(range(1000))
-        assert broker.node.logs.get(ORDERS).log_end_offset == 1000
+        assert broker.node.log(ORDERS).log_end_offset == 1000

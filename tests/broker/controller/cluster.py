@@ -50,8 +50,8 @@ class FewConfigs:
         self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
     ) -> Iterable[ConfigEntry]:
         for name, default in KNOWN.items():
-            own = name in overrides
-            yield ConfigEntry(name, overrides.get(name, default), False, 1 if own else 5, False)
+            source = 1 if name in overrides else 5
+            yield ConfigEntry(name, overrides.get(name, default), False, source, False)
 
 
 class Node:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster
@@ -21,7 +22,7 @@ from ballast_broker.metadata.snapshot import acl_record
 pytestmark = pytest.mark.java
 
 
-def dump(path: Path) -> list[dict]:
+def dump(path: Path) -> list[dict[str, Any]]:
     """What DumpLogSegments prints: one entry per record, control records by their name."""
     jars = os.environ["BALLAST_KAFKA_JARS"]
     command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "kafka.tools.DumpLogSegments"]
@@ -46,7 +47,7 @@ def test_the_metadata_log_and_a_snapshot_of_it(tmp_path: Path) -> None:
             await cluster.nodes[2].leave()
             node = cluster.nodes[1]
             await node.replica.snapshot()
-            return b"".join(node.log.batches), {name: bytes(data) for name, data in node.disk.files.items()}
+            return b"".join(node.log.batches), node.disk.files
 
     log, files = asyncio.run(scenario())
     path = tmp_path / "00000000000000000000.log"

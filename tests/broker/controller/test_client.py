@@ -131,7 +131,7 @@ async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for
         leader=SimpleNamespace(leader_id=1),
         local=Stuck(),
         endpoints=lambda _: None,
-        network=SimpleNamespace(),  # type: ignore[arg-type]
+        network=LocalNetwork(),
         clock=SimpleNamespace(monotonic=loop.time, wall_ms=lambda: 0),
         call_timeout_s=0.05,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.broker.controller.scene import Scene, create_request
 
@@ -10,7 +12,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 
-def refusal(scene: Scene, *names: str, **options: object) -> tuple[ErrorCode, str]:
+def refusal(scene: Scene, *names: str, **options: Any) -> tuple[ErrorCode, str]:
     result = scene.run(create_topics, create_request(*names, **options)).topics[0]
     return ErrorCode(result.error_code), result.error_message
 
@@ -83,7 +85,7 @@ def test_a_manual_assignment() -> None:
         ({"configs": {"colour": "red"}}, ErrorCode.INVALID_CONFIG, "Unknown topic config name: colour"),
     ],
 )
-def test_requests_that_cannot_be(options: dict, code: ErrorCode, text: str) -> None:
+def test_requests_that_cannot_be(options: dict[str, Any], code: ErrorCode, text: str) -> None:
     scene = Scene()
     assert refusal(scene, "orders", **options) == (code, text)
     assert scene.image.topics.by_name("orders") is None
@@ -160,7 +162,7 @@ def test_too_many_partitions_at_once() -> None:
         Scene().run(create_topics, create_request("orders", partitions=10_001))
 
 
-def delete_request(*, names: tuple[str, ...] = (), ids: tuple = ()) -> object:
+def delete_request(*, names: tuple[str, ...] = (), ids: tuple[Any, ...] = ()) -> object:
     kind = message("DeleteTopicsRequest")
     topics = [kind.DeleteTopicState(name=name) for name in names]
     topics += [kind.DeleteTopicState(name=None, topic_id=each) for each in ids]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from tests.broker.controller.scene import Scene, expand_request
 
@@ -82,7 +84,7 @@ def test_a_topic_that_is_being_reassigned() -> None:
     assert text == "A partition reassignment is in progress for the topic 'orders'."
 
 
-def scene_directories(*brokers: int) -> tuple:
+def scene_directories(*brokers: int) -> tuple[UUID, ...]:
     from tests.broker.controller.scene import directory
 
     return tuple(directory(each) for each in brokers)

@@ -81,7 +81,7 @@ def assign(scene: Scene, broker_id: int, place: UUID, topic_id: UUID) -> None:
     scene.run(assign_replicas_to_directories, kind(broker_id=broker_id, broker_epoch=epoch, directories=directories))
 
 
-def state(scene: Scene, topic: str = "orders", partition: int = 0) -> tuple:
+def state(scene: Scene, topic: str = "orders", partition: int = 0) -> tuple[Any, ...]:
     found = scene.partition(topic, partition)
     return found.leader, found.isr, found.elr
 
@@ -332,7 +332,7 @@ def test_a_leader_changes_its_isr() -> None:
         (1, [1, 2], {"broker_epoch": 5}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_isr_changes_that_are_refused(leader: int, isr: list[int], changes: dict, code: ErrorCode) -> None:
+def test_isr_changes_that_are_refused(leader: int, isr: list[int], changes: dict[str, Any], code: ErrorCode) -> None:
     scene = Scene()
     places = tuple(directory(each) for each in (1, 2, 3))
     partition = PartitionRegistration((1, 2, 3), places, (1, 2), leader=1, leader_epoch=5, partition_epoch=7)
@@ -394,7 +394,7 @@ def test_a_broker_is_unfenced_when_it_has_caught_up() -> None:
     assert (response.is_fenced, response.is_caught_up) == (False, True)
 
 
-def elect(scene: Scene, kind_of_election: int, partitions: list[tuple[str, int]] | None) -> dict:
+def elect(scene: Scene, kind_of_election: int, partitions: list[tuple[str, int]] | None) -> dict[Any, Any]:
     kind = message("ElectLeadersRequest")
     wanted = None
     if partitions is not None:

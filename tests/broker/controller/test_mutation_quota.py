@@ -84,7 +84,7 @@ def test_who_has_no_debt_may_make_one_and_then_is_refused_until_it_is_paid() -> 
 def test_what_is_refused_for_another_reason_costs_nothing() -> None:
     case = Case()
     case.create(a=1)
-    answers, _ = case.create(a=9, **{"not a name": 9})
+    answers, _ = case.create(a=9, **dict[str, Any]({"not a name": 9}))
     assert set(answers.values()) == {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_TOPIC_EXCEPTION}
     assert case.create(b=9)[1] == 0
     assert not case.bucket.exceeded()

@@ -95,7 +95,9 @@ def test_the_old_form_resets_what_it_does_not_name() -> None:
         ),
     ],
 )
-def test_config_changes_that_are_refused(resource: tuple, change: tuple, code: ErrorCode, text: str | None) -> None:
+def test_config_changes_that_are_refused(
+    resource: tuple[int, str], change: tuple[Any, ...], code: ErrorCode, text: str | None
+) -> None:
     scene = Scene()
     scene.add_topic("orders", [1])
     before = scene.image.configs
@@ -140,7 +142,9 @@ def test_a_config_change_can_be_tried_only() -> None:
     assert not scene.image.configs.of(*TOPIC)
 
 
-def change_quota(scene: Scene, entity: dict[str, str | None], key: str, value: float | None) -> tuple:
+def change_quota(
+    scene: Scene, entity: dict[str, str | None], key: str, value: float | None
+) -> tuple[ErrorCode, str | None]:
     kind = message("AlterClientQuotasRequest")
     entry = kind.EntryData(
         entity=[kind.EntryData.EntityData(entity_type=each, entity_name=name) for each, name in entity.items()],
@@ -169,7 +173,7 @@ def test_client_quotas() -> None:
         ({"ip": None}, "connection_creation_rate", 5.0),
     ],
 )
-def test_quotas_of_all_kinds_are_kept(entity: dict, key: str, value: float) -> None:
+def test_quotas_of_all_kinds_are_kept(entity: dict[str, str | None], key: str, value: float) -> None:
     scene = Scene()
     assert change_quota(scene, entity, key, value) == (ErrorCode.NONE, None)
     assert dict(scene.image.client_quotas.by_entity) == {tuple(entity.items()): {key: value}}
@@ -193,7 +197,7 @@ def test_quotas_of_all_kinds_are_kept(entity: dict, key: str, value: float) -> N
         ({}, "producer_byte_rate", 1.0, "Invalid empty client quota entity"),
     ],
 )
-def test_quotas_that_are_refused(entity: dict, key: str, value: float, text: str) -> None:
+def test_quotas_that_are_refused(entity: dict[str, str | None], key: str, value: float, text: str) -> None:
     assert change_quota(Scene(), entity, key, value) == (ErrorCode.INVALID_REQUEST, text)
 
 
@@ -299,7 +303,7 @@ def test_a_registration_gets_the_offset_of_its_record_as_epoch() -> None:
         ),
     ],
 )
-def test_registrations_that_are_refused(changes: dict, code: ErrorCode, text: str) -> None:
+def test_registrations_that_are_refused(changes: dict[str, Any], code: ErrorCode, text: str) -> None:
     with pytest.raises(ApiError) as refused:
         Scene().run(register_broker, registration(**changes), session_is_valid=False)
     assert (refused.value.code, refused.value.message) == (code, text)

@@ -156,7 +156,9 @@ async def test_who_does_not_wait_at_all_is_not_heard(timeout_ms: int) -> None:
         move = asked("AlterPartitionReassignmentsRequest", 1, topics=[reassigned])
         errors += [(await cluster.call(request, version)).error_code for request, version in ((election, 2), (move, 1))]
         assert errors == [ErrorCode.REQUEST_TIMED_OUT] * 5
-        topic_id = before.by_name("orders").id
+        orders = before.by_name("orders")
+        assert orders is not None
+        topic_id = orders.id
         by_id = message("DeleteTopicsRequest").DeleteTopicState(name=None, topic_id=topic_id)
         deleted = await cluster.call(asked("DeleteTopicsRequest", 6, topics=[by_id]), 6)
         assert [(each.name, each.topic_id, each.error_code) for each in deleted.responses] == [

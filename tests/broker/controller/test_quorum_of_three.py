@@ -331,7 +331,7 @@ async def test_there_is_one_partition_that_a_quorum_is_asked_about(topic: str, p
 async def test_a_fetch_of_less_than_nothing_is_refused_as_by_apache_kafka(field: str) -> None:
     async with Cluster(voters=1) as cluster:
         driver = cluster.active.driver
-        asked = replace(Fetch(driver.epoch, 9, 0, 0, 0), **{field: -1})
+        asked = replace(Fetch(driver.epoch, 9, 0, 0, 0), **dict[str, Any]({field: -1}))
         response = await driver.handle(1, 17, wire.encode_request(asked, driver.node_id, driver.quorum))
         [data] = response.responses[0].partitions
         assert (response.error_code, data.error_code) == (0, ErrorCode.INVALID_REQUEST)

@@ -59,7 +59,7 @@ def isr_becomes(scene: Scene, isr: list[int], partition_id: int = 0) -> ErrorCod
     return ErrorCode(scene.run(alter_partition, request).topics[0].partitions[0].error_code)
 
 
-def shown(partition: PartitionRegistration) -> tuple:
+def shown(partition: PartitionRegistration) -> tuple[Any, ...]:
     return partition.replicas, partition.adding_replicas, partition.removing_replicas
 
 

@@ -16,7 +16,7 @@ from ballast_broker.raft.store import MetadataStore
 @pytest.mark.spec("CLU-03")
 @pytest.mark.parametrize(("interval_s", "count"), [(0.0, 0), (1e-9, 1), (3600.0, 0)])
 async def test_an_interval_of_zero_means_that_time_alone_writes_none(interval_s: float, count: int) -> None:
-    store = MetadataStore(MemoryDisk(), "/meta", MemoryLog())  # type: ignore[arg-type]
+    store = MetadataStore(MemoryDisk(), "/meta", MemoryLog())
     replica = MetadataReplica(
         store, LoopClock(), InlineThreads(), on_failure=lambda error: None, interval_between_snapshots_s=interval_s
     )

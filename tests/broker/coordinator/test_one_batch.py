@@ -43,12 +43,12 @@ async def with_many_offsets(scene: Coordinating) -> None:
 
 
 def end(scene: Coordinating) -> int:
-    return int(scene.node.logs.get(OFFSETS).log_end_offset)
+    return int(scene.node.log(OFFSETS).log_end_offset)
 
 
 async def at_each_cut(scene: Coordinating, begin: int) -> AsyncIterator[GroupCoordinator]:
     """Coordinators that load the log as it was after each batch since `begin`, from the last one on."""
-    log = scene.node.logs.get(OFFSETS)
+    log = scene.node.log(OFFSETS)
     scene.groups.resign_all()
     scene.cut()
     ends = [
@@ -122,7 +122,7 @@ async def test_offsets_that_go_for_themselves_go_in_as_many_batches_as_it_takes(
         await with_many_offsets(scene)
         scene.cluster.controller.delete_topic("t")
         await eventually(lambda: scene.groups.describe("g") is None or not offsets_of(scene.groups, "g"))
-        await eventually(lambda: end(scene) == scene.node.logs.get(OFFSETS).high_watermark)
+        await eventually(lambda: end(scene) == scene.node.log(OFFSETS).high_watermark)
         assert offsets_of(await scene.next_one(), "g") == {}
 
 

@@ -136,9 +136,9 @@ async def test_what_is_pending_keeps_its_group_and_the_offset_before_it(tmp_path
 async def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_end_of_a_transaction(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await commit(scene.groups, T0, 5)
-        log_end = scene.node.logs.get(OFFSETS).log_end_offset
+        log_end = scene.node.log(OFFSETS).log_end_offset
         scene.groups.forget_topics(frozenset({"t"}))
-        await eventually(lambda: scene.node.logs.get(OFFSETS).log_end_offset > log_end, "a tombstone")
+        await eventually(lambda: scene.node.log(OFFSETS).log_end_offset > log_end, "a tombstone")
         await end(scene, True)
         for groups in (scene.groups, await scene.next_one()):
             assert known(groups) == {}
@@ -164,18 +164,18 @@ async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_writte
         return ErrorCode.INVALID_TXN_STATE
 
     async with coordinating(tmp_path) as scene:
-        before = scene.node.logs.get(OFFSETS).log_end_offset
+        before = scene.node.log(OFFSETS).log_end_offset
         with pytest.raises(ApiError) as error:
             await scene.groups.transactional.commit("g", Committer(), {T0: offset(1)}, P1, refused)
         assert error.value.code is ErrorCode.INVALID_TXN_STATE
-        assert scene.node.logs.get(OFFSETS).log_end_offset == before
+        assert scene.node.log(OFFSETS).log_end_offset == before
         assert scene.groups.list_groups() == []
 
 
 async def test_a_commit_in_a_transaction_holds_up_what_is_stable_and_its_abort_is_known(tmp_path: Path) -> None:
     """Though it has no sequence. Else the cleaner keeps an aborted offset, and lets the one that counts go for it."""
     async with coordinating(tmp_path) as scene:
-        log = scene.node.logs.get(OFFSETS)
+        log = scene.node.log(OFFSETS)
         await scene.commit("g", T0, 1)
         first = log.log_end_offset
         await commit(scene.groups, T0, 5)
@@ -207,7 +207,7 @@ async def test_nothing_is_written_behind_the_end_of_a_transaction_that_a_slow_di
     """The end of an older client leaves the epoch as it is, by which a commit that comes late would be known."""
     async with coordinating(tmp_path) as scene:
         await commit(scene.groups, T0, 5)
-        log = scene.node.logs.get(OFFSETS)
+        log = scene.node.log(OFFSETS)
         log.directory.slow_until = asyncio.get_running_loop().time() + 3600
         marker = render_marker(*P1, 0, committed=True, now_ms=RealClock().wall_ms())
         ending = scene.node.replicas.append_own(OFFSETS, marker, -1)

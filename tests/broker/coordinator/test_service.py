@@ -139,8 +139,8 @@ class Coordinating:
     async def begin(self, *works: Coroutine[Any, Any, Any]) -> asyncio.Future[list[Any]]:
         """All have written, none is committed."""
         tasks = [asyncio.get_running_loop().create_task(work) for work in works]
-        end = self.node.logs.get(OFFSETS).log_end_offset
-        await eventually(lambda: self.node.logs.get(OFFSETS).log_end_offset > end)
+        end = self.node.log(OFFSETS).log_end_offset
+        await eventually(lambda: self.node.log(OFFSETS).log_end_offset > end)
         return asyncio.gather(*tasks)
 
     async def commit(self, group_id: str, partition: TopicPartition, offset: int, *, age_ms: int = 0) -> ErrorCode:
@@ -232,8 +232,8 @@ async def test_a_member_with_the_longest_name_can_be_answered_and_stored(
     protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"")
     async with coordinating(tmp_path) as scene:
         services: Any = SimpleNamespace(groups=scene.groups, authorizer=ALLOWS_EVERYTHING)
-        peer = SimpleNamespace(host="/127.0.0.1")
-        context: Any = RequestContext(services, 11, 5, 1, client_id, peer)  # type: ignore[arg-type]
+        peer: Any = SimpleNamespace(host="/127.0.0.1")
+        context = RequestContext(services, 11, 5, 1, client_id, peer)
 
         async def join(member_id: str) -> Any:
             terms = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "protocol_type": "consumer"}
@@ -367,9 +367,9 @@ async def test_a_topic_made_anew_keeps_what_is_committed_for_it_at_once(tmp_path
         for group_id in ("a", "b"):
             assert await scene.commit(group_id, T0, 5) is ErrorCode.NONE
         scene.cut()
-        end = scene.node.logs.get(OFFSETS).log_end_offset
+        end = scene.node.log(OFFSETS).log_end_offset
         scene.cluster.controller.delete_topic("t")
-        await eventually(lambda: scene.node.logs.get(OFFSETS).log_end_offset > end)
+        await eventually(lambda: scene.node.log(OFFSETS).log_end_offset > end)
         scene.cluster.controller.create_topic("t", [[1], [1]])
         commit = await scene.begin(scene.commit("b", T0, 1))
         scene.heal()
@@ -421,8 +421,8 @@ async def test_a_topic_deleted_while_nothing_can_be_written_takes_its_offsets_al
         await asyncio.sleep(0)  # the first attempt is refused
         scene.cluster.controller.commit(scene.isr_change(1, 2))
         assert await scene.commit("g", T1, 1) is ErrorCode.NONE
-        end = scene.node.logs.get(OFFSETS).log_end_offset
-        await eventually(lambda: scene.node.logs.get(OFFSETS).high_watermark > end, "what is gone is written")
+        end = scene.node.log(OFFSETS).log_end_offset
+        await eventually(lambda: scene.node.log(OFFSETS).high_watermark > end, "what is gone is written")
         assert offsets_of(scene.groups, "g") == offsets_of(await scene.next_one(), "g") == {T1: 1}
 
 
@@ -522,8 +522,8 @@ async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_pa
         second = asyncio.ensure_future(scene.groups.join("g", ask("n")))
         scene.cut()
         commits = await scene.begin(scene.commit("a", T0, 5), scene.commit("a", T0, 6), scene.commit("b", T0, 7))
-        log = scene.node.logs.get(OFFSETS)
-        epoch, topic_id = log.latest_epoch, scene.cluster.topic_id(OFFSETS_TOPIC)
+        log = scene.node.log(OFFSETS)
+        epoch, topic_id = log.latest_epoch or 0, scene.cluster.topic_id(OFFSETS_TOPIC)
         change = PartitionChangeRecord(topic_id=topic_id, partition_id=0, leader=1)
         scene.cluster.controller.commit(Outcome([change]))
         assert log.latest_epoch == epoch + 1
@@ -548,7 +548,7 @@ async def test_what_is_under_way_as_the_lead_is_lost_and_won_in_one_turn_is_for_
         assert await under_way == [ErrorCode.NOT_COORDINATOR]
         scene.heal()
         await scene.loaded(scene.groups)
-        await eventually(lambda: scene.node.logs.get(OFFSETS).high_watermark == 1)
+        await eventually(lambda: scene.node.log(OFFSETS).high_watermark == 1)
         assert offsets_of(scene.groups, "g") == {T0: 5}
         assert await scene.commit("g", T0, 6) is ErrorCode.NONE
         assert offsets_of(await scene.next_one(), "g") == {T0: 6}
@@ -570,7 +570,7 @@ async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tm
         assert group.is_in(GroupState.EMPTY)
         await eventually(lambda: len(scene.groups._tasks) == 0)
         found = (await scene.next_one()).describe("g")
-        assert found is not None
+        assert isinstance(found, Group)
         assert found.is_in(GroupState.EMPTY)
 
 

@@ -32,7 +32,7 @@ async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tm
         read = [(await anext(records))[0]]
         assert node.replicas.alter_replica_log_dirs({OFFSETS: str(node.directories[1])})[OFFSETS] is ErrorCode.NONE
         await eventually(lambda: not node.replicas.movers.moves)
-        assert node.logs.get(OFFSETS).directory.path == str(node.directories[1])
+        assert node.log(OFFSETS).directory.path == str(node.directories[1])
         await node.logs.maintenance.remove_everything_waiting()
         read += [key async for key, *_ in records]
         assert read == keys
@@ -50,7 +50,7 @@ async def test_what_is_written_in_a_transaction_is_not_stable_before_its_end(tmp
         )
         for producer in (OUTSIDE, (7, 0), (7, 0)):
             assert await store.append(0, [(b"key", b"value")], lambda committed: None, producer) is ErrorCode.NONE
-        log = node.logs.get(OFFSETS)
+        log = node.log(OFFSETS)
         assert (log.high_watermark, log.last_stable_offset) == (3, 1)
         marker = render_marker(7, 0, 0, committed=False, now_ms=1)
         await node.replicas.append_own(OFFSETS, marker, -1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +51,7 @@ NEW_ID = 99
 ENDS = {True: (S.PREPARE_COMMIT, S.COMPLETE_COMMIT), False: (S.PREPARE_ABORT, S.COMPLETE_ABORT)}
 
 
-def at(state: TransactionState, epoch: int = 3, **other: object) -> Transaction:
+def at(state: TransactionState, epoch: int = 3, **other: Any) -> Transaction:
     open_ones = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
     standing = Standing(
         producer_id=7,
@@ -60,7 +62,7 @@ def at(state: TransactionState, epoch: int = 3, **other: object) -> Transaction:
         started_ms=-1 if state is S.EMPTY else NOW - 500,
         updated_ms=NOW - 500,
     )
-    return Transaction("x", replace(standing, **other))  # type: ignore[arg-type]
+    return Transaction("x", replace(standing, **other))
 
 
 def busy(transaction: Transaction) -> Transaction:
@@ -142,12 +144,12 @@ def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_the_first_partition_begins_a_transaction(state: TransactionState) -> None:
     found = written(add_partitions(at(state), ME, [A, B], 2, NOW))
-    assert (found.state, found.partitions, found.started_ms, found.version) == (S.ONGOING, {A, B}, NOW, 2)
+    assert (found.state, found.partitions, found.started_ms, found.version) == (S.ONGOING, frozenset({A, B}), NOW, 2)
 
 
 def test_more_partitions_do_not_begin_it_anew() -> None:
     found = written(add_partitions(at(S.ONGOING), ME, [B], 0, NOW))
-    assert (found.partitions, found.started_ms, found.updated_ms) == ({A, B}, NOW - 500, NOW)
+    assert (found.partitions, found.started_ms, found.updated_ms) == (frozenset({A, B}), NOW - 500, NOW)
     assert add_partitions(at(S.ONGOING), ME, [A], 0, NOW) == Answered(ME)
 
 
@@ -187,7 +189,7 @@ def test_an_end_without_a_bump(commit: bool) -> None:
     prepared, complete = ENDS[commit]
     other_prepared, other_complete = ENDS[not commit]
     found = written(end(at(S.ONGOING), ME, commit, None, 0, NOW))
-    assert (found.state, found.producer, told(found), found.partitions) == (prepared, ME, ME, {A})
+    assert (found.state, found.producer, told(found), found.partitions) == (prepared, ME, ME, frozenset({A}))
     assert completed(found, NOW).state is complete
     assert completed(found, NOW).producer == ME
     assert end(at(complete), ME, commit, None, 0, NOW) == Answered(ME)
@@ -290,11 +292,13 @@ class Life:
         self.outcome: bool | None = False
         self.ids = 1_000
 
-    def decide(self, question: object) -> Refused | Answered | Write:
-        decision = question(None)  # type: ignore[operator]
+    def decide(
+        self, question: Callable[[int | None], Refused | Answered | Write | NeedsId]
+    ) -> Refused | Answered | Write:
+        decision = question(None)
         if isinstance(decision, NeedsId):
             self.ids += 1
-            decision = question(self.ids)  # type: ignore[operator]
+            decision = question(self.ids)
         assert not isinstance(decision, NeedsId)
         return decision
 

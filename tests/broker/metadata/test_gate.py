@@ -43,7 +43,9 @@ def test_nothing_is_passed_on_before_the_present_registration() -> None:
     [(delta, image)] = seen
     assert [changed.name for changed in delta.topics_changed.values()] == ["orders"]
     assert set(delta.brokers_changed) == {1, 2}
-    assert image.topics.by_name("orders").partitions[0].leader == 2  # type: ignore[union-attr]
+    orders = image.topics.by_name("orders")
+    assert orders is not None
+    assert orders.partitions[0].leader == 2
     controller.join(1, nobody)
     gate.publish(*controller.last)
     assert seen[1] == controller.last, "from then on changes only"

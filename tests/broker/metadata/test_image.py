@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -64,7 +65,7 @@ def test_a_snapshot_says_what_the_log_said() -> None:
     assert again.image == image
 
 
-def topic_records(name: str, partitions: int, seed: int = 1) -> list:
+def topic_records(name: str, partitions: int, seed: int = 1) -> list[Any]:
     topic_id = uuid.UUID(int=seed * 1000 + 100)
     records = [record("TopicRecord", name=name, topic_id=topic_id)]
     for index in range(partitions):

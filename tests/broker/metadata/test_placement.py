@@ -37,7 +37,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[UsableBroker], int, int, Start]:
     equal = draw(st.booleans())
     sizes = [racks[0]] * len(racks) if equal else racks
     named = draw(st.booleans())
-    brokers = []
+    brokers: list[UsableBroker] = []
     for rack, size in enumerate(sizes):
         brokers += [UsableBroker(len(brokers) + each, f"r{rack}" if named else None) for each in range(size)]
     factor = draw(st.integers(1, len(brokers)))

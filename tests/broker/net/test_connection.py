@@ -7,6 +7,7 @@ import errno
 import os
 import tracemalloc
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ async def test_buffers_are_used_again_and_nobody_sees_what_was_in_them() -> None
         assert serving.server.queued_bytes == 0
 
 
+def has_queued(serving: Serving, count: int) -> bool:
+    return serving.server.queued_bytes == count
+
+
 async def test_large_frames_go_on_where_they_began() -> None:
     """Behind small ones in the buffer that all share: each connection fills its own, while others read on."""
     async with Serving() as serving:
@@ -73,7 +78,7 @@ async def test_large_frames_go_on_where_they_began() -> None:
                 client.send_raw(framed(b"one") + framed(b"two") + framed(body)[:50_000])
             assert [(await client.receive(), await client.receive()) for client in clients] == [(b"one", b"two")] * 5
             begun = sum(map(len, bodies))
-            await until(lambda begun=begun: serving.server.queued_bytes == begun, "all have begun")  # type: ignore[misc]
+            await until(partial(has_queued, serving, begun), "all have begun")
             for client, body in reversed(list(zip(clients, bodies, strict=True))):
                 client.send_raw(framed(body)[50_000:] + framed(b"three"))
             for client, body in zip(clients, bodies, strict=True):
@@ -200,7 +205,7 @@ async def test_small_replies_and_files_keep_their_order(tmp_path: Path) -> None:
     content = random_file(tmp_path / "f", 300_000)
 
     def dispatch(_: Peer, frame: memoryview) -> Reply:
-        if frame == b"file":
+        if bytes(frame) == b"file":
             return file_reply(b"head", Slice(tmp_path / "f", 0, len(content)))
         return framed(bytes(frame))
 
@@ -460,7 +465,7 @@ class Cold:
         self._read = os.preadv
         monkeypatch.setattr(os, "preadv", self._preadv)
 
-    def _preadv(self, descriptor: int, buffers: list[Any], position: int, flags: int = 0) -> int:
+    def _preadv(self, descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
         if flags & os.RWF_NOWAIT:
             if self._stays_cold or not self.read_from:
                 raise BlockingIOError

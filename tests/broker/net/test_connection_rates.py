@@ -12,6 +12,7 @@ from tests.broker.net.serving import Serving, until
 from ballast_broker.config import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.metadata.image import EMPTY_IMAGE, RESOURCE_BROKER, ClientQuotasImage, ConfigsImage
+from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.net.connection_rates import MOST_ADDRESSES, ConnectionRates, CreationRates, canonical
 from ballast_broker.rates import Window
 from ballast_broker.real_world import RealClock
@@ -132,7 +133,7 @@ def test_where_the_limits_come_from() -> None:
     image = replace(EMPTY_IMAGE, client_quotas=ClientQuotasImage(quotas))
     assert creation_rates(config, image) == CreationRates(50, {"fe80::1": 5.0, None: 7.0})
     dynamic = {"max.connection.creation.rate": "9"}
-    image = replace(EMPTY_IMAGE, configs=ConfigsImage({(RESOURCE_BROKER, "1"): dynamic}))
+    image = replace(EMPTY_IMAGE, configs=ConfigsImage(PersistentMap({(RESOURCE_BROKER, "1"): dynamic})))
     assert creation_rates(config, image) == CreationRates(9, {})
 
 

@@ -27,7 +27,7 @@ from ballast_broker.config_types import ConfigError
 from ballast_broker.net import remote, secured, token_keys
 from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.net.oauth import TokenChecker
-from ballast_broker.net.sasl import SaslListener
+from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_broker.net.token_keys import TokenKeys
 from ballast_broker.security.oauth_settings import OauthSettings
@@ -248,8 +248,9 @@ async def test_a_session_ends_with_its_token_and_is_renewed_by_another(provider:
         assert 290_000 < second.session_lifetime_ms <= 300_000
         (connection,) = there.serving.server.connections
         session = connection._dispatch
-        assert 200 < session._ends_at_s - asyncio.get_running_loop().time() <= 300  # type: ignore[attr-defined]
-        session._ends_at_s = 0.0  # type: ignore[attr-defined]
+        assert isinstance(session, Authentication)
+        assert 200 < session._ends_at_s - asyncio.get_running_loop().time() <= 300
+        session._ends_at_s = 0.0
         one.send(request("Metadata", 2, topics=[]))
         assert await one.closed_by_server()
 
@@ -446,7 +447,7 @@ async def test_who_publishes_keys_must_be_known(tmp_path: Path, caplog: pytest.L
             caplog.clear()
             module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
             options = f'ssl.truststore.type=PEM ssl.truststore.location="{authority.ca}"'
-            jaas = {"listener.name.open.oauthbearer.sasl.jaas.config": f"{module} required {options};"}
+            jaas: dict[str, Any] = {"listener.name.open.oauthbearer.sasl.jaas.config": f"{module} required {options};"}
             async with asking(safe.jwks_url, have_keys=believed, **jaas) as there:
                 answer = await there.shown(safe.token())
                 assert answer.auth_bytes == (b"" if believed else INVALID)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.processes import BROKER_SOURCES
@@ -28,7 +29,7 @@ from ballast_broker.net import channel as channel_module
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
 from ballast_broker.net.own_token import OwnTokens
-from ballast_broker.net.sasl import SaslListener
+from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_wire.messages import message
 
@@ -88,8 +89,9 @@ async def test_a_session_is_renewed_while_the_token_holds(provider: Provider, mo
         )
         (connection,) = there.serving.server.connections
         session = connection._dispatch
-        ends = session._ends_at_s  # type: ignore[attr-defined]
-        await until(lambda: session._ends_at_s != ends, "the login is renewed")  # type: ignore[attr-defined]
+        assert isinstance(session, Authentication)
+        ends = session._ends_at_s
+        await until(lambda: session._ends_at_s != ends, "the login is renewed")
         assert provider.asked.count("/token") == 1
         clock.passed_s = 500
         await until(lambda: provider.asked.count("/token") == 2, "with a new token when the old one is old")
@@ -126,7 +128,7 @@ async def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gon
         own._again_at_s = 0.0
         assert await own.current() not in first
     finally:
-        del provider.grant  # type: ignore[method-assign]
+        del provider.grant
 
 
 async def test_while_nothing_newer_is_to_be_had_the_old_one_is_shown_as_long_as_it_holds(
@@ -183,7 +185,7 @@ async def test_what_is_no_token_is_not_shown(
 
 
 async def test_a_wrong_secret_is_told_and_not_shown(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
-    wrong = {"sasl_oauthbearer_client_credentials_client_secret": "hush"}
+    wrong: dict[str, Any] = {"sasl_oauthbearer_client_credentials_client_secret": "hush"}
     login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url, **wrong))
     async with asking(provider.jwks_url) as there:
         with pytest.raises(ConnectionError, match="there is no token to show"):

@@ -14,7 +14,7 @@ from ballast_broker.net import channel as channel_module
 from ballast_broker.net import secured
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
-from ballast_broker.net.sasl import SaslListener
+from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import BYTES_BEFORE, Access
 from ballast_broker.net_reply import Peer, Reply
 from ballast_broker.security.scram import HASHES, Credential, ScramClient, credential_of, salted_password
@@ -33,8 +33,8 @@ def credential(user: str, mechanism: str) -> Credential | None:
 
 
 def access(**how: Any) -> Access:
-    how = {"failure_delay_s": 0.0, "mechanisms": ("PLAIN", *HASHES)} | how
-    return Access(sasl=SaslListener(plain_users={"alice": PASSWORD, "": ""}, find=credential, **how))
+    settings: dict[str, Any] = {"failure_delay_s": 0.0, "mechanisms": ("PLAIN", *HASHES)} | how
+    return Access(sasl=SaslListener(plain_users={"alice": PASSWORD, "": ""}, find=credential, **settings))
 
 
 def who(peer: Peer, frame: memoryview) -> Reply:
@@ -254,11 +254,12 @@ async def test_a_session_ends_unless_it_is_renewed() -> None:
         assert await known_as(one) == "alice"
         (connection,) = serving.server.connections
         session = connection._dispatch
-        session._ends_at_s = 0.0  # type: ignore[attr-defined]
+        assert isinstance(session, Authentication)
+        session._ends_at_s = 0.0
         await shake(one, "PLAIN")
         assert (await plainly(one, "alice", PASSWORD)).session_lifetime_ms == 60_000
         assert await known_as(one) == "alice"
-        session._ends_at_s = 0.0  # type: ignore[attr-defined]
+        session._ends_at_s = 0.0
         one.send(request("Metadata", 2, topics=[]))
         assert await one.closed_by_server()
 
@@ -339,8 +340,9 @@ async def test_a_login_is_renewed_between_requests(monkeypatch: pytest.MonkeyPat
         channel = await network.connect("127.0.0.1", serving.port, timeout_s=10)
         (connection,) = serving.server.connections
         session = connection._dispatch
-        ends = session._ends_at_s  # type: ignore[attr-defined]
-        await until(lambda: session._ends_at_s > ends, "the login is renewed")  # type: ignore[attr-defined]
+        assert isinstance(session, Authentication)
+        ends = session._ends_at_s
+        await until(lambda: session._ends_at_s > ends, "the login is renewed")
         answer = await channel.call(message("MetadataRequest")(version=2, topics=[]), 2)
         assert answer.cluster_id == "alice"
         channel.close()

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.sim.disk import SimDisk, Store
+
 from ballast_wire.messages import message
 from ballast_wire.records import BatchView, iterate_batches
 
@@ -121,62 +123,17 @@ def _view(batch: bytes) -> BatchView:
     return BatchView(memoryview(batch))
 
 
-class MemoryFile:
-    def __init__(self, files: dict[str, bytearray], path: str) -> None:
-        self._data = files[path]
+class MemoryDisk(SimDisk):
+    """One that a node has for itself, with the folder of its metadata."""
 
-    def size(self) -> int:
-        return len(self._data)
-
-    def pread(self, size: int, position: int) -> bytes:
-        return bytes(self._data[position : position + size])
-
-    def pwrite(self, data: Any, position: int) -> None:
-        self._data[position : position + len(data)] = data
-
-    def sync(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class MemoryDisk:
     def __init__(self) -> None:
-        self.files: dict[str, bytearray] = {}
+        self.store = Store(random.Random(0), lambda: 0)
+        super().__init__(self.store)
+        self.make_directory("/meta")
 
-    def exists(self, path: str) -> bool:
-        return path in self.files
-
-    def size(self, path: str) -> int:
-        return len(self.files[path])
-
-    def list(self, path: str) -> list[str]:
-        return [name[len(path) + 1 :] for name in self.files if name.startswith(path + "/")]
-
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> MemoryFile:
-        if create:
-            self.files.setdefault(path, bytearray())
-        return MemoryFile(self.files, path)
-
-    def empty_file(self, path: str) -> MemoryFile:
-        self.files[path] = bytearray()
-        return MemoryFile(self.files, path)
-
-    def read_bytes(self, path: str) -> bytes:
-        return bytes(self.files[path])
-
-    def write_atomically(self, path: str, data: bytes) -> None:
-        self.files[path] = bytearray(data)
-
-    def rename(self, old: str, new: str) -> None:
-        self.files[new] = self.files.pop(old)
-
-    def remove(self, path: str) -> None:
-        del self.files[path]
-
-    def sync_directory(self, path: str) -> None:
-        pass
+    @property
+    def files(self) -> dict[str, bytes]:
+        return {f"/meta/{name}": self.read_bytes(f"/meta/{name}") for name in self.list("/meta")}
 
 
 class LoopClock:

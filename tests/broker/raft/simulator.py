@@ -36,6 +36,7 @@ from ballast_broker.raft.messages import (
     LeaderChanged,
     LoadSnapshot,
     Persist,
+    Reply,
     Send,
     SnapshotId,
     Truncate,
@@ -203,8 +204,8 @@ class World:
         self.next_token = 0
         self.written = 0
         self.elections = 0
-        for node in self.nodes:
-            self.at(self.rng.random() * 0.2, "start", node)
+        for node_id in self.nodes:
+            self.at(self.rng.random() * 0.2, "start", node_id)
         self.at(1.0, "write")
         self.at(self._gap(self.faults.crash_every_s), "crash")
         self.at(self._gap(self.faults.partition_every_s), "partition")
@@ -441,8 +442,14 @@ class World:
             core.handle_fetch(self.now, self.next_token, request)
             self._settle(node)
             return
-        handlers = {Vote: core.handle_vote, BeginEpoch: core.handle_begin_epoch, EndEpoch: core.handle_end_epoch}
-        reply = handlers[type(request)](self.now, request)
+        reply: Reply
+        if isinstance(request, Vote):
+            reply = core.handle_vote(self.now, request)
+        elif isinstance(request, BeginEpoch):
+            reply = core.handle_begin_epoch(self.now, request)
+        else:
+            assert isinstance(request, EndEpoch)
+            reply = core.handle_end_epoch(self.now, request)
         self._settle(node)
         self._reply(receiver, sender, incarnation, request, reply)
         if isinstance(request, Vote) and reply.granted and self.rng.random() < self.faults.crash_after_vote:

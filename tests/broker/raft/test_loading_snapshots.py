@@ -69,11 +69,11 @@ def follower(
     return RaftDriver(
         node_id=1,
         quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
-        store=MetadataStore(disk or MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
+        store=MetadataStore(disk or MemoryDisk(), "/meta", log),
         listener=reader,
-        network=network,  # type: ignore[arg-type]
+        network=network,
         clock=LoopClock(),
-        threads=threads,  # type: ignore[arg-type]
+        threads=threads,
         random=SeededRandom(),
     )
 
@@ -111,6 +111,7 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
             reply = answer(fetch.offset)
             if reply is None:
                 await asyncio.Event().wait()
+            assert reply is not None
             return wire.encode_fetch_reply(reply, 0)
 
         network.listen(f"n{node}", 9093, handle)

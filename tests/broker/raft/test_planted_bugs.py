@@ -12,8 +12,8 @@ from tests.broker.raft.test_core_simulation import changing
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
-from ballast_broker.raft.messages import Vote
-from ballast_broker.raft.terms import Role
+from ballast_broker.raft.messages import Fetch, FetchReply, Persist, Vote
+from ballast_broker.raft.terms import LogView, Role
 from ballast_broker.raft.voters import VoterHistory, VoterSet
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -35,8 +35,8 @@ def forgets_its_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     original = simulator.World._carry_out
 
     def carry_out(self: World, node: simulator.SimNode, core: RaftCore, effect: object) -> None:
-        if isinstance(effect, simulator.Persist):
-            effect = simulator.Persist(effect.epoch, -1, effect.leader)
+        if isinstance(effect, Persist):
+            effect = Persist(effect.epoch, -1, effect.leader)
         original(self, node, core, effect)
 
     monkeypatch.setattr(simulator.World, "_carry_out", carry_out)
@@ -46,7 +46,7 @@ def forgets_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     original = simulator.World._carry_out
 
     def carry_out(self: World, node: simulator.SimNode, core: RaftCore, effect: object) -> None:
-        if not isinstance(effect, simulator.Persist) or node.persisted.epoch == 0:
+        if not isinstance(effect, Persist) or node.persisted.epoch == 0:
             original(self, node, core, effect)
 
     monkeypatch.setattr(simulator.World, "_carry_out", carry_out)
@@ -96,7 +96,7 @@ def never_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goes on after its own tail where the leader's log differs."""
     original = RaftCore._misfit
 
-    def misfit(self: RaftCore, request: simulator.Fetch) -> object:
+    def misfit(self: RaftCore, request: Fetch) -> FetchReply | None:
         found = original(self, request)
         return None if found is not None and found.diverging is not None else found
 
@@ -138,7 +138,7 @@ def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def changes_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the second change before the first is committed."""
 
-    def check(leadership: Leadership, log: simulator.SimLog) -> None:
+    def check(leadership: Leadership, log: LogView) -> None:
         if leadership.high_watermark <= leadership.epoch_start_offset:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -161,6 +161,7 @@ def elects_by_committed_voters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates ask those of the last set that they know to be committed."""
 
     def voters(self: RaftCore) -> tuple[int, ...]:
+        assert isinstance(self._log, simulator.SimLog)
         known = self._log.history.before(self.high_watermark) or self._log.history._base
         return known.ids
 

@@ -61,7 +61,7 @@ async def test_spoilt_records_are_asked_for_again(tmp_path: Path, spoilt_at: int
         quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
         store=store,
         listener=applied,
-        network=network,  # type: ignore[arg-type]
+        network=network,
         clock=LoopClock(),
         threads=Threads(),
         random=SeededRandom(),

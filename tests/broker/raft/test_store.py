@@ -18,8 +18,9 @@ from ballast_broker.raft.messages import Fetch, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import static_voters
+from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk
-from ballast_broker.storage.manager import LogManager, StorageConfig
+from ballast_broker.storage.manager import LogManager
 from ballast_wire.errors import ApiError
 from ballast_wire.records import iterate_batches
 

@@ -30,7 +30,7 @@ GROWN = FOUNDED.with_voter(TWO)
 
 
 def store_on(disk: MemoryDisk, log: MemoryLog) -> MetadataStore:
-    return MetadataStore(disk, "/meta", log)  # type: ignore[arg-type]
+    return MetadataStore(disk, "/meta", log)
 
 
 def data() -> bytearray:

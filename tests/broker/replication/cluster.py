@@ -23,12 +23,14 @@ from ballast_broker.controller.commands.topics import create_topics, delete_topi
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
-from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -100,6 +102,11 @@ class Controller:
         self.last: tuple[MetadataDelta, MetadataImage]
         self._publish: dict[int, Callable[[MetadataDelta, MetadataImage], None]] = {}
         self._random = SeededRandom(1)
+
+    def registration(self, topic_partition: TopicPartition) -> PartitionRegistration:
+        topic = self.image.topics.by_name(topic_partition.topic)
+        assert topic is not None, topic_partition
+        return topic.partitions[topic_partition.partition]
 
     def context(self) -> CommandContext:
         config = ControllerConfig(cluster_id=CLUSTER_ID, node_id=1)
@@ -241,6 +248,23 @@ class Node:
         self.epoch = self._cluster.controller.register(self.broker_id, ids, self.rack)
         self._cluster.controller.join(self.broker_id, self.replicas.publish)
 
+    def log(self, topic_partition: TopicPartition) -> Log:
+        """One that it has."""
+        found = self.logs.get(topic_partition)
+        assert found is not None, f"broker {self.broker_id} has no {topic_partition}"
+        return found
+
+    def state(self, topic_partition: TopicPartition) -> Partition:
+        """Of a replica that it has."""
+        found = self.replicas.partition(topic_partition)
+        assert found is not None, f"broker {self.broker_id} has no {topic_partition}"
+        return found
+
+    def lose(self, directory: Path, error: OSError | None = None) -> None:
+        found = self.logs.directory(str(directory))
+        assert found is not None, f"broker {self.broker_id} has no {directory}"
+        found.fail(error or OSError("unplugged"))
+
     async def start_unnoticed(self) -> None:
         """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
         await self.open()
@@ -258,8 +282,8 @@ class Node:
         clock = RealClock()
         self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(next(_lives)))
         await self.logs.start()
-        for directory in self.logs.directories:
-            directory.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is no case
+        for each in self.logs.directories:
+            each.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is no case
         self.replicas = Replicas(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
             logs=self.logs,
@@ -320,10 +344,10 @@ class Node:
 
     def stored(self, topic_partition: TopicPartition) -> list[str]:
         """All records in the local log, committed or not."""
-        return records_of(self.logs.get(topic_partition))
+        return records_of(self.log(topic_partition))
 
 
-def records_of(log: Any) -> list[str]:
+def records_of(log: Log) -> list[str]:
     values: list[str] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

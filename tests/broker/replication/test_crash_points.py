@@ -72,14 +72,14 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
         await eventually(lambda: not node.replicas.movers.moves and not len(node.replicas.assignments))
         at = f"killed at {done[-1] if done else 'nothing'}"
         assert node.logs.get(ORDERS) is not None, at
-        found = records_of(node.logs.get(ORDERS))
+        found = records_of(node.log(ORDERS))
         assert found in (acknowledged, acknowledged + unsure), at
         assert not node.logs.future_logs, at
-        assert current_folders(node) == [node.logs.get(ORDERS).folder.path], at
+        assert current_folders(node) == [node.log(ORDERS).folder.path], at
         node.produce(ORDERS, "goes on")
         assert await node.consume(ORDERS) == [*found, "goes on"], at
-        registration = cluster.controller.image.topics.by_name("orders").partitions[0]
-        assert registration.directories == (node.logs.get(ORDERS).directory.id,), at
+        registration = cluster.controller.registration(ORDERS)
+        assert registration.directories == (node.log(ORDERS).directory.id,), at
         return done
 
 

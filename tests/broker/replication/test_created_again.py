@@ -55,7 +55,7 @@ async def made_again_while_a_log_was_away(cluster: Cluster, away: Path) -> tuple
     one, two = await cluster.add(1, 2, directories=2)
     cluster.controller.create_topic("orders", [[1, 2]])
     assert await one.produce_to_all(ORDERS, "old") is ErrorCode.NONE
-    place = Path(two.logs.get(ORDERS).folder.path)
+    place = Path(two.log(ORDERS).folder.path)
     await two.crash()
     move(place, away)
     cluster.controller.delete_topic("orders")
@@ -73,7 +73,7 @@ async def test_a_directory_that_was_away_brings_back_a_log_of_the_topic_before(t
     that counts. Where the new one is gone as well, neither does."""
     async with Cluster(tmp_path) as cluster:
         two, place = await made_again_while_a_log_was_away(cluster, tmp_path / "away")
-        new = Path(two.logs.get(ORDERS).folder.path)
+        new = Path(two.log(ORDERS).folder.path)
         await two.crash()
         [other] = [path for path in two.directories if path != new.parent]
         move(tmp_path / "away", other / place.name)
@@ -93,7 +93,7 @@ async def test_a_copy_of_the_topic_before_does_not_take_the_log_of_this_one_alon
     async with Cluster(tmp_path) as cluster:
         two, place = await made_again_while_a_log_was_away(cluster, tmp_path / "away")
         cluster.cuts.add(frozenset({1, 2}))
-        new = Path(two.logs.get(ORDERS).folder.path)
+        new = Path(two.log(ORDERS).folder.path)
         await two.crash()
         [other] = [path for path in two.directories if path != new.parent]
         move(tmp_path / "away", other / f"{place.name}.{'0' * 32}-future")

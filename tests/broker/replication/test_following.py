@@ -39,7 +39,7 @@ async def test_acks_all_waits_for_all_in_sync_replicas(tmp_path: Path) -> None:
         assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         assert two.stored(ORDERS) == three.stored(ORDERS) == ["a"]
         assert await one.consume(ORDERS) == ["a"]
-        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 1, "the follower hears of the commit")
+        await eventually(lambda: two.log(ORDERS).high_watermark == 1, "the follower hears of the commit")
 
 
 @pytest.mark.spec("REP-12", "REP-14")
@@ -52,7 +52,7 @@ async def test_what_is_not_committed_is_not_seen(tmp_path: Path) -> None:
         assert await one.produce_to_all(ORDERS, "b", timeout_ms=50) is ErrorCode.REQUEST_TIMED_OUT
         assert await one.consume(ORDERS) == ["a"]
         cluster.cuts.clear()
-        await eventually(lambda: one.logs.get(ORDERS).high_watermark == 2)
+        await eventually(lambda: one.log(ORDERS).high_watermark == 2)
         assert await one.consume(ORDERS) == ["a", "b"]
 
 
@@ -68,7 +68,7 @@ async def test_a_silent_follower_leaves_and_comes_back(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as refused:
             one.replicas.append(ORDERS, None, batch_of("c"), -1)
         assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert one.logs.get(ORDERS).high_watermark == 1, "below min.insync.replicas it stands still"
+        assert one.log(ORDERS).high_watermark == 1, "below min.insync.replicas it stands still"
         cluster.cuts.clear()
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2}, "it has caught up and joins again")
         assert await one.produce_to_all(ORDERS, "d") is ErrorCode.NONE
@@ -100,11 +100,11 @@ async def test_a_new_leader_goes_on_where_the_old_one_was(tmp_path: Path) -> Non
         assert cluster.leader(ORDERS) == 2
         assert await two.produce_to_all(ORDERS, "b") is ErrorCode.NONE
         assert three.stored(ORDERS) == ["a", "b"]
-        assert two.logs.get(ORDERS).epoch_end_offset(0) == (0, 1)
+        assert two.log(ORDERS).epoch_end_offset(0) == (0, 1)
         await one.start()
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2, 3})
         assert one.stored(ORDERS) == ["a", "b"]
-        assert one.logs.get(ORDERS).epochs.entries == two.logs.get(ORDERS).epochs.entries
+        assert one.log(ORDERS).epochs.entries == two.log(ORDERS).epochs.entries
 
 
 @pytest.mark.spec("REP-14", "REP-20")
@@ -136,7 +136,7 @@ async def test_producers_wait_on_where_their_leader_leads_a_new_epoch(tmp_path: 
         waiting = one.replicas.await_committed(ORDERS, 1, 60_000)
         assert not isinstance(waiting, ErrorCode)
         cluster.controller.reassign("orders", [1, 2])
-        partition = one.replicas.partition(ORDERS)
+        partition = one.state(ORDERS)
         assert (partition.leader_id, partition.leader_epoch) == (1, 1)
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -176,7 +176,7 @@ async def test_a_follower_that_is_behind_the_leaders_start_begins_again_there(tm
         assert await one.replicas.delete_records({ORDERS: 3}, 1000) == {ORDERS: (ErrorCode.NONE, 3)}
         await two.start()
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
-        assert (two.logs.get(ORDERS).log_start_offset, two.stored(ORDERS)) == (3, ["d"])
+        assert (two.log(ORDERS).log_start_offset, two.stored(ORDERS)) == (3, ["d"])
 
 
 @pytest.mark.spec("REP-07")
@@ -191,12 +191,12 @@ async def test_a_follower_begins_inside_of_a_batch_where_the_leader_does(tmp_pat
         await two.start()
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
         assert await one.produce_to_all(ORDERS, "e") is ErrorCode.NONE
-        log = two.logs.get(ORDERS)
+        log = two.log(ORDERS)
         assert (log.log_start_offset, log.bases, log.log_end_offset) == (2, [1], 5), "the batch is kept whole"
         assert two.stored(ORDERS) == one.stored(ORDERS) == ["b", "c", "d", "e"]
         await two.crash()
         await two.start()
-        await eventually(lambda: two.logs.get(ORDERS).log_start_offset == 2, "the leader says so again")
+        await eventually(lambda: two.log(ORDERS).log_start_offset == 2, "the leader says so again")
         assert two.stored(ORDERS) == ["b", "c", "d", "e"]
 
 
@@ -208,7 +208,7 @@ async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
         for value in "abc":
             assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
         assert await one.replicas.delete_records({ORDERS: -1}, 5000) == {ORDERS: (ErrorCode.NONE, 3)}
-        assert two.logs.get(ORDERS).log_start_offset == 3
+        assert two.log(ORDERS).log_start_offset == 3
 
 
 @pytest.mark.spec("REP-02")
@@ -218,8 +218,8 @@ async def test_a_follower_whose_log_begins_later_by_its_own_retention_goes_on(tm
         cluster.controller.create_topic("orders", [[1, 2]])
         for value in "abc":
             assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
-        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 3)
-        two.logs.get(ORDERS).advance_log_start_offset(2)
+        await eventually(lambda: two.log(ORDERS).high_watermark == 3)
+        two.log(ORDERS).advance_log_start_offset(2)
         assert await one.produce_to_all(ORDERS, "d", timeout_ms=2000) is ErrorCode.NONE
         assert two.stored(ORDERS)[-1] == "d"
 
@@ -230,7 +230,7 @@ async def test_a_partition_that_fails_does_not_stop_the_others(tmp_path: Path) -
         one, two = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1, 2], [1, 2]])
         other = TopicPartition("orders", 1)
-        two.logs.get(ORDERS).append_as_follower(memoryview(leader_batch("from nowhere")))
+        two.log(ORDERS).append_as_follower(memoryview(leader_batch("from nowhere")))
         assert await one.produce_to_all(other, "a") is ErrorCode.NONE
         assert two.stored(other) == ["a"]
 
@@ -264,7 +264,7 @@ async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
         one, _ = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]])
         one.produce(ORDERS, "a")
-        epoch = one.replicas.partition(ORDERS).leader_epoch
+        epoch = one.state(ORDERS).leader_epoch
         follower = FetchParams(replica_id=2, replica_epoch=cluster.nodes[2].epoch, max_wait_ms=0)
 
         def told(partition: TopicPartition, current_leader_epoch: int) -> ErrorCode:
@@ -295,7 +295,7 @@ async def test_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing(tmp
         results = one.replicas.fetch(late, [FetchEntry(ORDERS, topic_id, 2)])
         assert isinstance(results, list)
         assert results[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert one.replicas.partition(ORDERS).high_watermark == 1
+        assert one.state(ORDERS).high_watermark == 1
 
 
 @pytest.mark.spec("REP-06")
@@ -332,11 +332,11 @@ async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> No
         assert await two.produce_to_all(ORDERS, "b") is ErrorCode.NONE
         await one.start()
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
-        epochs = one.logs.get(ORDERS).epochs.entries
+        epochs = one.log(ORDERS).epochs.entries
         await one.stop()
         await one.open()
         one.replicas.publish(*old)  # the broker reads an early part of the metadata log again
-        assert one.logs.get(ORDERS).epochs.entries == epochs
+        assert one.log(ORDERS).epochs.entries == epochs
         with pytest.raises(ApiError):
             one.produce(ORDERS, "with a dead epoch")
 
@@ -451,7 +451,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]], {"segment.bytes": "1000"})
-        log, totals = one.logs.get(ORDERS), two.replicas.fetchers.totals
+        log, totals = one.log(ORDERS), two.replicas.fetchers.totals
         while len(log.segments) < 3:
             assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         cluster.cuts.add(frozenset({1, 2}))
@@ -464,7 +464,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
         assert await asked(one, topic_id, offset) is ErrorCode.CORRUPT_MESSAGE
         cluster.cuts.clear()
         await eventually(lambda: totals.failed > 2, "the follower asks again and again")
-        assert two.logs.get(ORDERS).log_end_offset == offset
+        assert two.log(ORDERS).log_end_offset == offset
         assert await asked(one, topic_id, spoiled.base_offset) is ErrorCode.NONE
         assert await asked(one, topic_id, log.bases[-1]) is ErrorCode.NONE, "what lies in other files can be read"
 
@@ -472,7 +472,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
 @pytest.mark.spec("REP-13")
 @pytest.mark.parametrize("bug", ["looking", "asking"])
 async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bug: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     """Producers with acks=all would wait for followers that are gone."""
     odd = TopicPartition("odd", 0)
@@ -495,9 +495,9 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
             return await call(request, version)
 
         if bug == "looking":
-            one.replicas.isr_changes.submit = submitting  # type: ignore[method-assign]
+            monkeypatch.setattr(one.replicas.isr_changes, "submit", submitting)
         else:
-            cluster.controller.call = calling  # type: ignore[method-assign]
+            monkeypatch.setattr(cluster.controller, "call", calling)
         cluster.cuts.add(frozenset({1, 2}))
         one.produce(odd, "a")
         one.produce(ORDERS, "a")

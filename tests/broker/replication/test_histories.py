@@ -21,7 +21,7 @@ A, B = 1, 2
 
 
 def high_watermark(node: Node) -> int:
-    return int(node.logs.get(STORY).high_watermark)
+    return int(node.log(STORY).high_watermark)
 
 
 @pytest.mark.spec("REP-22")
@@ -92,7 +92,7 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         await a.start()
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m3"]
-        assert a.logs.get(STORY).epochs.entries == b.logs.get(STORY).epochs.entries
+        assert a.log(STORY).epochs.entries == b.log(STORY).epochs.entries
         assert a.replicas.fetchers.totals.truncated_records == 1
         assert await b.consume(STORY) == ["m1", "m3"]
 
@@ -143,6 +143,6 @@ async def test_logs_that_left_each_other_several_epochs_ago_find_together(tmp_pa
         await a.start()
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["both", "b0", "b0'", "b1", "b1'", "b2", "b2'"]
-        end = b.logs.get(STORY).log_end_offset
-        epochs = [entry for entry in b.logs.get(STORY).epochs.entries if entry[1] < end]
-        assert a.logs.get(STORY).epochs.entries == epochs, "all epochs that have records"
+        end = b.log(STORY).log_end_offset
+        epochs = [entry for entry in b.log(STORY).epochs.entries if entry[1] < end]
+        assert a.log(STORY).epochs.entries == epochs, "all epochs that have records"

@@ -32,13 +32,13 @@ async def test_a_move_between_healthy_directories_while_another_is_offline(tmp_p
         cluster.controller.create_topic("orders", [[1]], SMALL_SEGMENTS)
         for number in range(50):
             node.produce(ORDERS, f"record {number}")
-        here = Path(node.logs.get(ORDERS).directory.path)
+        here = Path(node.log(ORDERS).directory.path)
         broken, healthy = (path for path in node.directories if path != here)
-        node.logs.directory(str(broken)).fail(OSError("unplugged"))
+        node.lose(broken)
         answers = node.replicas.alter_replica_log_dirs({ORDERS: str(healthy)})
         assert answers == {ORDERS: ErrorCode.NONE}
         await eventually(lambda: not node.replicas.movers.moves)
-        assert node.logs.get(ORDERS).directory.path == str(healthy)
+        assert node.log(ORDERS).directory.path == str(healthy)
         assert len(await node.consume(ORDERS)) == 50
 
 
@@ -54,18 +54,18 @@ async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_
         for number in range(60):
             cluster.nodes[1].produce(ORDERS, f"record {number}")
         cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
-        await eventually(lambda: follower.logs.get(ORDERS).log_end_offset == 60)
+        await eventually(lambda: follower.log(ORDERS).log_end_offset == 60)
         # Its next fetch has come, and waits: none is on its way any more.
-        await eventually(lambda: cluster.nodes[1].logs.get(ORDERS).high_watermark == 60)
+        await eventually(lambda: cluster.nodes[1].log(ORDERS).high_watermark == 60)
         cluster.cuts.add(frozenset({1, 2}))
         replicas = follower.replicas
         fetches = len(cluster.fetches)
         before = (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes)
-        size = follower.logs.get(ORDERS).size_bytes
-        target = next(path for path in follower.directories if str(path) != follower.logs.get(ORDERS).directory.path)
+        size = follower.log(ORDERS).size_bytes
+        target = next(path for path in follower.directories if str(path) != follower.log(ORDERS).directory.path)
         assert replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
         await eventually(lambda: not replicas.movers.moves)
-        assert follower.logs.get(ORDERS).directory.path == str(target)
+        assert follower.log(ORDERS).directory.path == str(target)
         assert (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes) == before
         assert replicas.moves_rate.total_bytes == size, "it counts against the quota of moves alone"
         assert len(cluster.fetches) == fetches
@@ -80,7 +80,7 @@ async def test_a_mover_waits_without_work_and_ends_without_moves(tmp_path: Path)
         await eventually(lambda: not len(node.replicas.assignments))
         movers = node.replicas.movers
         cluster.controller.away = True
-        target = next(path for path in node.directories if str(path) != node.logs.get(ORDERS).directory.path)
+        target = next(path for path in node.directories if str(path) != node.log(ORDERS).directory.path)
         node.replicas.alter_replica_log_dirs({ORDERS: str(target)})
         [mover] = movers._movers.values()
         await eventually(lambda: movers.moves[ORDERS].stage is Stage.ASKING)

@@ -47,11 +47,15 @@ class CountingDisk(RealDisk):
 
 
 class SyncedFile(RealFile):
-    __slots__ = ("name", "syncs")
+    __slots__ = ("_name", "_syncs")
+
+    def __init__(self, descriptor: int, name: str, syncs: list[str]) -> None:
+        super().__init__(descriptor)
+        self._name, self._syncs = name, syncs
 
     def sync(self) -> None:
         super().sync()
-        self.syncs.append(self.name)
+        self._syncs.append(self._name)
 
 
 class SyncingDisk(RealDisk):
@@ -67,9 +71,7 @@ class SyncingDisk(RealDisk):
         return self._noted(super().empty_file(path), path.removesuffix(CLEANED_SUFFIX))
 
     def _noted(self, file: RealFile, path: str) -> RealFile:
-        noted = SyncedFile(file.descriptor() or 0)
-        noted.name, noted.syncs = Path(path).name, self.syncs
-        return noted
+        return SyncedFile(file.descriptor() or 0, Path(path).name, self.syncs)
 
 
 class Interrupted:
@@ -149,7 +151,7 @@ def value_of(number: int, what: str = "record") -> str:
     return f"{what} {number} ".ljust(SIZE, ".")
 
 
-def numbered(number: int) -> bytes:
+def numbered(number: int) -> bytearray:
     """The batch of an idempotent producer."""
     record = Record(None, value_of(number).encode(), 1_000_000 + number)
     return encode_batch([record], producer_id=PRODUCER, producer_epoch=0, base_sequence=number)
@@ -157,7 +159,7 @@ def numbered(number: int) -> bytes:
 
 def ask(node: Node) -> Path:
     """To the directory where it is not."""
-    here = node.logs.get(ORDERS).directory.path
+    here = node.log(ORDERS).directory.path
     target = next(path for path in node.directories if str(path) != here)
     assert node.replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
     return target
@@ -165,7 +167,7 @@ def ask(node: Node) -> Path:
 
 async def moved(node: Node, target: Path) -> None:
     await eventually(lambda: not node.replicas.movers.moves)
-    assert node.logs.get(ORDERS).directory.path == str(target), node.replicas.movers.ended
+    assert node.log(ORDERS).directory.path == str(target), node.replicas.movers.ended
 
 
 def entries(folder: str, kind: str) -> bytes:
@@ -181,14 +183,14 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
         node = await holding(cluster, 0, **{"segment.bytes": segment_bytes})
         for number in range(100):
             node.replicas.append(ORDERS, None, numbered(number), 1)
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         source.active.trim_indexes()
         folder = source.folder.path
         before = {kind: entries(folder, kind) for kind in ("log", "index", "timeindex")}
         assert len(before["index"]) > 300
         expected = records_of(source)
         await moved(node, ask(node))
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         log.active.trim_indexes()
         assert source.size_bytes - movers.SMALLEST_COPY_BYTES <= disk.copied <= source.size_bytes
         assert {kind: entries(log.folder.path, kind) for kind in before} == before
@@ -200,7 +202,7 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
         node.produce(ORDERS, "afterwards")
         await node.stop()
         await node.start()
-        assert records_of(node.logs.get(ORDERS)) == [*expected, "afterwards"]
+        assert records_of(node.log(ORDERS)) == [*expected, "afterwards"]
 
 
 @pytest.mark.spec("DIR-20")
@@ -235,7 +237,7 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
             node.produce(ORDERS, value_of(number))
         cluster.controller.away = False
         await moved(node, target)
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         assert disk.copied - first >= 60 * SIZE - movers.SMALLEST_COPY_BYTES, "what came later went as bytes, too"
         assert disk.copied < log.size_bytes + SIZE, "and nothing twice"
         assert records_of(log) == [value_of(number) for number in range(110)]
@@ -268,10 +270,10 @@ async def test_the_source_is_cut_while_it_is_copied(
         threads.calls_left, threads.before = step, cut
         await moved(node, ask(node))
         assert threads.before is None
-        assert records_of(node.logs.get(ORDERS)) == expected
+        assert records_of(node.log(ORDERS)) == expected
         await node.crash()
         await node.start()
-        assert records_of(node.logs.get(ORDERS)) == expected
+        assert records_of(node.log(ORDERS)) == expected
 
 
 @pytest.mark.spec("LOG-32", "DIR-20")
@@ -286,7 +288,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
 
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 10)
-        here = node.logs.get(ORDERS).directory.path
+        here = node.log(ORDERS).directory.path
 
         async def happen() -> None:
             if event == "cut":
@@ -310,7 +312,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
         await eventually(lambda: not node.replicas.movers.moves)
         assert threads_of_writes
         assert loop_thread not in threads_of_writes
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         assert log.directory.path == (here if event == "cancelled" else str(target)), node.replicas.movers.ended
         assert records_of(log) == [value_of(number) for number in range(5 if event == "cut" else 10)]
 
@@ -351,7 +353,7 @@ async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
         assert broken
         assert node.replicas.movers.ended[-1].stage is Stage.FAILED
         await node.replicas.movers.close()
-        for segment in node.logs.get(ORDERS).segments:
+        for segment in node.log(ORDERS).segments:
             segment.close()
         handles = [link_of(name) for name in os.listdir("/proc/self/fd")]
         assert [path for path in handles if f"{tmp_path}/" in path and "orders-0" in path] == []
@@ -383,7 +385,7 @@ async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
         if limit is not None:
             cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": limit})
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         await moved(node, ask(node))
         # Of the last one there is so little that it is appended.
         assert ahead == (source.bases[1:-1] if threads == 2 and limit is None else [])
@@ -422,7 +424,7 @@ async def test_what_was_copied_ahead_gives_its_room_back_to_a_move_that_lacks_it
     """Else the move would wait for the room that its own file takes."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         second = source.segments[1].size
         room = [True]
 
@@ -464,7 +466,7 @@ async def test_a_move_that_lacks_room_in_the_middle_of_a_segment_is_shown_as_pau
             target = ask(node)
             [move] = node.replicas.movers.moves.values()
             await eventually(lambda: move.paused)
-            assert "reserve" in move.paused
+            assert "reserve" in (move.paused or "")
             await eventually(lambda: not left_ahead(tmp_path))
             assert node.logs.future_logs[ORDERS].log_end_offset == 0
         await moved(node, target)
@@ -490,7 +492,7 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
         target = ask(node)
         await eventually(lambda: not node.replicas.movers.moves or threads.runs > 500)
         threads.meanwhile = lambda: None
-        assert node.logs.get(ORDERS).directory.path == str(target), threads.runs
+        assert node.log(ORDERS).directory.path == str(target), threads.runs
         assert node.stored(ORDERS) == [value_of(number) for number in range(next(numbers))]
 
 
@@ -505,7 +507,7 @@ async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path
         cluster.controller.configure(2, "orders", {"segment.bytes": "1000000"})
         for number in range(400, 550):
             node.produce(ORDERS, value_of(number))
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         assert source.bases == [0, 400], "it began a new one where the copy ended"
         assert source.active.size > moves.FINAL_PIECE_BYTES
         cluster.controller.away = False
@@ -542,7 +544,7 @@ async def test_a_copy_that_knows_more_than_its_source_after_a_crash_is_cut(tmp_p
         cluster.controller.away = True
         target = ask(node)
         await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
-        folder = Path(node.logs.get(ORDERS).folder.path)
+        folder = Path(node.log(ORDERS).folder.path)
         await node.crash()
         lose_half(folder)
         cluster.controller.away = False
@@ -594,8 +596,8 @@ async def test_a_copy_that_could_not_be_written_to_its_disk_ends_its_own_move_an
         await eventually(lambda: not node.replicas.movers.moves, "both moves end")
         ended = {move.topic_partition: move.stage for move in node.replicas.movers.ended}
         assert ended == {first: Stage.FAILED, second: Stage.DONE}
-        assert [node.logs.get(each).directory.path for each in (first, second)] == [source, targets[1]]
-        assert len(records_of(node.logs.get(first))) == 50
+        assert [node.log(each).directory.path for each in (first, second)] == [source, targets[1]]
+        assert len(records_of(node.log(first))) == 50
 
 
 @pytest.mark.spec("DIR-29")
@@ -603,13 +605,13 @@ async def test_what_was_synced_while_it_was_copied_is_not_synced_again(tmp_path:
     async with Cluster(tmp_path) as cluster:
         cluster.disk = disk = SyncingDisk()
         node = await holding(cluster, 20, **{"segment.bytes": "20000"})
-        sealed = [segment.base_offset for segment in node.logs.get(ORDERS).segments[:-1]]
+        sealed = [segment.base_offset for segment in node.log(ORDERS).segments[:-1]]
         assert len(sealed) >= 2
         disk.syncs.clear()
         await moved(node, ask(node))
         expected = {f"{base:020d}{kind}": 1 for base in sealed for kind in (".log", ".index", ".timeindex")}
         assert {name: disk.syncs.count(name) for name in expected} == expected
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         assert log.recovery_point == log.end_offset == 20
 
 
@@ -623,7 +625,7 @@ async def test_what_was_cut_since_it_was_synced_is_synced_again(tmp_path: Path) 
         target = ask(node)
         [move] = node.replicas.movers.moves.values()
         await eventually(lambda: move.stage is Stage.ASKING)
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         into = source.segments[1].base_offset + 1
         source.truncate_to(into)
         move.note_truncation(into)
@@ -632,4 +634,4 @@ async def test_what_was_cut_since_it_was_synced_is_synced_again(tmp_path: Path) 
         await moved(node, target)
         assert f"{source.segments[1].base_offset:020d}.log" in disk.syncs
         assert f"{source.segments[0].base_offset:020d}.log" in disk.syncs
-        assert node.logs.get(ORDERS).recovery_point == into
+        assert node.log(ORDERS).recovery_point == into

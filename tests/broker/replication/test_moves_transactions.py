@@ -9,7 +9,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 from tests.broker.replication.test_moves_by_file import Hurried, ask, entries, holding, moved
 
-from ballast_broker.storage.producers import NOT_ASKED
+from ballast_broker.storage.producers import NOT_ASKED, Verification
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -24,14 +24,14 @@ class Writer:
         self.node = node
         self.sequences: dict[int, int] = {}
 
-    def write(self, producer: int, verified: object = NOT_ASKED) -> None:
+    def write(self, producer: int, verified: Verification | None = NOT_ASKED) -> None:
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + 1
         batch = encode_batch(
             [Record(None, b"x" * 3000, 1)], transactional=True, producer_id=producer, producer_epoch=0,
             base_sequence=sequence,
         )  # fmt: skip
-        self.node.replicas.append(ORDERS, None, batch, 1, origin="transaction", verified=verified)  # type: ignore[arg-type]
+        self.node.replicas.append(ORDERS, None, batch, 1, origin="transaction", verified=verified)
 
     def end(self, producer: int, *, committed: bool) -> None:
         marker = render_marker(producer, 0, 3, committed=committed, now_ms=1)
@@ -52,14 +52,14 @@ async def test_what_is_open_and_what_was_aborted_comes_along(tmp_path: Path, seg
         writer = Writer(node)
         writer.write(9)
         writer.fill(60)
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         end = source.log_end_offset
         before, index = source.aborted_transactions(0, end), entries(source.folder.path, "txnindex")
         assert len(before) >= 18
         held = source.producers.verify(8, 0, 0, adds=True, now_ms=0)
         assert held is not None
         await moved(node, ask(node))
-        log = node.logs.get(ORDERS)
+        log = node.log(ORDERS)
         assert log is not source
         assert log.last_stable_offset == 0
         assert log.aborted_transactions(0, end) == before
@@ -73,7 +73,7 @@ async def test_what_is_open_and_what_was_aborted_comes_along(tmp_path: Path, seg
         assert (9, 0) in told
         await node.crash()
         await node.start()
-        again = node.logs.get(ORDERS)
+        again = node.log(ORDERS)
         assert [each[:2] for each in again.aborted_transactions(0, again.log_end_offset)] == told
         assert again.last_stable_offset == again.high_watermark
 
@@ -86,7 +86,7 @@ async def test_transactions_end_while_a_segment_is_copied(tmp_path: Path) -> Non
         node = await holding(cluster, 0)
         writer = Writer(node)
         writer.fill(40)
-        source = node.logs.get(ORDERS)
+        source = node.log(ORDERS)
         rounds = 0
 
         def meanwhile() -> None:
@@ -100,7 +100,7 @@ async def test_transactions_end_while_a_segment_is_copied(tmp_path: Path) -> Non
         target = ask(node)
         await moved(node, target)
         assert rounds
-        log, end = node.logs.get(ORDERS), source.log_end_offset
+        log, end = node.log(ORDERS), source.log_end_offset
         assert log.log_end_offset >= end
         assert log.aborted_transactions(0, end) == source.aborted_transactions(0, end)
         assert log.last_stable_offset == log.producers.first_unstable < log.log_end_offset
@@ -117,7 +117,7 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         writer.write(1)
         writer.write(2)
         writer.end(1, committed=False)
-        theirs = second.logs.get(ORDERS)
+        theirs = second.log(ORDERS)
         await eventually(lambda: theirs.high_watermark == 3)
         assert theirs.last_stable_offset == 1
         writer.end(2, committed=True)
@@ -130,7 +130,7 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         writer.write(2)
         assert theirs.last_stable_offset == 4
         await first.start()
-        ours = first.logs.get(ORDERS)
+        ours = first.log(ORDERS)
         await eventually(lambda: ours.log_end_offset == 5)
         await asyncio.sleep(0)
         assert ours.aborted_transactions(0, 5) == theirs.aborted_transactions(0, 5)

@@ -63,7 +63,7 @@ async def test_a_reader_is_sent_to_its_rack_and_reads_what_is_committed(tmp_path
         assert (sent.error, sent.preferred_replica, sent.slice) == (ErrorCode.NONE, 2, None)
         assert (await asked(one, cluster, 1, rack="a")).preferred_replica == -1
         assert (await asked(one, cluster, 1, rack="")).preferred_replica == -1
-        await eventually(lambda: two.replicas.partition(ORDERS).high_watermark == 2)  # type: ignore[union-attr]
+        await eventually(lambda: two.state(ORDERS).high_watermark == 2)
         served = await asked(two, cluster, 0)
         assert (served.error, served.high_watermark, served.preferred_replica) == (ErrorCode.NONE, 2, -1)
         assert (await asked(two, cluster, 3)).error is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -120,7 +120,7 @@ async def test_a_throttled_follower_catches_up_at_the_limit(tmp_path: Path, side
         assert (await one.produce_to_all(TopicPartition("orders", 1), "free")) == 0
         assert loop.time() - began_s < 1
         await eventually(lambda: loop.time() - began_s >= 2.5)
-        copied = two.logs.get(ORDERS).size_bytes
+        copied = two.log(ORDERS).size_bytes
         assert limit * 2.5 * 0.85 <= copied <= limit * (loop.time() - began_s) + 300_000
         cluster.controller.configure(4, "1", {f"{side}.replication.throttled.rate": str(1 << 40)})
         cluster.controller.configure(4, "2", {f"{side}.replication.throttled.rate": str(1 << 40)})
@@ -155,6 +155,6 @@ async def test_a_follower_that_may_take_nothing_holds_up_no_other(tmp_path: Path
         await two.start()
         await eventually(lambda: cluster.isr(TopicPartition("orders", 1)) == {1, 2})
         assert (await one.produce_to_all(TopicPartition("orders", 1), "free")) == 0
-        assert two.logs.get(ORDERS).log_end_offset == 0
+        assert two.log(ORDERS).log_end_offset == 0
         cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2})

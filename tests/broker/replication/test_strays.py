@@ -18,12 +18,12 @@ ORDERS = TopicPartition("orders", 0)
 async def test_what_was_taken_from_a_broker_while_it_was_away_goes(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
-        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        cluster.controller.create_topic("orders", [[1, 2]])
         assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         await two.crash()
         older = cluster.controller.image
         cluster.controller.reassign("orders", [1])
-        partition = cluster.controller.image.topics.by_id(topic_id).partitions[0]
+        partition = cluster.controller.registration(ORDERS)
         assert partition.replicas == (1,)
         await two.start()
         assert settle_strays(two.logs, 2, older) == [], "it was here then"

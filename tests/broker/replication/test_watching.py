@@ -223,8 +223,12 @@ async def test_a_follower_that_is_about_to_be_put_out_stays_due_and_comes_back(t
         session.ask(0, 0)
         session.look()
         assert session.due == [0]
-        answer = {"isr": (1,), "leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch + 1}
-        state.isr_answered(change, ErrorCode.NONE, **answer)  # type: ignore[arg-type]
+        answer: dict[str, Any] = {
+            "isr": (1,),
+            "leader_epoch": state.leader_epoch,
+            "partition_epoch": state.partition_epoch + 1,
+        }
+        state.isr_answered(change, ErrorCode.NONE, **answer)
         session.look()
         assert state.pending is not None
         assert set(state.pending.members) == {1, FOLLOWER}

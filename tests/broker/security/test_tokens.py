@@ -8,6 +8,7 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -313,5 +314,6 @@ def test_keys_for_other_purposes_are_passed_over() -> None:
 
 
 def test_of_a_private_key_only_its_public_half_is_used() -> None:
+    assert isinstance(OF_RSA, rsa.RSAPrivateKey)
     private = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(OF_RSA)) | {"kid": "one"}
     assert check(signed(OF_RSA), keys=key_set(private)) == "alice"

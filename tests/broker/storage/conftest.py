@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,12 +19,14 @@ from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.loading import create_log, load_log
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.producers import ProducerState
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
 TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
 PARTITION = TopicPartition("topic", 0)
 NOW_MS = 1_750_000_000_000
+ReadAll = Callable[..., list[Record]]
 
 
 class Clock:
@@ -79,18 +82,18 @@ class Bench:
         self.context = LogContext(self.disk, self.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
         return store
 
-    def create(self, **config: object) -> Log:
-        log = create_log(self.context, self.directory, str(self.folder), PARTITION, TOPIC_ID, LogConfig(**config))  # type: ignore[arg-type]
+    def create(self, **config: Any) -> Log:
+        log = create_log(self.context, self.directory, str(self.folder), PARTITION, TOPIC_ID, LogConfig(**config))
         self.opened.append(log)
         return log
 
-    def load(self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, **config: object) -> Log:
+    def load(self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, **config: Any) -> Log:
         log = load_log(
             self.context,
             self.directory,
             str(self.folder),
             PARTITION,
-            LogConfig(**config),  # type: ignore[arg-type]
+            LogConfig(**config),
             clean=clean,
             recovery_point=recovery_point,
             start_offset=start_offset,
@@ -104,14 +107,14 @@ class Bench:
                 segment.close()
 
     def append(
-        self, log: Log, count: int = 1, *, size: int = 20, timestamp: int = NOW_MS, epoch: int = 0, **batch: object
+        self, log: Log, count: int = 1, *, size: int = 20, timestamp: int = NOW_MS, epoch: int = 0, **batch: Any
     ) -> int:
         """One batch of `count` records whose values say their offset; answers its first offset."""
         first = log.log_end_offset
         records = [
             Record(b"k%d" % (first + n), (b"v%d" % (first + n)).ljust(size, b"."), timestamp) for n in range(count)
         ]
-        info = log.append_as_leader(encode_batch(records, **batch), epoch, now_ms=self.clock.now_ms)  # type: ignore[arg-type]
+        info = log.append_as_leader(encode_batch(records, **batch), epoch, now_ms=self.clock.now_ms)
         assert info.first_offset == first
         log.update_high_watermark(log.log_end_offset)
         return first
@@ -132,6 +135,20 @@ def records_of(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) ->
         assert found.next_offset > offset
         offset = found.next_offset
     return result
+
+
+def position_of(log: Log, offset: int) -> int:
+    """Of a batch, in the first file."""
+    found = log.segments[0].find(offset)
+    assert found is not None
+    return found[0]
+
+
+def state_of(log: Log, producer: int) -> ProducerState:
+    """Of a producer that the log knows."""
+    state = log.producers.get(producer)
+    assert state is not None, f"producer {producer} is unknown"
+    return state
 
 
 @pytest.fixture

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.seams import Disk, Random
 from ballast_broker.storage.context import StorageConfig
-from ballast_broker.storage.disk import RealDisk, RealThreads
+from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
+if TYPE_CHECKING:
+    from tests.broker.storage.conftest import Clock
+
+T = TypeVar("T")
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
 
@@ -21,44 +29,45 @@ TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
 class BadDisk(RealDisk):
     """Fails under some paths."""
 
-    def __init__(self):
-        self.bad = ()
+    def __init__(self) -> None:
+        self.bad: tuple[str, ...] = ()
 
-    def _check(self, path):
+    def _check(self, path: str) -> None:
         if path.startswith(self.bad or ("//",)):
             raise OSError(5, "Input/output error", path)
 
-    def open(self, path, **keywords):
+    def open(self, path: str, **keywords: Any) -> RealFile:
         self._check(path)
         return super().open(path, **keywords)
 
-    def empty_file(self, path):
+    def empty_file(self, path: str) -> RealFile:
         self._check(path)
         return super().empty_file(path)
 
-    def make_directory(self, path):
+    def make_directory(self, path: str) -> bool:
         self._check(path)
         return super().make_directory(path)
 
-    def write_atomically(self, path, data):
+    def write_atomically(self, path: str, data: bytes) -> None:
         self._check(path)
         super().write_atomically(path, data)
 
-    def rename(self, old, new):
+    def rename(self, old: str, new: str) -> None:
         self._check(old)
         super().rename(old, new)
 
 
 class World:
-    def __init__(self, root: Path, clock, random, directories=3) -> None:
+    def __init__(self, root: Path, clock: Clock, random: Random, directories: int = 3) -> None:
         self.paths = [str(root / f"d{number}") for number in range(directories)]
         self.clock, self.random = clock, random
-        self.disk = BadDisk()
+        self.bad_disk = BadDisk()
+        self.disk: Disk = self.bad_disk
         self.threads = RealThreads(2)
         self.managers: list[LogManager] = []
 
-    def manager(self, **config) -> LogManager:
-        keywords = {"node_id": 1, "log_dirs": tuple(self.paths), "cluster_id": CLUSTER} | config
+    def manager(self, **config: Any) -> LogManager:
+        keywords: dict[str, Any] = {"node_id": 1, "log_dirs": tuple(self.paths), "cluster_id": CLUSTER} | config
         manager = LogManager(self.disk, self.clock, self.threads, StorageConfig(**keywords), self.random)
         self.managers.append(manager)
         return manager
@@ -72,34 +81,34 @@ class World:
             directory.unlock()
 
 
-def partition(number=0, topic="t"):
+def partition(number: int = 0, topic: str = "t") -> TopicPartition:
     return TopicPartition(topic, number)
 
 
-def create(manager, number=0, **keywords):
+def create(manager: LogManager, number: int = 0, **keywords: Any) -> Log:
     return manager.get_or_create(partition(number), TOPIC_ID, LogConfig(), is_new=True, **keywords)
 
 
-def write(log, count=1):
+def write(log: Log, count: int = 1) -> None:
     for _ in range(count):
         log.append_as_leader(encode_batch([Record(b"k", b"v" * 50, 1_750_000_000_000)]), 0, now_ms=1_750_000_000_000)
     log.update_high_watermark(log.log_end_offset)
 
 
-def run(work):
+def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
 class SideBySide:
     """How many are in it at once; each stays a while, or until another comes."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.begun = threading.Event()
         self._another = threading.Event()
         self._inside = 0
         self.most = 0
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._inside += 1
         self.most = max(self.most, self._inside)
         self.begun.set()
@@ -107,5 +116,5 @@ class SideBySide:
             self._another.set()
         self._another.wait(0.1)
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         self._inside -= 1

@@ -9,13 +9,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.broker.storage.managing import BadDisk, SideBySide, create, partition, run, write
+from tests.broker.storage.managing import BadDisk, SideBySide, World, create, partition, run, write
 
 from ballast_broker.storage import checkpoint
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.manager import LogManager
 
 
-def test_deleting_and_creating_again(world):
-    async def story():
+def test_deleting_and_creating_again(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         write(create(manager), 2)
@@ -33,11 +35,11 @@ def test_deleting_and_creating_again(world):
 
 @pytest.mark.spec("TOP-24", "TOP-26")
 @pytest.mark.parametrize("by", ["deleted", "deleted before a crash", "set aside"])
-def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
+def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) -> None:
     """The checkpoint of log start offsets is written once a minute: until then it speaks of the log that went."""
     path = f"{world.paths[0]}/{checkpoint.LOG_START_OFFSETS}"
 
-    async def without_the_old_one(manager):
+    async def without_the_old_one(manager: LogManager) -> None:
         task = asyncio.create_task(manager.maintenance.run())
         async with asyncio.timeout(10):
             while checkpoint.read_offsets(world.disk, path):
@@ -45,7 +47,7 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def story():
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         log = create(manager)
@@ -72,7 +74,7 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
 CLOCKS = {"goes on": 0, "was set back": -3_600, "was set forward": 3_600}
 
 
-def bear_times_of_a_clock_that(world, goes, *paths):
+def bear_times_of_a_clock_that(world: World, goes: str, *paths: str) -> None:
     """What was written last bears another time than what was there before."""
     for path in paths:
         when = Path(path).stat().st_mtime + CLOCKS[goes]
@@ -82,10 +84,10 @@ def bear_times_of_a_clock_that(world, goes, *paths):
 @pytest.mark.spec("TOP-24", "LOG-41")
 @pytest.mark.parametrize("goes", CLOCKS)
 @pytest.mark.parametrize("clean", [False, True])
-def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean, goes):
+def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world: World, clean: bool, goes: str) -> None:
     """A process that is killed in the second after a topic was made again must not lose what was acknowledged."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         log = create(manager)
@@ -113,8 +115,8 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("goes", CLOCKS)
 @pytest.mark.parametrize("namesake", [False, True])
-def test_what_was_written_since_a_log_was_made_is_believed(world, goes, namesake):
-    async def story():
+def test_what_was_written_since_a_log_was_made_is_believed(world: World, goes: str, namesake: bool) -> None:
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         if namesake:
@@ -142,10 +144,10 @@ def test_what_was_written_since_a_log_was_made_is_believed(world, goes, namesake
 
 
 @pytest.mark.spec("LOG-41", "DIR-31")
-def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(world):
+def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(world: World) -> None:
     """What they say is from before it went; it was cut elsewhere."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager)
@@ -169,8 +171,8 @@ def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(wo
 
 
 @pytest.mark.spec("LOG-41", "TOP-24")
-def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world):
-    async def story():
+def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world: World) -> None:
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         log = create(manager)
@@ -178,13 +180,13 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world)
         log.advance_log_start_offset(7)
 
         class Meanwhile(BadDisk):
-            def write_atomically(self, path, data):
+            def write_atomically(self, path: str, data: bytes) -> None:
                 if path.endswith(checkpoint.LOG_START_OFFSETS) and partition() in manager.logs:
                     loop.call_soon_threadsafe(again)
                     assert done.wait(10)
                 super().write_atomically(path, data)
 
-        def again():
+        def again() -> None:
             manager.delete(partition())
             write(create(manager), 3)
             done.set()
@@ -205,10 +207,10 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world)
 
 
 @pytest.mark.spec("LOG-41")
-def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world):
+def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world: World) -> None:
     """After an election of a leader that lacked what DeleteRecords had deleted here."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         log = create(manager)
@@ -228,19 +230,19 @@ def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world
 class SlowDisk(BadDisk):
     """Knows how many files are replaced at once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.replacing = SideBySide()
 
-    def write_atomically(self, path, data):
+    def write_atomically(self, path: str, data: bytes) -> None:
         with self.replacing:
             super().write_atomically(path, data)
 
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
-    async def story():
+def test_a_checkpoint_is_written_by_one_at_a_time(world: World, cancelled: bool) -> None:
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         log = create(manager)
@@ -260,7 +262,7 @@ def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
     run(story())
 
 
-async def checkpoint_of_a_record(manager, log):
+async def checkpoint_of_a_record(manager: LogManager, log: Log) -> None:
     write(log, 1)
     log.flush()
     await manager.maintenance.checkpoint_recovery_points()
@@ -268,8 +270,8 @@ async def checkpoint_of_a_record(manager, log):
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("name", [checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, checkpoint.LOG_START_OFFSETS])
-def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
-    async def story():
+def test_checkpoints_cut_in_the_middle_only_cost_work(world: World, name: str) -> None:
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         for number in range(5):

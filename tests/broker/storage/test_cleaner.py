@@ -9,32 +9,38 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.broker.storage.conftest import Bench, ReadAll, position_of, state_of
 
 from ballast_broker.log_config import LONG_MAX
-from ballast_broker.storage.cleaner import clean, group_segments
+from ballast_broker.storage.cleaner import CleanResult, clean, group_segments
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.leftovers import resolve_leftovers
+from ballast_broker.storage.log import Log
 from ballast_wire.records import Record, encode_batch, iterate_batches
 
 COMPACT = frozenset({"compact"})
 
 
-def put(bench, log, *pairs, codec=0, **batch):
+def put(bench: Bench, log: Log, *pairs: tuple[int, bytes | None], codec: int = 0, **batch: Any) -> None:
     """One batch of (key, value) pairs; an int key becomes bytes."""
     records = [Record(b"k%d" % key, value, bench.clock.now_ms) for key, value in pairs]
     log.append_as_leader(encode_batch(records, codec=codec, **batch), 0, now_ms=bench.clock.now_ms)
     log.update_high_watermark(log.log_end_offset)
 
 
-def compact(bench, log, *, now_ms=None, cleaned_to=0, entries=10_000):
+def compact(
+    bench: Bench, log: Log, *, now_ms: int | None = None, cleaned_to: int = 0, entries: int = 10_000
+) -> CleanResult:
     now_ms = bench.clock.now_ms if now_ms is None else now_ms
     dirt = measure(log, cleaned_to, now_ms)
     job = make_job(log, dirt, now_ms, entries, 0)
@@ -45,13 +51,13 @@ def compact(bench, log, *, now_ms=None, cleaned_to=0, entries=10_000):
     return result
 
 
-def contents(read_all, log):
+def contents(read_all: ReadAll, log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(record.offset, record.key, record.value) for record in read_all(log)]
 
 
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_the_newest_of_each_key_stays_at_its_offset(bench, read_all, codec):
+def test_the_newest_of_each_key_stays_at_its_offset(bench: Bench, read_all: ReadAll, codec: int) -> None:
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=2000)
     for number in range(60):
         put(bench, log, (number % 7, b"v%d" % number), (number % 3, b"w%d" % number), codec=codec)
@@ -76,21 +82,21 @@ def test_the_newest_of_each_key_stays_at_its_offset(bench, read_all, codec):
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_segment_that_cannot_be_read_to_its_end_is_left_alone(bench, read_all):
+def test_a_segment_that_cannot_be_read_to_its_end_is_left_alone(bench: Bench, read_all: ReadAll) -> None:
     """What lies behind a header that the disk has spoilt is not to be thrown away with the segment."""
     log = bench.create(cleanup_policy=COMPACT)
     for number in range(4):
         put(bench, log, (number, b"v"))
     log.roll()
     with open(log.segments[0].path(), "r+b") as file:
-        file.seek(log.segments[0].find(2)[0] + 16)  # its magic
+        file.seek(position_of(log, 2) + 16)  # its magic
         file.write(b"\x07")
     with pytest.raises(CorruptFile):
         compact(bench, log)
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_batch_that_the_disk_has_spoilt_stays_as_it_is(bench):
+def test_a_batch_that_the_disk_has_spoilt_stays_as_it_is(bench: Bench) -> None:
     """Whoever reads it sees by its checksum that it is not what was written: the cleaner makes no new one for it."""
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, b"older"), (2, b"right"))
@@ -109,7 +115,7 @@ def test_a_batch_that_the_disk_has_spoilt_stays_as_it_is(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_the_active_segment_is_never_touched(bench, read_all):
+def test_the_active_segment_is_never_touched(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     for _ in range(5):
         put(bench, log, (1, b"x"))
@@ -120,7 +126,7 @@ def test_the_active_segment_is_never_touched(bench, read_all):
 
 
 @pytest.mark.spec("LOG-25")
-def test_tombstones_stay_for_their_time_and_then_go(bench, read_all):
+def test_tombstones_stay_for_their_time_and_then_go(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
     put(bench, log, (1, b"x"), (2, b"y"))
     put(bench, log, (1, None))
@@ -137,7 +143,7 @@ def test_tombstones_stay_for_their_time_and_then_go(bench, read_all):
 
 
 @pytest.mark.spec("LOG-25")
-def test_tombstones_may_be_kept_for_ever(bench, read_all):
+def test_tombstones_may_be_kept_for_ever(bench: Bench, read_all: ReadAll) -> None:
     """With `delete.retention.ms` as long as it can be, the time at which they go is not a number that is stored."""
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=LONG_MAX)
     put(bench, log, (1, b"old"), (2, b"stays"))
@@ -149,7 +155,7 @@ def test_tombstones_may_be_kept_for_ever(bench, read_all):
 
 
 @pytest.mark.spec("LOG-25")
-def test_lags_and_ratio_decide_what_is_cleaned(bench):
+def test_lags_and_ratio_decide_what_is_cleaned(bench: Bench) -> None:
     log = bench.create(
         cleanup_policy=COMPACT, min_compaction_lag_ms=1000, max_compaction_lag_ms=5000, segment_bytes=300,
         segment_ms=10**12,
@@ -172,13 +178,13 @@ def test_lags_and_ratio_decide_what_is_cleaned(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_producers_last_sequence_survives_as_an_empty_batch(bench, read_all):
+def test_a_producers_last_sequence_survives_as_an_empty_batch(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, b"a"), producer_id=5, producer_epoch=0, base_sequence=0)
     put(bench, log, (1, b"b"), producer_id=5, producer_epoch=0, base_sequence=1)
     put(bench, log, (1, b"c"))
     log.roll()
-    written_ms = log.producers.get(5).last_timestamp
+    written_ms = state_of(log, 5).last_timestamp
     assert written_ms > 0
     compact(bench, log)
     assert contents(read_all, log) == [(2, b"k1", b"c")]
@@ -188,12 +194,12 @@ def test_a_producers_last_sequence_survives_as_an_empty_batch(bench, read_all):
         if name.endswith(".snapshot"):
             os.unlink(bench.folder / name)
     again = bench.load(clean=False, cleanup_policy=COMPACT)
-    assert again.producers.get(5).last_sequence == 1
-    assert again.producers.get(5).last_timestamp == written_ms, "it is remembered as long as before"
+    assert state_of(again, 5).last_sequence == 1
+    assert state_of(again, 5).last_timestamp == written_ms, "it is remembered as long as before"
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_compressed_body_that_lies_is_kept_and_harms_nobody(bench, read_all):
+def test_a_compressed_body_that_lies_is_kept_and_harms_nobody(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create()
     lie = encode_batch([Record(b"k", b"v" * 100, 5)] * 3, codec=4)
     lie[70:] = os.urandom(len(lie) - 70)
@@ -212,7 +218,7 @@ def test_a_compressed_body_that_lies_is_kept_and_harms_nobody(bench, read_all):
 
 
 @pytest.mark.spec("LOG-26")
-def test_the_map_is_bounded_and_the_next_pass_goes_on(bench, read_all):
+def test_the_map_is_bounded_and_the_next_pass_goes_on(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=500)
     for number in range(60):
         put(bench, log, (number % 20, b"%d" % number))
@@ -230,7 +236,7 @@ def test_the_map_is_bounded_and_the_next_pass_goes_on(bench, read_all):
 
 
 @pytest.mark.spec("LOG-25")
-def test_small_segments_are_joined_within_the_limits(bench):
+def test_small_segments_are_joined_within_the_limits(bench: Bench) -> None:
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=400)
     for number in range(30):
         put(bench, log, (number, b"x" * 40))
@@ -245,13 +251,13 @@ def test_small_segments_are_joined_within_the_limits(bench):
 
 @pytest.mark.spec("LOG-02")
 @pytest.mark.spec("LOG-25")
-def test_a_crash_at_any_step_of_the_swap(bench, read_all):
+def test_a_crash_at_any_step_of_the_swap(bench: Bench, read_all: ReadAll) -> None:
     """The disk dies at its n-th rename, for every n; then the folder is loaded as after a crash."""
 
     class DyingDisk(RealDisk):
         left = 10**9
 
-        def rename(self, old, new):
+        def rename(self, old: str, new: str) -> None:
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
@@ -289,7 +295,7 @@ def test_a_crash_at_any_step_of_the_swap(bench, read_all):
     assert steps > 20
 
 
-def test_resolving_leftovers_twice_changes_nothing(bench):
+def test_resolving_leftovers_twice_changes_nothing(bench: Bench) -> None:
     bench.folder.mkdir()
     (bench.folder / "00000000000000000000.log.swap").write_bytes(bytes(encode_batch([Record(b"k", b"v", 1)])))
     names = resolve_leftovers(bench.disk, str(bench.folder), os.listdir(bench.folder))
@@ -298,7 +304,7 @@ def test_resolving_leftovers_twice_changes_nothing(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_tombstone_beyond_the_map_stays_while_what_it_deletes_does(bench, read_all):
+def test_a_tombstone_beyond_the_map_stays_while_what_it_deletes_does(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
     for number in range(3):
         put(bench, log, (number + 5, b"x"))
@@ -328,7 +334,13 @@ def test_a_tombstone_beyond_the_map_stays_while_what_it_deletes_does(bench, read
     rolls=st.sets(st.integers(0, 25)),
     passes=st.lists(st.integers(0, 3000), min_size=1, max_size=3),
 )
-def test_any_log_any_passes_equal_the_model(new_bench, read_all, batches, rolls, passes):
+def test_any_log_any_passes_equal_the_model(
+    new_bench: Callable[[], Bench],
+    read_all: ReadAll,
+    batches: list[tuple[list[tuple[int, bytes | None]], int]],
+    rolls: set[int],
+    passes: list[int],
+) -> None:
     """Reading the whole log gives the same final state of each key before and after, in ascending offsets."""
     bench = new_bench()
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
@@ -356,18 +368,19 @@ def test_any_log_any_passes_equal_the_model(new_bench, read_all, batches, rolls,
 
 
 @pytest.mark.spec("LOG-32")
-def test_the_cleaner_is_a_process_that_survives_its_own_death(bench, read_all):
+def test_the_cleaner_is_a_process_that_survives_its_own_death(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
     for number in range(60):
         put(bench, log, (number % 5, b"%d" % number))
     log.roll()
     job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 1e9)
 
-    async def story():
+    async def story() -> CleanResult:
         process = CleanerProcess()
         try:
             first = await process.run(job)
             assert process.pid != os.getpid()
+            assert process.pid is not None
             os.kill(process.pid, 9)
             with pytest.raises(CleanerFailed):
                 await process.run(job)
@@ -408,7 +421,7 @@ asyncio.run(story())
 
 
 @pytest.mark.spec("LOG-25")
-def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench):
+def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> None:
     """It would go on writing where the cleaner of the next broker writes."""
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
     for number in range(60):
@@ -421,6 +434,7 @@ def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench):
         [sys.executable, "-c", KILLED_BROKER, json.dumps(dataclasses.asdict(job))],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     ) as broker:  # fmt: skip
+        assert broker.stdout is not None
         assert broker.stdout.readline() == "cleaning\n"
         broker.kill()
         # The cleaner holds the other end of this one, and ends with an answer that nobody takes if it goes on.

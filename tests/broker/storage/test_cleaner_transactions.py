@@ -7,19 +7,24 @@ import random
 import shutil
 
 import pytest
+from tests.broker.storage.conftest import Bench
 from tests.broker.storage.test_cleaner import COMPACT, compact
 from tests.broker.storage.test_transactions import end, told
 
 from ballast_broker.storage.cleaner_process import CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
 from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import NOT_ASKED
-from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
+from ballast_broker.storage.slices import AppendInfo
+from ballast_wire.records import BatchView, Record, decode_records, encode_batch, iterate_batches
 
 RETENTION_MS = 1000
 
 
-def put(bench, log, producer, sequence, *keys, epoch=0, value=b"v"):
+def put(
+    bench: Bench, log: Log, producer: int, sequence: int, *keys: int, epoch: int = 0, value: bytes = b"v"
+) -> AppendInfo:
     records = [Record(b"k%d" % key, value, bench.clock.now_ms) for key in keys]
     batch = encode_batch(
         records, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
@@ -27,27 +32,27 @@ def put(bench, log, producer, sequence, *keys, epoch=0, value=b"v"):
     return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms, origin="transaction", verified=NOT_ASKED)
 
 
-def settle(log):
+def settle(log: Log) -> None:
     log.roll()
     log.update_high_watermark(log.log_end_offset)
 
 
-def batches(log):
-    found = []
+def batches(log: Log) -> list[BatchView]:
+    found: list[BatchView] = []
     for segment in log.segments:
         data = segment.file().pread(segment.size, 0)
         found += iterate_batches(memoryview(data))
     return found
 
 
-def shape(log):
+def shape(log: Log) -> list[tuple[int, int, str, int]]:
     """What lies there: (offset of the last record, producer, c(ontrol) or d(ata), how many records)."""
     return [
         (b.last_offset, b.header.producer_id, "c" if b.is_control else "d", b.header.record_count) for b in batches(log)
     ]
 
 
-def committed(log):
+def committed(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
     """What a read_committed consumer makes of it: offset and key of what it is shown."""
     aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     shown = []
@@ -63,7 +68,7 @@ def committed(log):
 
 
 @pytest.mark.spec("LOG-25")
-def test_what_was_aborted_goes_and_its_marker_after_it(bench):
+def test_what_was_aborted_goes_and_its_marker_after_it(bench: Bench) -> None:
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
     put(bench, log, 7, 0, 1, 2)
     end(bench, log, 7, committed=True)
@@ -93,7 +98,7 @@ def test_what_was_aborted_goes_and_its_marker_after_it(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_a_marker_goes_when_its_data_was_written_anew(bench):
+def test_a_marker_goes_when_its_data_was_written_anew(bench: Bench) -> None:
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
     put(bench, log, 7, 0, 1)
     end(bench, log, 7, committed=True)
@@ -112,7 +117,7 @@ def test_a_marker_goes_when_its_data_was_written_anew(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_nothing_of_an_open_transaction_is_touched(bench):
+def test_nothing_of_an_open_transaction_is_touched(bench: Bench) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, 7, 0, 1)
     put(bench, log, 8, 0, 1)
@@ -129,7 +134,7 @@ def test_nothing_of_an_open_transaction_is_touched(bench):
 
 
 @pytest.mark.spec("LOG-25")
-async def test_the_process_is_told_of_transactions_too(bench):
+async def test_the_process_is_told_of_transactions_too(bench: Bench) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, 7, 0, 1)
     end(bench, log, 7, committed=False)
@@ -150,13 +155,13 @@ async def test_the_process_is_told_of_transactions_too(bench):
 
 @pytest.mark.spec("LOG-02")
 @pytest.mark.spec("LOG-25")
-def test_a_crash_at_any_step_of_the_swap_shows_nothing_that_was_aborted(bench):
+def test_a_crash_at_any_step_of_the_swap_shows_nothing_that_was_aborted(bench: Bench) -> None:
     """The disk dies at its n-th rename, for every n; beyond the map aborted records are still there."""
 
     class DyingDisk(RealDisk):
         left = 10**9
 
-        def rename(self, old, new):
+        def rename(self, old: str, new: str) -> None:
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
@@ -204,7 +209,7 @@ KINDS = ["data"] * 8 + ["commit"] * 3 + ["abort"] * 3 + ["bump", "roll", "roll",
 
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("seed", range(40))
-def test_random_transactions_read_the_same_before_and_after(bench, seed):
+def test_random_transactions_read_the_same_before_and_after(bench: Bench, seed: int) -> None:
     """The newest committed record of each key, and what is known of producers; also after a start without indexes."""
     dice = random.Random(seed)
     entries = dice.choice([2, 5, 12, 1000])
@@ -213,7 +218,10 @@ def test_random_transactions_read_the_same_before_and_after(bench, seed):
         for _ in range(70)
     ]
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS, segment_bytes=600)
-    epochs, sequences, open_ones, cleaned_to = {}, {}, set(), 0
+    epochs: dict[int, int] = {}
+    sequences: dict[int, int] = {}
+    open_ones: set[int] = set()
+    cleaned_to = 0
     newest: dict[bytes, int] = {}
     pending: dict[int, list[tuple[bytes, int]]] = {}
     for what, producer, keys in [*steps, ("end", 0, [])]:
@@ -245,7 +253,7 @@ def test_random_transactions_read_the_same_before_and_after(bench, seed):
     expected = {(offset, key) for key, offset in newest.items()}
     known = {number: (s.epoch, s.last_sequence) for number, s in log.producers.items()}
     for _ in range(3):
-        shown = {(offset, key) for offset, key, _ in committed(log)}
+        shown = {(offset, key or b"") for offset, key, _ in committed(log)}
         assert expected <= shown
         for offset, key in shown:
             assert offset <= newest[key], "an aborted record is shown"
@@ -266,11 +274,11 @@ def test_random_transactions_read_the_same_before_and_after(bench, seed):
 
 
 @pytest.mark.spec("LOG-25", "CLI-05")
-def test_an_aborted_offset_of_a_group_does_not_take_the_one_before_it_along(bench):
+def test_an_aborted_offset_of_a_group_does_not_take_the_one_before_it_along(bench: Bench) -> None:
     """What a group coordinator writes in a transaction has no sequence."""
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
 
-    def write(value, producer=-1):
+    def write(value: bytes, producer: int = -1) -> None:
         batch = encode_batch(
             [Record(b"group", value, bench.clock.now_ms)], transactional=producer >= 0, producer_id=producer,
             producer_epoch=0 if producer >= 0 else -1,

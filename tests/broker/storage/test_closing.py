@@ -34,8 +34,17 @@ async def test_many_logs_are_written_back_together_and_each_is_durable(
 ) -> None:
     events: list[str] = []
     sync, write_back = RealFile.sync, RealDisk.write_back
-    monkeypatch.setattr(RealFile, "sync", lambda file: (events.append("sync"), sync(file))[1])
-    monkeypatch.setattr(RealDisk, "write_back", lambda disk, path: (events.append("all"), write_back(disk, path))[1])
+
+    def noted(file: RealFile) -> None:
+        events.append("sync")
+        sync(file)
+
+    def all_noted(disk: RealDisk, path: str) -> None:
+        events.append("all")
+        write_back(disk, path)
+
+    monkeypatch.setattr(RealFile, "sync", noted)
+    monkeypatch.setattr(RealDisk, "write_back", all_noted)
     logs, threads = logs_with_a_record(bench, count), RealThreads()
     events.clear()
     await close_logs(bench.directory, logs, bench.disk, threads)

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.broker.storage.managing import create, partition, run, write
+from tests.broker.storage.managing import World, create, partition, run, write
 
 from ballast_broker.storage import adoption
 from ballast_broker.storage.common_end import CommonEnd
@@ -19,8 +19,8 @@ from ballast_wire.records import Record, encode_batch
 
 @pytest.mark.spec("DIR-29")
 @pytest.mark.spec("DIR-30")
-def test_swapping_in_a_future_log(world):
-    async def story():
+def test_swapping_in_a_future_log(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         current = create(manager)
@@ -50,10 +50,10 @@ def test_swapping_in_a_future_log(world):
 
 @pytest.mark.spec("DIR-31", "LOG-32")
 @pytest.mark.parametrize("gap", [False, True])
-def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world, gap):
+def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world: World, gap: bool) -> None:
     """Whether it reaches the next one, and so whether that one is marked, is found out in the thread."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         current = create(manager)
@@ -79,10 +79,10 @@ def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world, gap):
 @pytest.mark.spec("DIR-31", "LOG-32")
 @pytest.mark.parametrize("same", [0, 3, 7, 9, 12])
 @pytest.mark.parametrize("index", ["whole", "lies"])
-def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world, same, index):
+def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world: World, same: bool, index: str) -> None:
     """Up to `same` both have the same; only the copy has segments that begin at 3 and at 9."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         current = create(manager)
@@ -113,7 +113,7 @@ def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world, same, i
 
 
 @pytest.mark.spec("DIR-31")
-async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world):
+async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world: World) -> None:
     manager = world.manager()
     await manager.start()
     current = create(manager)
@@ -133,8 +133,8 @@ async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world
 
 @pytest.mark.spec("DIR-31")
 @pytest.mark.parametrize("when", ["copying", "between the renames", "both renamed, one forgotten"])
-def test_killed_in_the_middle_of_a_move(world, when):
-    async def story():
+def test_killed_in_the_middle_of_a_move(world: World, when: str) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         current = create(manager)
@@ -166,10 +166,10 @@ def test_killed_in_the_middle_of_a_move(world, when):
 
 
 @pytest.mark.spec("DIR-31", "DIR-41")
-def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world):
+def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: World) -> None:
     """A move has just ended, another one begins, the broker is killed, and the disk between the two fails."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager)
@@ -183,12 +183,12 @@ def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world):
             if name == "copied":
                 manager.swap_future(partition())
         world.kill(manager)
-        world.disk.bad = (second.path,)
+        world.bad_disk.bad = (second.path,)
         again = world.manager()
         await again.start()
         assert partition() not in again.logs
         world.kill(again)
-        world.disk.bad = ()
+        world.bad_disk.bad = ()
         healed = world.manager()
         await healed.start()
         assert healed.logs[partition()].log_end_offset == 5
@@ -198,8 +198,8 @@ def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world):
 
 
 @pytest.mark.spec("LOG-24", "DIR-29")
-def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhile(world):
-    async def story():
+def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhile(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         current = create(manager)

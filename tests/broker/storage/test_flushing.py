@@ -6,75 +6,84 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.broker.storage.managing import BadDisk, create, partition, run, write
+from tests.broker.storage.managing import BadDisk, World, create, partition, run, write
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint, loading
+from ballast_broker.storage.disk import RealFile
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.manager import LogManager
 from ballast_broker.storage.recovery import scan_segment
+from ballast_broker.storage.segment import Segment
 
 
 class RacingDisk(BadDisk):
     """Something happens right before the n-th look for a name."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.left, self.event = 0, lambda: None
+        self.left = 0
+        self.event: Callable[[], object] = lambda: None
 
-    def _count(self):
+    def _count(self) -> None:
         self.left -= 1
         if self.left == 0:
             self.event()
 
-    def open(self, path, **keywords):
+    def open(self, path: str, **keywords: Any) -> RealFile:
         self._count()
         return super().open(path, **keywords)
 
-    def empty_file(self, path):
+    def empty_file(self, path: str) -> RealFile:
         self._count()
         return super().empty_file(path)
 
-    def sync_directory(self, path):
+    def sync_directory(self, path: str) -> None:
         self._count()
         super().sync_directory(path)
 
 
-def retain_less(manager, log):
+def retain_less(manager: LogManager, log: Log) -> None:
     log.update_config(LogConfig(retention_ms=1))
     assert log.delete_old_segments(log.context.clock.wall_ms() + 10**9) == 3
 
 
-def delete(manager, log):
+def delete(manager: LogManager, log: Log) -> None:
     manager.delete(log.topic_partition)
 
 
-def delete_and_remove(manager, log):
+def delete_and_remove(manager: LogManager, log: Log) -> None:
     manager.delete(log.topic_partition)
     shutil.rmtree(log.folder.path)
 
 
-def rename_folder(manager, log):
+def rename_folder(manager: LogManager, log: Log) -> None:
     manager._folders.rename(log, "-stray")
 
 
 @pytest.mark.spec("LOG-11", "LOG-24", "TOP-24")
 @pytest.mark.parametrize("event", [retain_less, delete, delete_and_remove, rename_folder])
-def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
+def test_a_flush_survives_that_its_files_go_or_get_other_names(
+    world: World, event: Callable[[LogManager, Log], object]
+) -> None:
     """Flushes run in threads. Whatever the loop does to the log meanwhile, the disk is not to blame."""
-    world.disk = RacingDisk()
+    disk = world.disk = RacingDisk()
 
-    async def story(moment):
+    async def story(moment: int) -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager, moment)
         for _ in range(3):
             write(log, 2)
             log.roll()
-        world.disk.left = moment
-        world.disk.event = lambda: event(manager, log)
+        disk.left = moment
+        disk.event = lambda: event(manager, log)
         log.flush(6)
-        world.disk.left = 0
+        disk.left = 0
         assert log.directory.online, log.directory.error
         if event is not delete_and_remove:
             assert log.recovery_point == 6
@@ -85,25 +94,27 @@ def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
         run(story(moment))
 
 
-def cut_back(log):
+def cut_back(log: Log) -> None:
     log.truncate_to(2)
 
 
-def begin_before(log):
+def begin_before(log: Log) -> None:
     log.truncate_fully_and_start_at(1)
 
 
-def begin_after(log):
+def begin_after(log: Log) -> None:
     log.truncate_fully_and_start_at(100)
 
 
 @pytest.mark.spec("LOG-40")
 @pytest.mark.parametrize("cut", [cut_back, begin_before, begin_after])
-def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(world, cut):
+def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(
+    world: World, cut: Callable[[Log], object]
+) -> None:
     """What is written there later would count as flushed: it would not be synced, nor scanned after a crash."""
-    world.disk = RacingDisk()
+    disk = world.disk = RacingDisk()
 
-    async def story(moment):
+    async def story(moment: int) -> bool:
         manager = world.manager()
         await manager.start()
         log = create(manager, moment)
@@ -111,15 +122,16 @@ def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(world, cut
             write(log, 2)
             log.roll()
         write(log, 2)
-        flushed = []
+        flushed: list[int] = []
 
-        def flush():
+        def flush() -> None:
             if not log.flush_lock.locked():  # else the thread would wait until it is free
-                flushed.append(log.flush())
+                log.flush()
+                flushed.append(log.recovery_point)
 
-        world.disk.left, world.disk.event = moment, flush
+        disk.left, disk.event = moment, flush
         cut(log)
-        world.disk.left = 0
+        disk.left = 0
         end = log.log_end_offset
         write(log)
         assert log.recovery_point <= end
@@ -133,10 +145,12 @@ def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(world, cut
 
 
 @pytest.mark.spec("DIR-29", "LOG-40")
-def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(world, monkeypatch):
+def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if that comes before the thread that makes the swap's own renames durable."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         write(create(manager), 2)
@@ -145,9 +159,14 @@ def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(world, monk
         future.flush()
         manager.swap_future(partition())
         write(future)
-        synced = []
+        synced: list[str] = []
         sync = world.disk.sync_directory
-        monkeypatch.setattr(world.disk, "sync_directory", lambda path: (synced.append(path), sync(path)))
+
+        def noted(path: str) -> None:
+            synced.append(path)
+            sync(path)
+
+        monkeypatch.setattr(world.disk, "sync_directory", noted)
         future.flush()
         assert future.directory.path in synced
 
@@ -155,21 +174,23 @@ def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(world, monk
 
 
 @pytest.mark.spec("LOG-40")
-def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
+def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
     scanned = []
 
-    def scan(segment, *arguments, **keywords):
+    def scan(segment: Segment, *arguments: Any, **keywords: Any) -> Any:
         scanned.append(segment.base_offset)
         return scan_segment(segment, *arguments, **keywords)
 
     monkeypatch.setattr(loading, "scan_segment", scan)
 
-    def points(manager):
+    def points(manager: LogManager) -> int:
         path = f"{manager.logs[partition()].directory.path}/{checkpoint.RECOVERY_POINTS}"
         return checkpoint.read_offsets(world.disk, path).get(partition(), 0) if os.path.exists(path) else 0
 
-    async def maintained(manager, point):
+    async def maintained(manager: LogManager, point: int) -> LogManager:
         task = asyncio.create_task(manager.maintenance.run())
         async with asyncio.timeout(60):
             while points(manager) < point:
@@ -182,7 +203,7 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, mon
         await again.start()
         return again
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager)
@@ -205,15 +226,17 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, mon
 
 @pytest.mark.spec("LOG-30", "LOG-32")
 @pytest.mark.parametrize("interval_ms", [0, -1])
-def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others(world, interval_ms, monkeypatch):
+def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others(
+    world: World, interval_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Apache Kafka does it once then."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager(log_flush_scheduler_interval_ms=interval_ms)
         await manager.start()
         times = iter(range(2))
 
-        async def flush_old():
+        async def flush_old() -> None:
             next(times)
 
         monkeypatch.setattr(manager.maintenance, "flush_old", flush_old)
@@ -229,10 +252,12 @@ def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others
 
 
 @pytest.mark.spec("LOG-30")
-def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(world, monkeypatch):
+def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is set back an hour must not leave an hour's records in memory alone."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager)

@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.broker.storage.conftest import Bench, ReadAll, state_of
 
 from ballast_broker.storage.cleaner import clean
 from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.records import Record, encode_batch, iterate_batches
@@ -31,7 +33,7 @@ COMPLAINTS = re.compile(
 )
 
 
-def java(*arguments):
+def java(*arguments: object) -> str:
     jars = os.environ["BALLAST_KAFKA_JARS"]
     done = subprocess.run(
         ["java", "-Xmx256m", "-cp", f"{jars}/*", *map(str, arguments)], capture_output=True, text=True, timeout=150
@@ -40,13 +42,15 @@ def java(*arguments):
     return done.stdout
 
 
-def kafka_sees(folder, *, clean, append=0, end="close", transactions=False):
+def kafka_sees(
+    folder: Path, *, clean: bool, append: int = 0, end: str = "close", transactions: bool = False
+) -> dict[str, str]:
     more = ["transactions"] if transactions else []
     lines = java(PROGRAM, folder, "clean" if clean else "unclean", append, end, START_MS, *more).splitlines()
     return dict(line.split(" ", 1) for line in lines)
 
 
-def of_transactions(log):
+def of_transactions(log: Log) -> dict[str, str]:
     """As `kafka_sees` tells it: the last stable offset, those that were aborted, and each producer's."""
     log.update_high_watermark(log.log_end_offset)
     seen = {"stable": str(log.last_stable_offset)}
@@ -58,20 +62,20 @@ def of_transactions(log):
     return seen
 
 
-def of_kafkas(seen):
+def of_kafkas(seen: dict[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in seen.items() if key.startswith(("stable", "aborted", "transaction"))}
     for number in (key[len("transaction") :] for key in list(kept) if key.startswith("transaction")):
         kept[f"producer{number}"] = seen[f"producer{number}"]
     return kept
 
 
-def dump(folder):
+def dump(folder: Path) -> str:
     names = [n for n in sorted(os.listdir(folder)) if n.endswith(KINDS)]
     files = ",".join(str(folder / name) for name in names)
     return java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
 
 
-def fill(bench, log):
+def fill(bench: Bench, log: Log) -> None:
     """Several segments, codecs, producers, epochs."""
     bench.clock.now_ms = START_MS
     for number in range(100):
@@ -83,13 +87,13 @@ def fill(bench, log):
     log.update_high_watermark(log.log_end_offset)
 
 
-def digest(records):
+def digest(records: list[Record]) -> str:
     total = sum(r.offset * 31 + r.timestamp % 1000003 + (-1 if r.value is None else len(r.value)) for r in records)
     return f"{len(records)} {total}"
 
 
 @pytest.mark.spec("LOG-01")
-def test_dump_log_reads_a_folder_whole_without_complaint(bench):
+def test_dump_log_reads_a_folder_whole_without_complaint(bench: Bench) -> None:
     log = bench.create(**CONFIG)
     fill(bench, log)
     log.close()
@@ -101,7 +105,7 @@ def test_dump_log_reads_a_folder_whole_without_complaint(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_dump_log_reads_a_compacted_folder(bench, read_all):
+def test_dump_log_reads_a_compacted_folder(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}))
     fill(bench, log)
     log.append_as_leader(encode_batch([Record(b"k1", None, START_MS)]), 9, now_ms=bench.clock.now_ms)
@@ -124,7 +128,9 @@ def test_dump_log_reads_a_compacted_folder(bench, read_all):
 
 @pytest.mark.spec("LOG-01")
 @pytest.mark.parametrize("clean_stop", [True, False])
-def test_kafka_opens_what_ballast_wrote_and_ballast_goes_on_after_kafka(bench, read_all, clean_stop):
+def test_kafka_opens_what_ballast_wrote_and_ballast_goes_on_after_kafka(
+    bench: Bench, read_all: ReadAll, clean_stop: bool
+) -> None:
     log = bench.create(**CONFIG)
     fill(bench, log)
     expected = digest(read_all(log))
@@ -147,7 +153,7 @@ def test_kafka_opens_what_ballast_wrote_and_ballast_goes_on_after_kafka(bench, r
 
 @pytest.mark.spec("LOG-01")
 @pytest.mark.parametrize("end", ["close", "halt"])
-def test_ballast_opens_what_kafka_wrote(bench, read_all, end):
+def test_ballast_opens_what_kafka_wrote(bench: Bench, read_all: ReadAll, end: str) -> None:
     bench.folder.mkdir()
     seen = kafka_sees(bench.folder, clean=False, append=100, end=end)
     log = bench.load(clean=end == "close", **CONFIG)
@@ -155,7 +161,7 @@ def test_ballast_opens_what_kafka_wrote(bench, read_all, end):
     assert len(log.segments) == int(seen["segments"])
     assert digest(read_all(log)) == seen["records"]
     assert log.epochs.entries == [(0, 0), (1, 60), (2, 120), (3, 180), (4, 240)]
-    state = log.producers.get(77)
+    state = state_of(log, 77)
     assert (state.epoch, state.last_sequence, state.last_offset) == (1, 299, 299)
     assert log.offset_for_timestamp(START_MS + 50) == (START_MS + 50, 50, 0)
     bench.append(log, epoch=5)
@@ -165,7 +171,7 @@ def test_ballast_opens_what_kafka_wrote(bench, read_all, end):
 
 @pytest.mark.spec("LOG-01")
 @pytest.mark.spec("LOG-04")
-def test_the_same_batches_make_the_same_files(bench, tmp_path):
+def test_the_same_batches_make_the_same_files(bench: Bench, tmp_path: Path) -> None:
     theirs = tmp_path / "kafka" / "topic-0"
     theirs.mkdir(parents=True)
     kafka_sees(theirs, clean=False, append=100)
@@ -183,7 +189,7 @@ def test_the_same_batches_make_the_same_files(bench, tmp_path):
     shutil.rmtree(theirs)
 
 
-def fill_with_transactions(bench, log):
+def fill_with_transactions(bench: Bench, log: Log) -> None:
     """As `KafkaLog.java` does it."""
     bench.clock.now_ms = START_MS
     epochs, sequences = [0, 0, 0], [0, 0, 0]
@@ -204,13 +210,13 @@ def fill_with_transactions(bench, log):
             log.append_as_leader(marker, 0, now_ms=START_MS, origin="coordinator")
 
 
-def files_of(folder):
+def files_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in sorted(os.listdir(folder)) if name.endswith(KINDS)}
 
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("end", ["close", "halt"])
-def test_transactions_that_kafka_wrote(bench, read_all, end):
+def test_transactions_that_kafka_wrote(bench: Bench, read_all: ReadAll, end: str) -> None:
     bench.folder.mkdir()
     seen = kafka_sees(bench.folder, clean=False, append=60, end=end, transactions=True)
     theirs = files_of(bench.folder)
@@ -226,7 +232,7 @@ def test_transactions_that_kafka_wrote(bench, read_all, end):
 
 
 @pytest.mark.spec("CLI-05")
-def test_the_same_transactions_make_the_same_files(bench, tmp_path):
+def test_the_same_transactions_make_the_same_files(bench: Bench, tmp_path: Path) -> None:
     theirs = tmp_path / "kafka" / "topic-0"
     theirs.mkdir(parents=True)
     kafka_sees(theirs, clean=False, append=60, transactions=True)
@@ -244,7 +250,7 @@ def test_the_same_transactions_make_the_same_files(bench, tmp_path):
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("clean_stop", [True, False])
-def test_kafka_goes_on_with_transactions_that_ballast_wrote(bench, clean_stop):
+def test_kafka_goes_on_with_transactions_that_ballast_wrote(bench: Bench, clean_stop: bool) -> None:
     log = bench.create(**CONFIG)
     fill_with_transactions(bench, log)
     expected = of_transactions(log)
@@ -258,7 +264,7 @@ def test_kafka_goes_on_with_transactions_that_ballast_wrote(bench, clean_stop):
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.spec("CLI-02")
-def test_dump_log_shows_markers_and_aborted_transactions(bench):
+def test_dump_log_shows_markers_and_aborted_transactions(bench: Bench) -> None:
     log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}))
     fill_with_transactions(bench, log)
     log.close()
@@ -272,12 +278,12 @@ def test_dump_log_shows_markers_and_aborted_transactions(bench):
 
 
 @pytest.mark.spec("LOG-25")
-def test_kafka_opens_what_is_left_of_transactions(bench, read_all):
+def test_kafka_opens_what_is_left_of_transactions(bench: Bench, read_all: ReadAll) -> None:
     """Once their data is gone, once their markers are, and once the last ones of their producers are empty."""
     log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
     fill_with_transactions(bench, log)
     for producer in range(3):
-        epoch = log.producers.get(100 + producer).epoch + (producer == 1)
+        epoch = state_of(log, 100 + producer).epoch + (producer == 1)
         marker = render_marker(100 + producer, epoch, 8, committed=producer == 0, now_ms=START_MS)
         log.append_as_leader(marker, 0, now_ms=START_MS, origin="coordinator")
     log.roll()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Callable
 
 import pytest
+from tests.broker.storage.conftest import Bench, ReadAll, position_of
 
-from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
+from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
 
 @pytest.mark.spec("LOG-03")
-def test_offsets_and_epoch_are_stamped_and_the_rest_is_stored_as_it_came(bench, read_all):
+def test_offsets_and_epoch_are_stamped_and_the_rest_is_stored_as_it_came(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create()
     for _ in range(3):
         sent = encode_batch([Record(b"k", b"v" * 100, bench.clock.now_ms)] * 4, codec=4)
@@ -32,7 +34,7 @@ def test_offsets_and_epoch_are_stamped_and_the_rest_is_stored_as_it_came(bench, 
 
 
 @pytest.mark.spec("LOG-01")
-def test_files_have_kafkas_names(bench):
+def test_files_have_kafkas_names(bench: Bench) -> None:
     log = bench.create(segment_bytes=400)
     for _ in range(10):
         bench.append(log, 2)
@@ -45,7 +47,7 @@ def test_files_have_kafkas_names(bench):
 
 
 @pytest.mark.spec("LOG-10")
-def test_a_segment_ends_where_the_next_batch_would_pass_its_size(bench, read_all):
+def test_a_segment_ends_where_the_next_batch_would_pass_its_size(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(segment_bytes=500)
     for _ in range(50):
         bench.append(log)
@@ -55,7 +57,7 @@ def test_a_segment_ends_where_the_next_batch_would_pass_its_size(bench, read_all
 
 
 @pytest.mark.spec("LOG-10")
-def test_a_segment_ends_by_the_age_of_its_records(bench):
+def test_a_segment_ends_by_the_age_of_its_records(bench: Bench) -> None:
     log = bench.create(segment_ms=1000)
     start = bench.clock.now_ms
     bench.append(log, timestamp=start)
@@ -66,7 +68,7 @@ def test_a_segment_ends_by_the_age_of_its_records(bench):
 
 
 @pytest.mark.spec("LOG-10")
-def test_a_segment_ends_when_an_index_is_full(bench):
+def test_a_segment_ends_when_an_index_is_full(bench: Bench) -> None:
     log = bench.create(segment_index_bytes=8 * 5, index_interval_bytes=1)
     for number in range(30):
         bench.append(log, timestamp=bench.clock.now_ms + number)
@@ -76,7 +78,7 @@ def test_a_segment_ends_when_an_index_is_full(bench):
 
 
 @pytest.mark.spec("LOG-10")
-def test_a_segment_ends_when_offsets_no_longer_fit(bench, read_all):
+def test_a_segment_ends_when_offsets_no_longer_fit(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create()
     bench.append(log)
     far = encode_batch([Record(None, b"far", 5)], base_offset=2**31 + 10)
@@ -86,7 +88,7 @@ def test_a_segment_ends_when_offsets_no_longer_fit(bench, read_all):
 
 
 @pytest.mark.spec("LOG-04")
-def test_indexes_are_preallocated_sparse_and_trimmed_at_roll_and_close(bench):
+def test_indexes_are_preallocated_sparse_and_trimmed_at_roll_and_close(bench: Bench) -> None:
     log = bench.create(segment_index_bytes=8 * 120, index_interval_bytes=4096)
     for number in range(40):
         bench.append(log, size=2000, timestamp=bench.clock.now_ms + number)
@@ -105,7 +107,7 @@ def test_indexes_are_preallocated_sparse_and_trimmed_at_roll_and_close(bench):
 
 
 @pytest.mark.spec("LOG-05")
-def test_every_offset_is_found_with_and_without_index(bench, read_all):
+def test_every_offset_is_found_with_and_without_index(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(segment_bytes=20_000, index_interval_bytes=500)
     for number in range(200):
         bench.append(log, 1 + number % 3, size=number % 400)
@@ -120,7 +122,7 @@ def test_every_offset_is_found_with_and_without_index(bench, read_all):
 
 
 @pytest.mark.spec("LOG-05")
-def test_a_slice_is_whole_batches_up_to_the_limits(bench):
+def test_a_slice_is_whole_batches_up_to_the_limits(bench: Bench) -> None:
     log = bench.create()
     for _ in range(10):
         bench.append(log, 2, size=100)
@@ -141,7 +143,7 @@ def test_a_slice_is_whole_batches_up_to_the_limits(bench):
 
 
 @pytest.mark.spec("LOG-05")
-def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench):
+def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench: Bench) -> None:
     log = bench.create(segment_bytes=3000, index_interval_bytes=200)
     start = bench.clock.now_ms
     for number in range(100):
@@ -157,7 +159,7 @@ def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench):
 
 
 @pytest.mark.spec("LOG-05")
-def test_a_timestamp_does_not_lead_past_what_the_disk_has_spoilt(bench):
+def test_a_timestamp_does_not_lead_past_what_the_disk_has_spoilt(bench: Bench) -> None:
     log = bench.create()
     start = bench.clock.now_ms
     for number in range(4):
@@ -165,7 +167,7 @@ def test_a_timestamp_does_not_lead_past_what_the_disk_has_spoilt(bench):
     log.roll()
     bench.append(log, timestamp=start + 4)
     with open(log.segments[0].path(), "r+b") as file:
-        file.seek(log.segments[0].find(2)[0] + 16)  # its magic
+        file.seek(position_of(log, 2) + 16)  # its magic
         file.write(b"\x07")
     assert log.offset_for_timestamp(start + 1) == (start + 1, 1, 0)
     with pytest.raises(ApiError) as error:
@@ -190,7 +192,9 @@ def test_a_timestamp_does_not_lead_past_what_the_disk_has_spoilt(bench):
     ],
 )
 @pytest.mark.spec("LOG-03")
-def test_what_is_no_sound_batch_is_refused_and_changes_nothing(bench, damage, code):
+def test_what_is_no_sound_batch_is_refused_and_changes_nothing(
+    bench: Bench, damage: Callable[[bytes], bytes], code: ErrorCode
+) -> None:
     log = bench.create()
     bench.append(log)
     batch = damage(bytes(encode_batch([Record(b"k", b"value", bench.clock.now_ms)])))
@@ -201,7 +205,7 @@ def test_what_is_no_sound_batch_is_refused_and_changes_nothing(bench, damage, co
     assert log.size_bytes == os.path.getsize(bench.folder / "00000000000000000000.log")
 
 
-def test_too_large_and_too_late_are_refused(bench):
+def test_too_large_and_too_late_are_refused(bench: Bench) -> None:
     log = bench.create(max_message_bytes=200, segment_bytes=150)
     with pytest.raises(ApiError) as large:
         bench.append(log, size=300)
@@ -214,7 +218,7 @@ def test_too_large_and_too_late_are_refused(bench):
     assert late.value.code is ErrorCode.INVALID_TIMESTAMP
 
 
-def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench, read_all):
+def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(
         message_timestamp_type="LogAppendTime", compression_type="zstd", cleanup_policy=frozenset({"compact"})
     )
@@ -225,12 +229,13 @@ def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench
     with pytest.raises(ApiError) as refused:
         log.append_as_leader(encode_batch([Record(b"k", b"v", 5), Record(None, b"v", 5)]), 0, now_ms=99)
     assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert isinstance(refused.value, InvalidRecords)
     assert [index for index, _ in refused.value.record_errors] == [1]
 
 
 @pytest.mark.spec("LOG-03", "CLI-07")
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
-def test_what_the_topics_compression_makes_too_large_is_refused(bench, codec):
+def test_what_the_topics_compression_makes_too_large_is_refused(bench: Bench, codec: str) -> None:
     """As Kafka does: nobody is given a batch that is longer than the topic allows."""
     log = bench.create(compression_type=codec, max_message_bytes=1000)
     batch = encode_batch([Record(b"k", b"v" * 600, bench.clock.now_ms)] * 3, codec=Codec.ZSTD)
@@ -242,12 +247,14 @@ def test_what_the_topics_compression_makes_too_large_is_refused(bench, codec):
         log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert log.end_offset == 0
-    assert refused.value.message.endswith("which exceeds the maximum configured size of 1000.")
+    assert (refused.value.message or "").endswith("which exceeds the maximum configured size of 1000.")
 
 
 @pytest.mark.spec("LOG-03")
 @pytest.mark.parametrize("offsets", [[5, 0], [0, 1000], [0, 0]])
-def test_records_that_are_compressed_anew_are_numbered_anew(bench, read_all, offsets):
+def test_records_that_are_compressed_anew_are_numbered_anew(
+    bench: Bench, read_all: ReadAll, offsets: list[int]
+) -> None:
     """As Kafka does: some clients do not number them, or wrongly, and offsets would overlap or jump."""
     log = bench.create(compression_type="gzip")
     for _ in range(2):
@@ -257,7 +264,7 @@ def test_records_that_are_compressed_anew_are_numbered_anew(bench, read_all, off
     assert [record.offset for record in read_all(log)] == [0, 1, 2, 3]
 
 
-def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
+def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create()
     batches = b"".join(
         bytes(encode_batch([Record(None, b"x", 5)], base_offset=offset, leader_epoch=epoch))
@@ -276,8 +283,8 @@ def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
         log.append_as_follower(memoryview(bytes(encode_batch([Record(None, b"x", 5)], base_offset=7))))
 
 
-def test_only_an_empty_log_takes_a_batch_that_lies_across_its_start(bench, read_all):
-    def batch(base, count=4):
+def test_only_an_empty_log_takes_a_batch_that_lies_across_its_start(bench: Bench, read_all: ReadAll) -> None:
+    def batch(base: int, count: int = 4) -> memoryview:
         return memoryview(bytes(encode_batch([Record(None, b"x", 5)] * count, base_offset=base, leader_epoch=1)))
 
     log = bench.create()
@@ -296,7 +303,7 @@ def test_only_an_empty_log_takes_a_batch_that_lies_across_its_start(bench, read_
     assert [record.offset for record in read_all(again)] == list(range(10, 16))
 
 
-def test_truncation_and_a_restart_give_the_same_log(bench, read_all):
+def test_truncation_and_a_restart_give_the_same_log(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(segment_bytes=1000, index_interval_bytes=100)
     for number in range(50):
         bench.append(log, epoch=number // 10)
@@ -317,7 +324,7 @@ def test_truncation_and_a_restart_give_the_same_log(bench, read_all):
 
 
 @pytest.mark.parametrize("sizes", [[5000] * 12, [100] * 90, [5000, 100, 100, 9000, 100, 5000, 5000, 100]])
-def test_an_answer_ends_where_a_batch_does(bench, sizes):
+def test_an_answer_ends_where_a_batch_does(bench: Bench, sizes: list[int]) -> None:
     """Wherever the limit lies: before, at or behind a batch that the index points to."""
     log = bench.create(index_interval_bytes=4096)
     ends = [0]
@@ -334,7 +341,7 @@ def test_an_answer_ends_where_a_batch_does(bench, sizes):
             found.release()
 
 
-def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_for_writing(bench):
+def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_for_writing(bench: Bench) -> None:
     log = bench.create()
     bench.append(log, 3)
     log.close()
@@ -346,6 +353,7 @@ def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_fo
     assert first == second
     assert later.read()[: len(first)] == first
     opened = readers[0].file
+    assert opened is not None
     for reader in (*readers, later):
         reader.release()
     assert opened.descriptor() == -1, "closed when nobody reads from it any more"
@@ -354,7 +362,7 @@ def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_fo
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("damage", ["odd", "gone"])
-def test_a_follower_is_cut_back_though_an_index_lies(bench, read_all, damage):
+def test_a_follower_is_cut_back_though_an_index_lies(bench: Bench, read_all: ReadAll, damage: str) -> None:
     log = bench.create(index_interval_bytes=100)
     for _ in range(20):
         bench.append(log)
@@ -374,7 +382,7 @@ def test_a_follower_is_cut_back_though_an_index_lies(bench, read_all, damage):
 
 
 @pytest.mark.spec("LOG-05", "LOG-41")
-def test_an_index_that_points_between_two_batches_is_built_again(bench):
+def test_an_index_that_points_between_two_batches_is_built_again(bench: Bench) -> None:
     log = bench.create(segment_bytes=2000, index_interval_bytes=100)
     for _ in range(60):
         bench.append(log)
@@ -393,23 +401,27 @@ def test_an_index_that_points_between_two_batches_is_built_again(bench):
 
 
 @pytest.mark.spec("DIR-41", "REP-07")
-def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_offline(bench, monkeypatch):
+def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_offline(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first batch begins before the log's start: an error that is not the directory's ends the whole fetcher."""
     log = bench.create()
     log.truncate_fully_and_start_at(5)
 
-    def broken(old, new):
+    def broken(old: str, new: str) -> None:
         raise OSError(errno.EIO, "Input/output error", new)
 
     monkeypatch.setattr(bench.disk, "rename", broken)
     sent = encode_batch([Record(b"k", b"v", bench.clock.now_ms)] * 4, base_offset=3, leader_epoch=0)
     with pytest.raises(LogDirectoryFailure):
-        log.append_as_follower(sent)
+        log.append_as_follower(memoryview(sent))
     assert not bench.directory.online
 
 
 @pytest.mark.spec("REP-02", "LOG-10")
-def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_by_now(bench, read_all):
+def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_by_now(
+    bench: Bench, read_all: ReadAll
+) -> None:
     """`segment.bytes` was lowered since: a leader refuses such a batch, but those that are stored must be copied."""
     log = bench.create(segment_bytes=1000)
     large = [Record(b"k", b"v" * 2000, bench.clock.now_ms)]
@@ -418,7 +430,7 @@ def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_b
     assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
     assert log.log_end_offset == log.size_bytes == 0
     for offset in range(3):
-        log.append_as_follower(encode_batch(large, base_offset=offset, leader_epoch=0))
+        log.append_as_follower(memoryview(encode_batch(large, base_offset=offset, leader_epoch=0)))
     assert log.bases == [0, 1, 2]
     assert [record.offset for record in read_all(log)] == [0, 1, 2]
     log.close()

@@ -10,24 +10,30 @@ import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, create, partition, run, write
+from tests.broker.storage.conftest import Bench
+from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, World, create, partition, run, write
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint, starting
+from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import PROBE_S
 from ballast_wire.errors import ApiError, ErrorCode
 
 
 @pytest.mark.spec("CLU-03")
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replicas(world, tmp_path, clean):
-    async def story():
+def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replicas(
+    world: World, tmp_path: Path, clean: bool
+) -> None:
+    async def story() -> None:
         apart = str(tmp_path / "metadata")
         manager = world.manager(metadata_log_dir=apart)
         await manager.start()
@@ -52,8 +58,8 @@ def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replica
 
 @pytest.mark.spec("LOG-40")
 @pytest.mark.parametrize("clean", [True, False])
-def test_stop_and_start(world, clean):
-    async def story():
+def test_stop_and_start(world: World, clean: bool) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         for number in range(9):
@@ -82,7 +88,7 @@ def test_stop_and_start(world, clean):
 
 
 @pytest.mark.spec("LOG-42")
-def test_a_directory_that_another_process_has_is_refused(world):
+def test_a_directory_that_another_process_has_is_refused(world: World) -> None:
     import subprocess
     import sys
 
@@ -94,6 +100,8 @@ def test_a_directory_that_another_process_has_is_refused(world):
     holder = subprocess.Popen(
         [sys.executable, "-c", code, f"{world.paths[0]}/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(DirectoryRefused, match="another process"):
@@ -106,8 +114,8 @@ def test_a_directory_that_another_process_has_is_refused(world):
 
 
 @pytest.mark.spec("DIR-05")
-def test_identity_survives_and_strangers_are_refused(world):
-    async def start(**config):
+def test_identity_survives_and_strangers_are_refused(world: World) -> None:
+    async def start(**config: Any) -> tuple[list[UUID], Log | None]:
         manager = world.manager(**config)
         await manager.start()
         ids = [directory.id for directory in manager.directories]
@@ -115,7 +123,7 @@ def test_identity_survives_and_strangers_are_refused(world):
         world.kill(manager)
         return ids, log
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         write(create(manager), 3)
@@ -132,6 +140,7 @@ def test_identity_survives_and_strangers_are_refused(world):
         world.paths[world.paths.index(home)] = moved
         ids_after, log = await start(cluster_id=None)
         assert ids_after == ids
+        assert log is not None
         assert log.log_end_offset == 3
         assert log.directory.path == moved
 
@@ -140,10 +149,10 @@ def test_identity_survives_and_strangers_are_refused(world):
 
 @pytest.mark.spec("DIR-05", "LOG-40")
 @pytest.mark.parametrize("seed", range(10))
-def test_directories_that_were_made_survive_a_loss_of_power(world, seed):
+def test_directories_that_were_made_survive_a_loss_of_power(world: World, seed: int) -> None:
     """A voter whose metadata log is gone forgets its votes, and what it has acknowledged."""
 
-    async def story():
+    async def story() -> None:
         store = Store(random.Random(seed), world.clock.wall_ms)
         world.disk = SimDisk(store)
         world.disk.make_directory(world.paths[0])  # by a process that died then
@@ -158,14 +167,14 @@ def test_directories_that_were_made_survive_a_loss_of_power(world, seed):
     run(story())
 
 
-def test_a_cluster_id_is_generated_only_when_asked_for(world):
-    async def story():
+def test_a_cluster_id_is_generated_only_when_asked_for(world: World) -> None:
+    async def story() -> None:
         with pytest.raises(DirectoryRefused, match=r"cluster\.id"):
             await world.manager(cluster_id=None).start()
         world.kill(world.managers[-1])
         manager = world.manager(cluster_id=None, generate_cluster_id=True)
         await manager.start()
-        assert len(manager.cluster_id) == 22
+        assert len(manager.cluster_id or "") == 22
         world.kill(manager)
         again = world.manager(cluster_id=None, generate_cluster_id=True)
         await again.start()
@@ -175,8 +184,8 @@ def test_a_cluster_id_is_generated_only_when_asked_for(world):
 
 
 @pytest.mark.spec("DIR-02")
-def test_preferred_before_assigned_before_fewest(world):
-    async def story():
+def test_preferred_before_assigned_before_fewest(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         first, second, third = manager.directories
@@ -196,8 +205,8 @@ def test_preferred_before_assigned_before_fewest(world):
 
 
 @pytest.mark.spec("DIR-44")
-def test_a_cordoned_directory_takes_nothing_new(world):
-    async def story():
+def test_a_cordoned_directory_takes_nothing_new(world: World) -> None:
+    async def story() -> None:
         manager = world.manager(cordoned_log_dirs=frozenset({world.paths[0]}))
         await manager.start()
         assert {create(manager, n).directory.path for n in range(6)} == set(world.paths[1:])
@@ -207,29 +216,29 @@ def test_a_cordoned_directory_takes_nothing_new(world):
 
 @pytest.mark.spec("DIR-03")
 @pytest.mark.spec("DIR-04")
-def test_a_failing_disk_is_passed_over_and_nothing_old_is_created_again(world):
-    async def story():
+def test_a_failing_disk_is_passed_over_and_nothing_old_is_created_again(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
-        failures = []
+        failures: list[LogDirectory] = []
         manager.on_directory_failure.append(failures.append)
         await manager.start()
-        world.disk.bad = (world.paths[0] + "/t-",)
+        world.bad_disk.bad = (world.paths[0] + "/t-",)
         assert create(manager, 0).directory.path == world.paths[1]
         assert [directory.path for directory in failures] == [world.paths[0]]
         with pytest.raises(ApiError) as refused:
             manager.get_or_create(partition(1), TOPIC_ID, LogConfig(), is_new=False)
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        world.disk.bad = tuple(path + "/t-" for path in world.paths)
+        world.bad_disk.bad = tuple(path + "/t-" for path in world.paths)
         with pytest.raises(ApiError) as none_left:
             create(manager, 2)
-        assert all(path in none_left.value.message for path in world.paths[1:])
+        assert all(path in (none_left.value.message or "") for path in world.paths[1:])
 
     run(story())
 
 
 @pytest.mark.spec("DIR-41")
-def test_a_failed_write_takes_one_directory_offline(world):
-    async def story():
+def test_a_failed_write_takes_one_directory_offline(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         logs = [create(manager, number) for number in range(3)]
@@ -237,7 +246,7 @@ def test_a_failed_write_takes_one_directory_offline(world):
             write(log, 2)
         bad = logs[0].directory
         logs[0].active.close()
-        world.disk.bad = (bad.path,)
+        world.bad_disk.bad = (bad.path,)
         with pytest.raises(LogDirectoryFailure) as failure:
             write(logs[0])
         assert failure.value.directory is bad
@@ -248,7 +257,7 @@ def test_a_failed_write_takes_one_directory_offline(world):
             logs[0].read(0, 1, upper_offset=2)
         await manager.shutdown()
         assert not os.path.exists(f"{bad.path}/.kafka_cleanshutdown")
-        world.disk.bad = ()
+        world.bad_disk.bad = ()
         again = world.manager()
         await again.start()
         assert [again.logs[partition(n)].log_end_offset for n in range(3)] == [2, 3, 2]
@@ -257,8 +266,8 @@ def test_a_failed_write_takes_one_directory_offline(world):
 
 
 @pytest.mark.spec("LOG-34")
-def test_strays_are_set_aside_and_kept(world):
-    async def story():
+def test_strays_are_set_aside_and_kept(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         write(create(manager), 2)
@@ -276,8 +285,8 @@ def test_strays_are_set_aside_and_kept(world):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_file_named_like_a_partition_is_passed_over(world, clean):
-    async def story():
+def test_a_file_named_like_a_partition_is_passed_over(world: World, clean: bool) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         write(create(manager), 2)
@@ -295,19 +304,22 @@ def test_a_file_named_like_a_partition_is_passed_over(world, clean):
     run(story())
 
 
+Names = list[str]  # within a disk, `list` is something else
+
+
 class CountingDisk(BadDisk):
     """Knows in how many directories logs are being looked at."""
 
-    def __init__(self, waits_for_each_log):
+    def __init__(self, waits_for_each_log: int) -> None:
         super().__init__()
         self.waits_for_each_log = waits_for_each_log
         self.waited = 0
         self.looking = SideBySide()
 
-    def waits(self):
+    def waits(self) -> int:
         return self.waited
 
-    def list(self, path):
+    def list(self, path: str) -> Names:
         if path.endswith("-0"):
             with self.looking:
                 self.waited += self.waits_for_each_log
@@ -316,10 +328,12 @@ class CountingDisk(BadDisk):
 
 @pytest.mark.spec("LOG-33")
 @pytest.mark.parametrize("slow", [False, True])
-def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_disk_is_slow(world, monkeypatch, slow):
+def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_disk_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
     monkeypatch.setattr(starting, "SLICE", 1)
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         for number, topic in enumerate("abcdefghi"):
@@ -338,12 +352,12 @@ def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_d
 
 
 @pytest.mark.spec("DIR-41")
-def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world):
-    async def story():
+def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         await manager.maintenance.checkpoint_high_watermarks()
-        world.disk.bad = (world.paths[1],)
+        world.bad_disk.bad = (world.paths[1],)
         await manager.maintenance.checkpoint_high_watermarks()
         assert manager.directories[1].online, "there was nothing to write"
         world.clock.now_ms += int(PROBE_S * 1000)
@@ -354,8 +368,8 @@ def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world):
 
 
 @pytest.mark.spec("REP-15")
-def test_maintenance_runs_by_the_clock(world, bench):
-    async def story():
+def test_maintenance_runs_by_the_clock(world: World, bench: Bench) -> None:
+    async def story() -> None:
         manager = world.manager(
             log_retention_check_interval_ms=5, replica_high_watermark_checkpoint_interval_ms=5,
             log_flush_offset_checkpoint_interval_ms=5, log_flush_start_offset_checkpoint_interval_ms=5,
@@ -385,16 +399,16 @@ def test_maintenance_runs_by_the_clock(world, bench):
 
 
 @pytest.mark.spec("DIR-41")
-def test_a_failure_met_by_a_thread_is_told_on_the_loop(world):
+def test_a_failure_met_by_a_thread_is_told_on_the_loop(world: World) -> None:
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         told = []
         manager.on_directory_failure.append(lambda directory: told.append((directory.path, threading.get_ident())))
         await manager.start()
         log = create(manager)
         write(log)
-        world.disk.bad = (log.folder.path,)
+        world.bad_disk.bad = (log.folder.path,)
         with pytest.raises(LogDirectoryFailure):
             await world.threads.run(log.flush)
         async with asyncio.timeout(10):
@@ -406,8 +420,8 @@ def test_a_failure_met_by_a_thread_is_told_on_the_loop(world):
     run(story())
 
 
-def test_a_log_that_is_there_is_never_created_over(world):
-    async def story():
+def test_a_log_that_is_there_is_never_created_over(world: World) -> None:
+    async def story() -> None:
         manager = world.manager(log_dirs=(world.paths[0],))
         await manager.start()
         os.makedirs(f"{world.paths[0]}/t-0")
@@ -419,7 +433,7 @@ def test_a_log_that_is_there_is_never_created_over(world):
     run(story())
 
 
-LEFT_BY_A_KILL = {
+LEFT_BY_A_KILL: dict[str, dict[str, int]] = {
     "nothing in it": {},
     "an empty id": {"partition.metadata": 0},
     "half of the id": {"partition.metadata": 30},
@@ -431,10 +445,10 @@ LEFT_BY_A_KILL = {
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("left", LEFT_BY_A_KILL.values(), ids=LEFT_BY_A_KILL.keys())
-def test_killed_while_a_new_log_is_made(world, left):
+def test_killed_while_a_new_log_is_made(world: World, left: dict[str, int]) -> None:
     """After each step of its making; the next start goes on where the folder is."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         folder = Path(create(manager).folder.path)
@@ -458,8 +472,8 @@ def test_killed_while_a_new_log_is_made(world, left):
 
 
 @pytest.mark.spec("LOG-04")
-def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_on(world):
-    async def story():
+def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_on(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         written, idle = create(manager, 0), create(manager, 1)
@@ -475,8 +489,8 @@ def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_o
     run(story())
 
 
-def test_a_new_log_holds_no_file_open_before_it_is_written_to(world):
-    async def story():
+def test_a_new_log_holds_no_file_open_before_it_is_written_to(world: World) -> None:
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         log = create(manager)
@@ -487,7 +501,7 @@ def test_a_new_log_holds_no_file_open_before_it_is_written_to(world):
     run(story())
 
 
-def open_under(path):
+def open_under(path: str) -> list[str]:
     """What this process has open there."""
     fds = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     targets = [os.readlink(fd) for fd in fds if os.path.lexists(fd)]
@@ -496,10 +510,10 @@ def open_under(path):
 
 @pytest.mark.spec("DIR-41")
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells what a process has open")
-def test_a_directory_that_failed_is_let_go_of(world):
+def test_a_directory_that_failed_is_let_go_of(world: World) -> None:
     """Else its disk could not be unmounted before the broker ends. What is being sent is let go of when it is sent."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         logs = [create(manager, number, assigned_directory=manager.directories[0].id) for number in range(3)]
@@ -523,10 +537,10 @@ def test_a_directory_that_failed_is_let_go_of(world):
 
 
 @pytest.mark.spec("DIR-41")
-def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_other_disks(world):
+def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_other_disks(world: World) -> None:
     """Nothing is left of the log then, not even a segment."""
 
-    async def story():
+    async def story() -> None:
         manager = world.manager()
         await manager.start()
         cut, other = create(manager, 0), create(manager, 1)
@@ -534,7 +548,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_othe
         cut.flush()
         maintenance = asyncio.create_task(manager.maintenance.run())
         await asyncio.sleep(0)
-        world.disk.bad = (cut.folder.path,)
+        world.bad_disk.bad = (cut.folder.path,)
         with pytest.raises(LogDirectoryFailure):
             cut.truncate_fully_and_start_at(0)
         write(other)

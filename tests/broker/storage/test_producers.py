@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.broker.storage.conftest import Bench, state_of
 
 from ballast_broker.storage.disk import RealFile
 from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.producer_snapshots import replay
-from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates, sequence_after, sequence_before
+from ballast_broker.storage.producers import (
+    MAXIMUM_SEQUENCE,
+    ProducerState,
+    ProducerStates,
+    sequence_after,
+    sequence_before,
+)
+from ballast_broker.storage.slices import AppendInfo
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
 
-def send(bench, log, sequence, count=1, *, producer=7, epoch=0):
+def send(bench: Bench, log: Log, sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> AppendInfo:
     batch = encode_batch(
         [Record(None, b"x", bench.clock.now_ms)] * count, producer_id=producer, producer_epoch=epoch,
         base_sequence=sequence,
@@ -22,14 +34,20 @@ def send(bench, log, sequence, count=1, *, producer=7, epoch=0):
     return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
 
 
-def refused(bench, log, *args, **keywords):
+def known(states: ProducerStates, producer: int) -> ProducerState:
+    state = states.get(producer)
+    assert state is not None
+    return state
+
+
+def refused(bench: Bench, log: Log, *args: Any, **keywords: Any) -> ErrorCode:
     with pytest.raises(ApiError) as error:
         send(bench, log, *args, **keywords)
     return error.value.code
 
 
 @pytest.mark.spec("CLI-05")
-def test_a_repeated_batch_is_answered_with_its_first_offset_within_five(bench):
+def test_a_repeated_batch_is_answered_with_its_first_offset_within_five(bench: Bench) -> None:
     log = bench.create()
     for number in range(7):
         send(bench, log, number * 2, 2)
@@ -42,7 +60,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_within_five(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_gaps_zombies_and_new_epochs(bench):
+def test_gaps_zombies_and_new_epochs(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 0)
     assert refused(bench, log, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -54,10 +72,10 @@ def test_gaps_zombies_and_new_epochs(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_sequences_wrap(bench):
+def test_sequences_wrap(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, MAXIMUM_SEQUENCE - 1, 4)
-    assert log.producers.get(7).last_sequence == 1
+    assert state_of(log, 7).last_sequence == 1
     assert send(bench, log, MAXIMUM_SEQUENCE - 1, 4).duplicate
     send(bench, log, 2)
     send(bench, log, MAXIMUM_SEQUENCE, 1, producer=9)
@@ -65,7 +83,7 @@ def test_sequences_wrap(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_the_last_batch_of_each_survives_restarts(bench):
+def test_the_last_batch_of_each_survives_restarts(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 0)
     send(bench, log, 1)
@@ -82,7 +100,7 @@ def test_the_last_batch_of_each_survives_restarts(bench):
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("segment_bytes", [200, 1 << 20])
-def test_batches_before_the_last_are_known_after_a_restart_as_well(bench, segment_bytes):
+def test_batches_before_the_last_are_known_after_a_restart_as_well(bench: Bench, segment_bytes: int) -> None:
     """A snapshot has the last one only; a producer that heard no answer sends all that were under way again."""
     log = bench.create(segment_bytes=segment_bytes)
     send(bench, log, 0, epoch=3)
@@ -92,7 +110,7 @@ def test_batches_before_the_last_are_known_after_a_restart_as_well(bench, segmen
     log.close()
     bench.release()
     again = bench.load(clean=True, segment_bytes=segment_bytes)
-    assert len(again.producers.get(7).batches) == 1
+    assert len(state_of(again, 7).batches) == 1
     for number in range(3, 8):
         repeated = send(bench, again, number * 2, 2, epoch=4)
         assert repeated.duplicate
@@ -105,7 +123,7 @@ def test_batches_before_the_last_are_known_after_a_restart_as_well(bench, segmen
 
 
 @pytest.mark.spec("CLI-05")
-def test_only_time_makes_a_producer_forgotten(bench):
+def test_only_time_makes_a_producer_forgotten(bench: Bench) -> None:
     log = bench.create(segment_bytes=200, retention_bytes=0)
     for number in range(10):
         send(bench, log, number)
@@ -120,12 +138,12 @@ def test_only_time_makes_a_producer_forgotten(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_truncation_takes_producers_back(bench):
+def test_truncation_takes_producers_back(bench: Bench) -> None:
     log = bench.create()
     for number in range(6):
         send(bench, log, number)
     log.truncate_to(3)
-    assert log.producers.get(7).last_sequence == 2
+    assert state_of(log, 7).last_sequence == 2
     assert send(bench, log, 3).first_offset == 3
 
 
@@ -135,7 +153,7 @@ SEQUENCES = st.sampled_from([NEXT, NEXT, NEXT, 0, 1, 2, 3, 4, MAXIMUM_SEQUENCE -
 
 @pytest.mark.spec("CLI-05")
 @given(st.lists(st.tuples(st.integers(7, 8), st.integers(0, 1), SEQUENCES, st.integers(0, 3), st.booleans())))
-def test_what_goes_on_repeats_nothing_and_passes_the_check(batches):
+def test_what_goes_on_repeats_nothing_and_passes_the_check(batches: list[tuple[int, int, int, int, bool]]) -> None:
     """The short way of a producer's next batch says and leaves what the long one does."""
     short, long = ProducerStates(), ProducerStates()
     for offset, (producer, epoch, sequence, delta, transactional) in enumerate(batches):
@@ -158,11 +176,11 @@ def test_what_goes_on_repeats_nothing_and_passes_the_check(batches):
         else:
             following.sent(sequence + delta, offset, delta, offset)
         assert short.render() == long.render()
-        assert short.get(producer).batches == long.get(producer).batches
+        assert known(short, producer).batches == known(long, producer).batches
 
 
 @given(st.integers(0, MAXIMUM_SEQUENCE), st.integers(0, 1 << 20))
-def test_before_undoes_after(sequence, count):
+def test_before_undoes_after(sequence: int, count: int) -> None:
     assert sequence_before(sequence_after(sequence, count), count) == sequence
     assert 0 <= sequence_after(sequence, count) <= MAXIMUM_SEQUENCE
 
@@ -176,7 +194,9 @@ def test_before_undoes_after(sequence, count):
     ),
     st.data(),
 )
-def test_snapshots_are_read_as_written_and_never_when_damaged(entries, data):
+def test_snapshots_are_read_as_written_and_never_when_damaged(
+    entries: list[tuple[int, int, int, int]], data: st.DataObject
+) -> None:
     states = ProducerStates()
     for number, (producer, epoch, sequence, delta) in enumerate(entries):
         states.record(producer, epoch, sequence, delta, 1000 + number, 5)
@@ -193,7 +213,7 @@ def test_snapshots_are_read_as_written_and_never_when_damaged(entries, data):
 
 
 @pytest.mark.spec("CLI-05", "LOG-32")
-def test_a_cut_reads_little_of_a_long_segment(bench, monkeypatch):
+def test_a_cut_reads_little_of_a_long_segment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop waits for it, and an active segment may have a GiB of batches."""
     log = bench.create()
     send(bench, log, 0, producer=8)
@@ -203,11 +223,16 @@ def test_a_cut_reads_little_of_a_long_segment(bench, monkeypatch):
         send(bench, log, sequence, producer=9)
     reads = []
     pread = RealFile.pread
-    monkeypatch.setattr(RealFile, "pread", lambda self, *where: reads.append(where) or pread(self, *where))
+
+    def counted(file: RealFile, size: int, position: int) -> bytes:
+        reads.append((size, position))
+        return pread(file, size, position)
+
+    monkeypatch.setattr(RealFile, "pread", counted)
     log.truncate_to(299)
     assert len(reads) < 10
     assert log.producers.get(9) is None
-    assert log.producers.get(7).last_sequence == 297
+    assert state_of(log, 7).last_sequence == 297
     assert send(bench, log, 0, producer=8).duplicate
     for number in range(298, 301):
         bench.append(log, size=10_000, producer_id=7, producer_epoch=0, base_sequence=number)
@@ -216,11 +241,11 @@ def test_a_cut_reads_little_of_a_long_segment(bench, monkeypatch):
 @pytest.mark.spec("CLI-05")
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_after_a_cut_as_much_is_known_as_the_log_says(new_bench, data):
+def test_after_a_cut_as_much_is_known_as_the_log_says(new_bench: Callable[[], Bench], data: st.DataObject) -> None:
     """Whatever producers wrote, in which epochs, and wherever segments begin; also after a start from a snapshot."""
     bench = new_bench()
     log = bench.create()
-    written = {}  # producer: (epoch, next sequence)
+    written: dict[int, tuple[int, int]] = {}  # producer: (epoch, next sequence)
     for _ in range(data.draw(st.integers(1, 25), "steps")):
         producer = data.draw(st.integers(0, 3), "producer")
         epoch, sequence = written.get(producer, (0, 0))
@@ -244,7 +269,7 @@ def test_after_a_cut_as_much_is_known_as_the_log_says(new_bench, data):
     replay(said, log.segments, offset)
     assert {number for number, _ in log.producers.items()} == {number for number, _ in said.items()}
     for number, state in said.items():
-        known = log.producers.get(number)
+        known = state_of(log, number)
         assert (known.epoch, known.last_timestamp) == (state.epoch, state.last_timestamp)
         assert known.batches == state.batches[-len(known.batches) :]
         assert not known.whole or known.batches == state.batches

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.broker.storage.conftest import TOPIC_ID
+from tests.broker.storage.conftest import TOPIC_ID, Bench, ReadAll
 
+from ballast_broker.storage.log import Log
 from ballast_broker.storage.producer_snapshots import snapshot_path
 from ballast_wire.records import Record, encode_batch
 
@@ -19,7 +21,7 @@ KINDS = (".log", ".index", ".timeindex")
 
 
 @pytest.fixture
-def log(bench):
+def log(bench: Bench) -> Log:
     """50 batches in several segments; everything flushed up to 30."""
     log = bench.create(segment_bytes=1000, index_interval_bytes=100)
     for number in range(50):
@@ -31,13 +33,13 @@ def log(bench):
     return log
 
 
-def crash(bench, log):
+def crash(bench: Bench, log: Log) -> int:
     """The process is gone: descriptors close, nothing is trimmed or written."""
     bench.release()
     return log.recovery_point
 
 
-def check_whole(log, read_all, count):
+def check_whole(log: Log, read_all: ReadAll, count: int) -> None:
     assert log.log_end_offset == count
     assert [record.offset for record in read_all(log)] == list(range(count))
     assert log.epochs.entries == [(epoch, epoch * 10) for epoch in range((count + 9) // 10)]
@@ -46,11 +48,13 @@ def check_whole(log, read_all, count):
         found = log.read(offset, 1, upper_offset=count)
         assert struct.unpack_from(">q", found.read())[0] == offset
         found.release()
-        assert log.offset_for_timestamp(1_750_000_000_000 + offset)[1] == offset
+        place = log.offset_for_timestamp(1_750_000_000_000 + offset)
+        assert place is not None
+        assert place[1] == offset
 
 
 @pytest.mark.spec("LOG-40")
-def test_a_killed_process_loses_nothing(bench, log, read_all):
+def test_a_killed_process_loses_nothing(bench: Bench, log: Log, read_all: ReadAll) -> None:
     point = crash(bench, log)
     again = bench.load(clean=False, recovery_point=point, segment_bytes=1000, index_interval_bytes=100)
     check_whole(again, read_all, 50)
@@ -59,7 +63,7 @@ def test_a_killed_process_loses_nothing(bench, log, read_all):
 
 
 @pytest.mark.spec("LOG-40")
-def test_after_a_clean_stop_nothing_is_scanned(bench, log, read_all):
+def test_after_a_clean_stop_nothing_is_scanned(bench: Bench, log: Log, read_all: ReadAll) -> None:
     log.close()
     bench.release()
     first = bench.folder / f"{FIRST}.log"
@@ -73,7 +77,7 @@ def test_after_a_clean_stop_nothing_is_scanned(bench, log, read_all):
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("cut_bytes", [1, 30, 61, 62, 90])
-def test_a_torn_last_batch_is_cut(bench, log, read_all, cut_bytes):
+def test_a_torn_last_batch_is_cut(bench: Bench, log: Log, read_all: ReadAll, cut_bytes: int) -> None:
     path = log.active.path()
     crash(bench, log)
     with open(path, "r+b") as file:
@@ -85,7 +89,9 @@ def test_a_torn_last_batch_is_cut(bench, log, read_all, cut_bytes):
 
 
 @pytest.mark.spec("LOG-41")
-def test_a_flipped_bit_after_the_recovery_point_cuts_there_and_drops_what_follows(bench, log, read_all):
+def test_a_flipped_bit_after_the_recovery_point_cuts_there_and_drops_what_follows(
+    bench: Bench, log: Log, read_all: ReadAll
+) -> None:
     victim = log.segments[-2]
     crash(bench, log)
     with open(victim.path(), "r+b") as file:
@@ -102,7 +108,9 @@ def test_a_flipped_bit_after_the_recovery_point_cuts_there_and_drops_what_follow
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "odd", "zeros", "noise"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_index_is_built_again(bench, log, read_all, kind, damage, clean):
+def test_a_damaged_index_is_built_again(
+    bench: Bench, log: Log, read_all: ReadAll, kind: str, damage: str, clean: bool
+) -> None:
     if clean:
         log.close()
     crash(bench, log)
@@ -126,7 +134,7 @@ def test_a_damaged_index_is_built_again(bench, log, read_all, kind, damage, clea
 
 
 @pytest.mark.spec("LOG-41")
-def test_an_empty_segment_is_no_obstacle(bench, log, read_all):
+def test_an_empty_segment_is_no_obstacle(bench: Bench, log: Log, read_all: ReadAll) -> None:
     crash(bench, log)
     (bench.folder / "00000000000000000050.log").write_bytes(b"")
     again = bench.load(clean=False, recovery_point=30, index_interval_bytes=100)
@@ -136,7 +144,7 @@ def test_an_empty_segment_is_no_obstacle(bench, log, read_all):
 
 
 @pytest.mark.spec("LOG-41")
-def test_an_empty_folder_is_an_empty_log(bench):
+def test_an_empty_folder_is_an_empty_log(bench: Bench) -> None:
     bench.folder.mkdir()
     log = bench.load(clean=False)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
@@ -145,7 +153,7 @@ def test_an_empty_folder_is_an_empty_log(bench):
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("point", [0, 50])
-def test_an_overlapping_segment_left_by_a_cleaner(bench, log, read_all, point):
+def test_an_overlapping_segment_left_by_a_cleaner(bench: Bench, log: Log, read_all: ReadAll, point: int) -> None:
     """The cleaned segment 0 holds what the first two held, and the second one is still there."""
     first, second = log.segments[0], log.segments[1]
     crash(bench, log)
@@ -158,7 +166,7 @@ def test_an_overlapping_segment_left_by_a_cleaner(bench, log, read_all, point):
 
 
 @pytest.mark.spec("LOG-41")
-def test_an_overlapping_segment_that_goes_further_keeps_its_rest(bench, log, read_all):
+def test_an_overlapping_segment_that_goes_further_keeps_its_rest(bench: Bench, log: Log, read_all: ReadAll) -> None:
     first, second = log.segments[0], log.segments[1]
     crash(bench, log)
     with open(second.path(), "rb") as rest:
@@ -172,7 +180,7 @@ def test_an_overlapping_segment_that_goes_further_keeps_its_rest(bench, log, rea
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("content", [b"", b"0\n", b"0\n5\n0 0\n1 1", b"0\n2\n0 0\n1", b"\xff\xfe", b"0\n1\n0 0"])
-def test_an_epoch_file_cut_in_the_middle(bench, log, read_all, content):
+def test_an_epoch_file_cut_in_the_middle(bench: Bench, log: Log, read_all: ReadAll, content: bytes) -> None:
     log.close()
     crash(bench, log)
     (bench.folder / "leader-epoch-checkpoint").write_bytes(content)
@@ -180,7 +188,7 @@ def test_an_epoch_file_cut_in_the_middle(bench, log, read_all, content):
 
 
 @pytest.mark.spec("LOG-02")
-def test_leftovers_of_cleaning_and_deleting(bench, log, read_all):
+def test_leftovers_of_cleaning_and_deleting(bench: Bench, log: Log, read_all: ReadAll) -> None:
     crash(bench, log)
     for name in ("00000000000000000003.log.deleted", f"{FIRST}.log.cleaned", f"{FIRST}.index.cleaned", "x.tmp"):
         (bench.folder / name).write_bytes(b"anything")
@@ -191,7 +199,9 @@ def test_leftovers_of_cleaning_and_deleting(bench, log, read_all):
 @pytest.mark.spec("LOG-02")
 @pytest.mark.parametrize("unfinished", [False, True], ids=["alone", "beside another job's leftover"])
 @pytest.mark.parametrize("originals", ["both", "second", "none"])
-def test_a_complete_swap_is_completed(bench, log, read_all, originals, unfinished):
+def test_a_complete_swap_is_completed(
+    bench: Bench, log: Log, read_all: ReadAll, originals: str, unfinished: bool
+) -> None:
     first, second = log.segments[0], log.segments[1]
     crash(bench, log)
     swapped = b""
@@ -211,14 +221,14 @@ def test_a_complete_swap_is_completed(bench, log, read_all, originals, unfinishe
 
 
 @pytest.mark.spec("LOG-41")
-def test_a_log_start_offset_behind_the_end_means_an_empty_log_there(bench, log):
+def test_a_log_start_offset_behind_the_end_means_an_empty_log_there(bench: Bench, log: Log) -> None:
     crash(bench, log)
     again = bench.load(clean=False, recovery_point=0, start_offset=80)
     assert (again.log_start_offset, again.log_end_offset) == (80, 80)
 
 
 @pytest.mark.spec("LOG-40")
-def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench):
+def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench: Bench) -> None:
     log = bench.create(segment_bytes=1000)
     for number in range(40):
         batch = encode_batch(
@@ -240,7 +250,7 @@ def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench):
         bench.release()
 
 
-def log_bytes(path):
+def log_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
@@ -250,7 +260,9 @@ def log_bytes(path):
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
-def test_cut_at_any_byte_or_filled_with_zeros(new_bench, read_all, data):
+def test_cut_at_any_byte_or_filled_with_zeros(
+    new_bench: Callable[[], Bench], read_all: ReadAll, data: st.DataObject
+) -> None:
     """Whatever the active segment's end looks like, all whole batches before it are there and appending goes on."""
     bench = new_bench()
     log = bench.create(index_interval_bytes=50)
@@ -279,7 +291,9 @@ def test_cut_at_any_byte_or_filled_with_zeros(new_bench, read_all, data):
 
 @pytest.mark.spec("LOG-40", "TOP-24")
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(bench, read_all, seed):
+def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(
+    bench: Bench, read_all: ReadAll, seed: int
+) -> None:
     """Without the id, the records would be taken for those of whatever topic has the name by then."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
@@ -295,7 +309,9 @@ def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(benc
 @pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all, seed, flushed):
+def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(
+    bench: Bench, read_all: ReadAll, seed: int, flushed: bool
+) -> None:
     """Files are written back in any order: a later segment may be there, and the end of the one before it not."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(segment_bytes=250)
@@ -316,7 +332,7 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all
 
 @pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("seed", range(40))
-def test_what_took_the_place_of_flushed_segments_is_scanned(bench, read_all, seed):
+def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_all: ReadAll, seed: int) -> None:
     """There was no time for another checkpoint since the cut. Names are on the disk before contents."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(segment_bytes=250)
@@ -337,7 +353,7 @@ def test_what_took_the_place_of_flushed_segments_is_scanned(bench, read_all, see
 
 
 @pytest.mark.spec("LOG-40", "CLI-05")
-def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_it_back(bench):
+def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_it_back(bench: Bench) -> None:
     """Else a batch that this log has no more is taken for one that it has: it is acknowledged, and lost."""
     log = bench.create()
     bench.append(log, 5)

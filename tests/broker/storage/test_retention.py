@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.broker.storage.conftest import NOW_MS
+from tests.broker.storage.conftest import NOW_MS, Bench, ReadAll
 
+from ballast_broker.seams import Disk
 from ballast_broker.storage import flushing
 from ballast_broker.storage.compaction import measure
+from ballast_broker.storage.log import Log
 from ballast_wire.errors import ApiError, ErrorCode
 
 DAY_MS = 86_400_000
 
+Make = Callable[..., Log]
+
 
 @pytest.fixture
-def make(bench):
-    def build(count=40, **config):
+def make(bench: Bench) -> Make:
+    def build(count: int = 40, **config: Any) -> Log:
         log = bench.create(segment_bytes=1000, **config)
         for number in range(count):
             bench.append(log, timestamp=bench.clock.now_ms + number * 1000)
@@ -26,7 +32,7 @@ def make(bench):
 
 
 @pytest.mark.spec("LOG-20")
-def test_by_time(bench, make):
+def test_by_time(bench: Bench, make: Make) -> None:
     log = make(retention_ms=DAY_MS)
     bases = list(log.bases)
     assert log.delete_old_segments(bench.clock.now_ms + DAY_MS) == 0
@@ -38,7 +44,7 @@ def test_by_time(bench, make):
 
 
 @pytest.mark.spec("LOG-20")
-def test_by_time_without_timestamps_goes_by_the_file(bench):
+def test_by_time_without_timestamps_goes_by_the_file(bench: Bench) -> None:
     log = bench.create(retention_ms=1000, segment_bytes=1000)
     for _ in range(20):
         bench.append(log, timestamp=-1)
@@ -50,7 +56,7 @@ def test_by_time_without_timestamps_goes_by_the_file(bench):
 
 
 @pytest.mark.spec("LOG-21")
-def test_by_size_leaves_at_least_that_much(bench, make):
+def test_by_size_leaves_at_least_that_much(bench: Bench, make: Make) -> None:
     log = make(retention_bytes=1500, retention_ms=-1)
     total, first = log.size_bytes, log.segments[0].size
     assert total - first > 1500
@@ -60,7 +66,7 @@ def test_by_size_leaves_at_least_that_much(bench, make):
 
 
 @pytest.mark.spec("LOG-22")
-def test_by_log_start_offset_whatever_the_policy(bench, make, read_all):
+def test_by_log_start_offset_whatever_the_policy(bench: Bench, make: Make, read_all: ReadAll) -> None:
     log = make(cleanup_policy=frozenset({"compact"}))
     target = log.bases[2] + 1
     log.advance_log_start_offset(target)
@@ -76,7 +82,7 @@ def test_by_log_start_offset_whatever_the_policy(bench, make, read_all):
 
 
 @pytest.mark.spec("LOG-23")
-def test_the_active_segment_is_rolled_first_and_nothing_above_the_high_watermark_goes(bench, make):
+def test_the_active_segment_is_rolled_first_and_nothing_above_the_high_watermark_goes(bench: Bench, make: Make) -> None:
     log = make(retention_ms=DAY_MS)
     log._high_watermark = log.bases[2]
     far = bench.clock.now_ms + 10 * DAY_MS
@@ -91,7 +97,7 @@ def test_the_active_segment_is_rolled_first_and_nothing_above_the_high_watermark
 
 
 @pytest.mark.spec("LOG-24")
-def test_deleted_files_are_renamed_at_once_and_a_reader_finishes(bench, make):
+def test_deleted_files_are_renamed_at_once_and_a_reader_finishes(bench: Bench, make: Make) -> None:
     log = make(retention_ms=DAY_MS)
     found = log.read(0, 300, upper_offset=40)
     log.delete_old_segments(bench.clock.now_ms + 10 * DAY_MS)
@@ -106,7 +112,7 @@ def test_deleted_files_are_renamed_at_once_and_a_reader_finishes(bench, make):
 
 
 @pytest.mark.spec("LOG-11")
-def test_rolling_takes_a_snapshot_and_asks_for_a_flush(bench, make):
+def test_rolling_takes_a_snapshot_and_asks_for_a_flush(bench: Bench, make: Make) -> None:
     log = make()
     assert set(log.bases[1:]) <= set(log.snapshots.offsets)
     assert bench.flushes
@@ -116,7 +122,7 @@ def test_rolling_takes_a_snapshot_and_asks_for_a_flush(bench, make):
 
 
 @pytest.mark.spec("LOG-30")
-def test_flush_moves_the_recovery_point_and_so_does_a_count_of_messages(bench, make):
+def test_flush_moves_the_recovery_point_and_so_does_a_count_of_messages(bench: Bench, make: Make) -> None:
     log = make(flush_messages=7)
     assert log.recovery_point == 35
     log.flush()
@@ -128,7 +134,7 @@ def test_flush_moves_the_recovery_point_and_so_does_a_count_of_messages(bench, m
 
 
 @pytest.mark.spec("LOG-33")
-def test_files_not_used_lately_are_closed(bench, make, read_all):
+def test_files_not_used_lately_are_closed(bench: Bench, make: Make, read_all: ReadAll) -> None:
     bench.context.open_files.limit = 3
     log = make()
     for _ in range(3):
@@ -141,13 +147,22 @@ def test_files_not_used_lately_are_closed(bench, make, read_all):
     held.release()
 
 
-def test_a_flush_syncs_what_has_changed_and_no_more(bench, make, monkeypatch):
-    synced = []
+def test_a_flush_syncs_what_has_changed_and_no_more(bench: Bench, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
     sync, sync_directory = flushing._sync, bench.disk.sync_directory
-    monkeypatch.setattr(flushing, "_sync", lambda log, path: (synced.append(path[-10:]), sync(log, path)))
-    monkeypatch.setattr(bench.disk, "sync_directory", lambda path: (synced.append("names"), sync_directory(path)))
 
-    def flushed(epoch):
+    def noted(disk: Disk, path: str) -> None:
+        synced.append(path[-10:])
+        sync(disk, path)
+
+    def names_noted(path: str) -> None:
+        synced.append("names")
+        sync_directory(path)
+
+    monkeypatch.setattr(flushing, "_sync", noted)
+    monkeypatch.setattr(bench.disk, "sync_directory", names_noted)
+
+    def flushed(epoch: int) -> list[str]:
         synced.clear()
         bench.append(log, epoch=epoch)
         log.flush()
@@ -165,19 +180,21 @@ def test_a_flush_syncs_what_has_changed_and_no_more(bench, make, monkeypatch):
     assert "names" in flushed(2)
 
 
-def test_a_flush_that_failed_is_made_whole_by_the_next(bench, make, monkeypatch):
+def test_a_flush_that_failed_is_made_whole_by_the_next(
+    bench: Bench, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = make(count=0)
     bench.append(log)
     sync = flushing._sync
     failing = iter([OSError(5, "EIO")])
 
-    def fails_once(log, path):
+    def fails_once(disk: Disk, path: str) -> None:
         for error in failing:
             raise error
         synced.append(path[-10:])
-        sync(log, path)
+        sync(disk, path)
 
-    synced = []
+    synced: list[str] = []
     monkeypatch.setattr(flushing, "_sync", fails_once)
     with pytest.raises(OSError, match="EIO"):
         flushing.flush(log)
@@ -189,7 +206,7 @@ def test_a_flush_that_failed_is_made_whole_by_the_next(bench, make, monkeypatch)
 
 @pytest.mark.spec("LOG-41", "LOG-20")
 @pytest.mark.parametrize("damage", ["odd", "gone"])
-def test_an_index_that_lies_is_built_again_by_what_looks_at_ages(bench, damage):
+def test_an_index_that_lies_is_built_again_by_what_looks_at_ages(bench: Bench, damage: str) -> None:
     """Retention and the cleaner look at the logs of all partitions: one bad file must not end them for all."""
     log = bench.create(segment_bytes=600, retention_ms=1000, min_compaction_lag_ms=1000)
     for _ in range(20):

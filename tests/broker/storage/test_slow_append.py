@@ -5,29 +5,37 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from tests.broker.storage.conftest import Bench, ReadAll
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.seams import File
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.log import Log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
+T = TypeVar("T")
+
 
 class Inline:
-    async def run(self, work):
+    async def run(self, work: Callable[[], T]) -> T:
         return work()
 
 
-def batch(number, **keywords):
+def batch(number: int, **keywords: Any) -> bytearray:
     return encode_batch([Record(b"k", b"%d" % number, 1_750_000_000_000)], **keywords)
 
 
 @pytest.mark.spec("LOG-32")
-def test_a_directory_is_slow_when_one_write_in_a_hundred_is(tmp_path):
+def test_a_directory_is_slow_when_one_write_in_a_hundred_is(tmp_path: Path) -> None:
     directory = LogDirectory(str(tmp_path), RealDisk())
     directory.writes = 1000
     directory.note_slow_write(10.0)
@@ -46,24 +54,26 @@ def test_a_directory_is_slow_when_one_write_in_a_hundred_is(tmp_path):
 
 
 @pytest.mark.spec("LOG-32")
-def test_slow_writes_are_noticed_by_appends(bench):
+def test_slow_writes_are_noticed_by_appends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = bench.create()
     times = iter(range(1000))
-    bench.clock.monotonic = lambda: next(times)
+    monkeypatch.setattr(bench.clock, "monotonic", lambda: next(times))
     for _ in range(3):
         bench.append(log)
     assert bench.directory.slow_writes == 3
-    bench.clock.monotonic = lambda: 2.0
+    monkeypatch.setattr(bench.clock, "monotonic", lambda: 2.0)
     bench.directory.slow_until = 2.5
     assert log.append_is_slow()
 
 
 @pytest.mark.spec("LOG-32")
 @pytest.mark.parametrize(("waits", "slow"), [(0, 1), (1, 3)])
-def test_a_write_that_only_lacked_a_processor_is_not_the_disks(bench, monkeypatch, waits, slow):
+def test_a_write_that_only_lacked_a_processor_is_not_the_disks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, waits: int, slow: int
+) -> None:
     log = bench.create()
     times, waited = iter(n * 0.01 for n in range(1000)), iter(range(0, 1000 * waits + 1, waits) if waits else [7] * 9)
-    bench.clock.monotonic = lambda: next(times)
+    monkeypatch.setattr(bench.clock, "monotonic", lambda: next(times))
     monkeypatch.setattr(bench.directory, "waits", lambda: next(waited))
     for _ in range(3):
         bench.append(log)
@@ -72,7 +82,7 @@ def test_a_write_that_only_lacked_a_processor_is_not_the_disks(bench, monkeypatc
 
 
 @pytest.mark.spec("LOG-32")
-def test_a_thread_that_sleeps_waits():
+def test_a_thread_that_sleeps_waits() -> None:
     disk = RealDisk()
     before = disk.waits()
     threading.Event().wait(0.001)
@@ -80,13 +90,13 @@ def test_a_thread_that_sleeps_waits():
 
 
 @pytest.mark.spec("LOG-32")
-def test_appends_by_thread_keep_their_order_and_become_visible_when_written(bench, read_all):
+def test_appends_by_thread_keep_their_order_and_become_visible_when_written(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(segment_bytes=2000)
     threads = RealThreads(4)
     sizes = []
 
     class Watching:
-        async def run(self, work):
+        async def run(self, work: Callable[[], T]) -> T:
             before = log.log_end_offset
             assert log.append_is_slow()
             assert log.write_in_progress
@@ -97,7 +107,7 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
             sizes.append(before)
             return result
 
-    async def story():
+    async def story() -> None:
         await asyncio.gather(
             *(
                 slow_append.append_as_leader(log, batch(n), 1, now_ms=bench.clock.now_ms, threads=Watching())
@@ -111,7 +121,7 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
     asyncio.run(story())
     threads.close()
     assert sizes == list(range(61))
-    assert [int(record.value) for record in read_all(log)] == list(range(61))
+    assert [int(record.value or b"") for record in read_all(log)] == list(range(61))
     assert len(log.segments) > 1
     assert not log.append_is_slow()
     log.append_as_leader(batch(61), 2, now_ms=bench.clock.now_ms)
@@ -120,14 +130,14 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
 
 
 @pytest.mark.spec("LOG-32")
-def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_directory(bench):
+def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_directory(bench: Bench) -> None:
     log = bench.create()
 
     class Broken:
-        async def run(self, work):
+        async def run(self, work: Callable[[], T]) -> T:
             raise OSError(5, "Input/output error")
 
-    async def story():
+    async def story() -> None:
         sent = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
         now_ms = bench.clock.now_ms
         await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms, threads=Inline())
@@ -143,27 +153,29 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
 
 @pytest.mark.spec("LOG-32", "DIR-42")
 @pytest.mark.parametrize("append", ["leader", "follower"])
-def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(bench, monkeypatch, append):
+def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, append: str
+) -> None:
     """The batch itself may still find room in the last block of its file."""
     log = bench.create(index_interval_bytes=0)
     real_open = bench.disk.open
 
-    def full(path, *, create=False, writable=True):
+    def full(path: str, *, create: bool = False, writable: bool = True) -> File:
         if create and path.endswith("index"):
             raise OSError(errno.ENOSPC, "No space left on device", path)
         return real_open(path, create=create, writable=writable)
 
-    async def one(n):
+    async def one(n: int) -> object:
         if append == "leader":
             return await slow_append.append_as_leader(log, batch(n), 0, now_ms=bench.clock.now_ms, threads=Inline())
         sent = memoryview(batch(n, base_offset=n, leader_epoch=0))
         return await slow_append.append_as_follower(log, sent, threads=Inline())
 
-    async def many(numbers):
+    async def many(numbers: Iterable[int]) -> None:
         for n in numbers:
             await one(n)
 
-    async def story():
+    async def story() -> None:
         await one(0)
         monkeypatch.setattr(bench.disk, "open", full)
         with pytest.raises(LogDirectoryFailure):
@@ -179,17 +191,17 @@ def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(ben
 
 
 @pytest.mark.spec("LOG-32", "DIR-41")
-def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refused(bench):
+def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refused(bench: Bench) -> None:
     """Nobody reads it there: who waited for it to be committed would wait for the whole of the request's timeout."""
     log = bench.create()
 
     class Failing:
-        async def run(self, work):
+        async def run(self, work: Callable[[], T]) -> T:
             result = work()
             bench.directory.fail(OSError(errno.EIO, "Input/output error"))
             return result
 
-    async def story():
+    async def story() -> None:
         with pytest.raises(LogDirectoryFailure):
             await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Failing())
         assert log.log_end_offset == 0
@@ -199,7 +211,7 @@ def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refus
 
 @pytest.mark.spec("LOG-20", "LOG-21", "LOG-32")
 @pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
-def test_retention_goes_on_while_a_thread_writes(bench, read_all, limit):
+def test_retention_goes_on_while_a_thread_writes(bench: Bench, read_all: ReadAll, limit: dict[str, Any]) -> None:
     """A busy log on a disk that stalls is nearly always being written to: it would never be made shorter."""
     log = bench.create(segment_bytes=1000, retention_bytes=-1)
     while len(log.segments) < 5:
@@ -208,12 +220,12 @@ def test_retention_goes_on_while_a_thread_writes(bench, read_all, limit):
     active, end = log.active, log.log_end_offset
 
     class Meanwhile:
-        async def run(self, work):
+        async def run(self, work: Callable[[], T]) -> T:
             assert log.write_in_progress
             assert log.delete_old_segments(bench.clock.now_ms + 1) == 4
             return work()
 
-    async def story():
+    async def story() -> None:
         await slow_append.append_as_leader(log, batch(end), 0, now_ms=bench.clock.now_ms, threads=Meanwhile())
 
     asyncio.run(story())
@@ -225,35 +237,37 @@ def test_retention_goes_on_while_a_thread_writes(bench, read_all, limit):
     assert (again.log_start_offset, again.log_end_offset) == (active.base_offset, end + 1)
 
 
-def cut_to_one(log):
+def cut_to_one(log: Log) -> None:
     log.truncate_to(1)
 
 
-def begin_an_epoch(log):
+def begin_an_epoch(log: Log) -> None:
     log.interrupt_appends()
     log.assign_epoch(7, log.end_offset)
 
 
-def end(log):
+def end(log: Log) -> None:
     log.close()
 
 
 @pytest.mark.spec("LOG-32", "LOG-41")
 @pytest.mark.parametrize("event", [cut_to_one, begin_an_epoch, end])
-def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(bench, read_all, event):
+def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(
+    bench: Bench, read_all: ReadAll, event: Callable[[Log], object]
+) -> None:
     """One write is in its thread and one waits when it happens: both are refused, and the next append goes well."""
     log = bench.create()
     bench.append(log)
     bench.append(log)
 
     class Interrupting:
-        async def run(self, work):
+        async def run(self, work: Callable[[], T]) -> T:
             result = work()
             if not events:
                 events.append(event(log))
             return result
 
-    async def story():
+    async def story() -> None:
         now_ms = bench.clock.now_ms
         appends = [
             slow_append.append_as_leader(log, batch(n), 0, now_ms=now_ms, threads=Interrupting()) for n in range(2)
@@ -278,21 +292,21 @@ def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(b
 
 
 @pytest.mark.spec("LOG-32")
-def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench, read_all):
+def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create()
     threads = RealThreads(2)
     began, go_on = threading.Event(), threading.Event()
 
     class Slow:
-        async def run(self, work):
-            def wait():
+        async def run(self, work: Callable[[], T]) -> T:
+            def wait() -> T:
                 began.set()
                 assert go_on.wait(30)
                 return work()
 
             return await threads.run(wait)
 
-    async def story():
+    async def story() -> None:
         now_ms = bench.clock.now_ms
         first = asyncio.ensure_future(slow_append.append_as_leader(log, batch(0), 0, now_ms=now_ms, threads=Slow()))
         await asyncio.to_thread(began.wait, 30)
@@ -312,10 +326,12 @@ def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench
 
 @pytest.mark.spec("LOG-32")
 @pytest.mark.parametrize(("took_s", "stays"), [(0.015, False), (0.03, True)])
-async def test_a_thread_that_waited_for_the_loop_is_not_the_disks(bench, monkeypatch, took_s, stays):
+async def test_a_thread_that_waited_for_the_loop_is_not_the_disks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, took_s: float, stays: bool
+) -> None:
     log = bench.create()
     times, waited = (n * took_s for n in range(1000)), iter(range(1000))
-    bench.clock.monotonic = lambda: next(times)
+    monkeypatch.setattr(bench.clock, "monotonic", lambda: next(times))
     monkeypatch.setattr(bench.directory, "waits", lambda: next(waited))
     bench.directory.slow_until = 1.0
     await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Inline())

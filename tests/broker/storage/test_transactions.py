@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from tests.broker.storage.conftest import Bench, state_of
 
 from ballast_broker.storage.aborted import AbortedIndex
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates, Verification
+from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.transactions import EndedTransaction, check_entries, read_marker, render_marker
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch, iterate_batches
@@ -18,35 +23,49 @@ from ballast_wire.records import Record, encode_batch, iterate_batches
 TRANSACTION, COORDINATOR, CLIENT = "transaction", "coordinator", "client"
 
 
-def batch_of(bench, producer, sequence, count=1, *, epoch=0, transactional=True):
+def batch_of(
+    bench: Bench, producer: int, sequence: int, count: int = 1, *, epoch: int = 0, transactional: bool = True
+) -> bytearray:
     return encode_batch(
         [Record(b"k", b"v" * 20, bench.clock.now_ms)] * count, producer_id=producer, producer_epoch=epoch,
         base_sequence=sequence, transactional=transactional,
     )  # fmt: skip
 
 
-def send(bench, log, producer, sequence, count=1, *, epoch=0, verified=NOT_ASKED, origin=TRANSACTION):
+def send(
+    bench: Bench,
+    log: Log,
+    producer: int,
+    sequence: int,
+    count: int = 1,
+    *,
+    epoch: int = 0,
+    verified: Verification | None = NOT_ASKED,
+    origin: str = TRANSACTION,
+) -> AppendInfo:
     batch = batch_of(bench, producer, sequence, count, epoch=epoch)
     return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms, origin=origin, verified=verified)
 
 
-def end(bench, log, producer, *, committed, epoch=0, coordinator_epoch=0):
+def end(
+    bench: Bench, log: Log, producer: int, *, committed: bool, epoch: int = 0, coordinator_epoch: int = 0
+) -> AppendInfo:
     marker = render_marker(producer, epoch, coordinator_epoch, committed=committed, now_ms=bench.clock.now_ms)
     return log.append_as_leader(marker, 0, now_ms=bench.clock.now_ms, origin=COORDINATOR)
 
 
-def refused(append, *args, **keywords):
+def refused(append: Callable[..., object], *args: Any, **keywords: Any) -> ErrorCode:
     with pytest.raises(ApiError) as error:
         append(*args, **keywords)
     return error.value.code
 
 
-def told(log, offset, upper_offset):
+def told(log: Log, offset: int, upper_offset: int) -> list[tuple[int, int]]:
     return [(each.producer_id, each.first_offset) for each in log.aborted_transactions(offset, upper_offset)]
 
 
 @pytest.mark.spec("CLI-05")
-def test_a_transaction_is_stable_when_its_marker_is_committed(bench):
+def test_a_transaction_is_stable_when_its_marker_is_committed(bench: Bench) -> None:
     log = bench.create()
     bench.append(log)
     send(bench, log, 7, 0, 2)
@@ -63,7 +82,7 @@ def test_a_transaction_is_stable_when_its_marker_is_committed(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_the_first_of_several_transactions_counts(bench):
+def test_the_first_of_several_transactions_counts(bench: Bench) -> None:
     log = bench.create()
     for producer in (1, 2, 3):
         send(bench, log, producer, 0)
@@ -84,7 +103,7 @@ def test_the_first_of_several_transactions_counts(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_what_is_stored_is_kafkas_format(bench):
+def test_what_is_stored_is_kafkas_format(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 0x0102, 0, 3)
     end(bench, log, 0x0102, committed=False, coordinator_epoch=9)
@@ -100,17 +119,17 @@ def test_what_is_stored_is_kafkas_format(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_no_index_where_nothing_was_aborted_or_no_data_was_there(bench):
+def test_no_index_where_nothing_was_aborted_or_no_data_was_there(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0)
     end(bench, log, 7, committed=True)
     end(bench, log, 8, committed=False)
     assert not list(bench.folder.glob("*.txnindex"))
-    assert log.producers.get(8).coordinator_epoch == 0
+    assert state_of(log, 8).coordinator_epoch == 0
 
 
 @pytest.mark.spec("CLI-05")
-def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench):
+def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench: Bench) -> None:
     log = bench.create()
     assert refused(send, bench, log, 7, 0, verified=None) is ErrorCode.INVALID_TXN_STATE
     held = log.producers.verify(7, 0, 0, adds=False, now_ms=0)
@@ -130,7 +149,7 @@ def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_the_first_batch_to_be_asked_for_is_the_first_to_be_written(bench):
+def test_the_first_batch_to_be_asked_for_is_the_first_to_be_written(bench: Bench) -> None:
     log = bench.create()
     first = log.producers.verify(7, 0, 0, adds=False, now_ms=0)
     second = log.producers.verify(7, 0, 1, adds=False, now_ms=0)
@@ -143,7 +162,7 @@ def test_the_first_batch_to_be_asked_for_is_the_first_to_be_written(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_only_requests_with_a_transactional_id_carry_transactions(bench):
+def test_only_requests_with_a_transactional_id_carry_transactions(bench: Bench) -> None:
     log = bench.create()
     assert refused(send, bench, log, 7, 0, origin=CLIENT) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     send(bench, log, 7, 0)
@@ -158,7 +177,7 @@ def test_only_requests_with_a_transactional_id_carry_transactions(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_markers_fence_producers_and_coordinators(bench):
+def test_markers_fence_producers_and_coordinators(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0, epoch=3)
     assert refused(end, bench, log, 7, committed=True, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -170,11 +189,11 @@ def test_markers_fence_producers_and_coordinators(bench):
     assert refused(send, bench, log, 7, 2, epoch=3) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert refused(send, bench, log, 7, 2, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     send(bench, log, 7, 0, epoch=4)  # a higher one: they begin anew
-    assert log.producers.get(7).coordinator_epoch == 5
+    assert state_of(log, 7).coordinator_epoch == 5
 
 
 @pytest.mark.spec("CLI-05")
-def test_coordinators_number_nothing(bench):
+def test_coordinators_number_nothing(bench: Bench) -> None:
     """Offsets committed in a transaction: batches of a producer, all with sequence 0."""
     log = bench.create()
     for _ in range(3):
@@ -186,7 +205,7 @@ def test_coordinators_number_nothing(bench):
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("clean", [True, False])
-def test_open_transactions_survive_a_restart(bench, clean):
+def test_open_transactions_survive_a_restart(bench: Bench, clean: bool) -> None:
     log = bench.create()
     send(bench, log, 7, 0, 5)
     log.roll()
@@ -198,7 +217,7 @@ def test_open_transactions_survive_a_restart(bench, clean):
     again = bench.load(clean=clean)
     again.update_high_watermark(again.log_end_offset)
     assert (again.log_end_offset, again.last_stable_offset) == (11, 0)
-    assert again.producers.get(8).coordinator_epoch == 2
+    assert state_of(again, 8).coordinator_epoch == 2
     assert told(again, 0, 11) == [(8, 5)]
     assert again.producers.expire(bench.clock.now_ms + 10**9, 1000) == 1, "whose transaction is open is not forgotten"
     end(bench, again, 7, committed=False)
@@ -208,7 +227,7 @@ def test_open_transactions_survive_a_restart(bench, clean):
 
 
 @pytest.mark.spec("CLI-05")
-def test_an_index_that_lies_is_made_anew_at_the_start(bench):
+def test_an_index_that_lies_is_made_anew_at_the_start(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0, 5)
     end(bench, log, 7, committed=False)
@@ -229,7 +248,7 @@ def test_an_index_that_lies_is_made_anew_at_the_start(bench):
 @pytest.mark.spec("CLI-05", "LOG-40")
 @pytest.mark.parametrize("then", ["goes on", "a new segment", "a new segment that is flushed"])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(bench, seed, then):
+def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(bench: Bench, seed: int, then: str) -> None:
     """Below it nothing is looked at again: what is lost of the index there, readers of committed records would see."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
@@ -252,7 +271,9 @@ def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(benc
 @pytest.mark.spec("CLI-05", "LOG-40")
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_flush_at_each_record_has_the_index_of_what_was_aborted_with_it(bench, seed, follows):
+def test_a_flush_at_each_record_has_the_index_of_what_was_aborted_with_it(
+    bench: Bench, seed: int, follows: bool
+) -> None:
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(flush_messages=1)
     send(bench, log, 7, 0)
@@ -272,12 +293,14 @@ def test_a_flush_at_each_record_has_the_index_of_what_was_aborted_with_it(bench,
 
 
 @pytest.mark.spec("CLI-05")
-def test_a_flush_beside_a_marker_does_not_pass_it_before_its_index(bench, monkeypatch):
+def test_a_flush_beside_a_marker_does_not_pass_it_before_its_index(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = bench.create()
     send(bench, log, 7, 0)
     seen = []
 
-    def append(index, entry):
+    def append(index: AbortedIndex, entry: Any) -> Any:
         log.flush()  # as if from another thread, at just this moment
         seen.append(log.recovery_point)
         return written(index, entry)
@@ -290,7 +313,7 @@ def test_a_flush_beside_a_marker_does_not_pass_it_before_its_index(bench, monkey
 
 
 @pytest.mark.spec("CLI-05")
-def test_what_is_replayed_from_an_older_snapshot_is_stable_as_far_as_it_is_committed(bench):
+def test_what_is_replayed_from_an_older_snapshot_is_stable_as_far_as_it_is_committed(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0)
     end(bench, log, 7, committed=True)
@@ -304,7 +327,7 @@ def test_what_is_replayed_from_an_older_snapshot_is_stable_as_far_as_it_is_commi
 
 
 @pytest.mark.spec("CLI-05")
-def test_a_marker_that_was_lost_has_aborted_nothing(bench):
+def test_a_marker_that_was_lost_has_aborted_nothing(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0)
     end(bench, log, 7, committed=False)
@@ -319,28 +342,28 @@ def test_a_marker_that_was_lost_has_aborted_nothing(bench):
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_marker_that_is_cut_off_after_a_restart_has_ended_nothing(bench, committed):
+def test_a_marker_that_is_cut_off_after_a_restart_has_ended_nothing(bench: Bench, committed: bool) -> None:
     log = bench.create()
     send(bench, log, 7, 0)
     end(bench, log, 7, committed=committed)
     log.close()
     bench.release()
     again = bench.load(clean=True)
-    assert again.producers.get(7).current_txn_first_offset == -1
+    assert state_of(again, 7).current_txn_first_offset == -1
     again.truncate_to(1)
     again.update_high_watermark(1)
     assert (again.last_stable_offset, told(again, 0, 1)) == (0, [])
-    assert again.producers.get(7).current_txn_first_offset == 0
+    assert state_of(again, 7).current_txn_first_offset == 0
 
 
-def test_entries_that_no_transactions_left():
+def test_entries_that_no_transactions_left() -> None:
     for data in (b"x", b"\0" * 33, b"\0\1" + b"\0" * 32):
         with pytest.raises(CorruptFile):
             check_entries(data, 0)
 
 
 @pytest.mark.spec("CLI-05")
-def test_an_aborted_transaction_goes_with_its_segment(bench):
+def test_an_aborted_transaction_goes_with_its_segment(bench: Bench) -> None:
     log = bench.create(retention_ms=-1, retention_bytes=-1)
     send(bench, log, 7, 0)
     end(bench, log, 7, committed=False)
@@ -354,7 +377,7 @@ def test_an_aborted_transaction_goes_with_its_segment(bench):
 
 
 @pytest.mark.spec("CLI-05")
-def test_what_is_deleted_below_an_open_transaction_is_not_unstable(bench):
+def test_what_is_deleted_below_an_open_transaction_is_not_unstable(bench: Bench) -> None:
     log = bench.create()
     send(bench, log, 7, 0, 4)
     log.update_high_watermark(4)
@@ -379,11 +402,11 @@ class Batch:
 class Model:
     """The log as a list of batches; everything is worked out from all of them every time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.end = self.high_watermark = 0
 
-    def epoch_and_sequence(self, producer):
+    def epoch_and_sequence(self, producer: int) -> tuple[int, int]:
         epoch, sequence = 0, 0
         for batch in self.batches:
             if batch.producer == producer:
@@ -393,9 +416,10 @@ class Model:
                     sequence = batch.sequence + batch.last - batch.first + 1
         return epoch, sequence
 
-    def transactions(self):
+    def transactions(self) -> tuple[list[tuple[int, int, int, bool]], list[int]]:
         """(producer, first, marker or None, committed) in the order of the markers, those without last."""
-        open_ones, ended = {}, []
+        open_ones: dict[int, int] = {}
+        ended = []
         for batch in self.batches:
             if batch.sequence < 0:
                 if batch.producer in open_ones:
@@ -404,12 +428,12 @@ class Model:
                 open_ones.setdefault(batch.producer, batch.first)
         return ended, sorted(open_ones.values())
 
-    def aborted(self, offset, upper):
+    def aborted(self, offset: int, upper: int) -> list[tuple[int, int, int]]:
         ended, _ = self.transactions()
         return [(p, first, last) for p, first, last, committed in ended if not committed
                 and last >= offset and first < upper]  # fmt: skip
 
-    def stable(self):
+    def stable(self) -> int:
         ended, open_ones = self.transactions()
         undecided = [first for _, first, last, _ in ended if last >= self.high_watermark]
         return min([self.high_watermark, *undecided, *open_ones])
@@ -420,44 +444,44 @@ STEPS = 120
 
 
 class History:
-    def __init__(self, bench, seed):
+    def __init__(self, bench: Bench, seed: int) -> None:
         self.bench, self.dice, self.model = bench, random.Random(seed), Model()
         self.log = bench.create()
 
-    def step(self):
+    def step(self) -> None:
         getattr(self, self.dice.choice(KINDS))()
         self.model.high_watermark = self.log.high_watermark
         self.compare()
 
-    def data(self):
+    def data(self) -> None:
         producer, count = self.dice.randrange(4), self.dice.randint(1, 3)
         epoch, sequence = self.model.epoch_and_sequence(producer)
         info = send(self.bench, self.log, producer, sequence, count, epoch=epoch)
         self.model.batches.append(Batch(info.first_offset, info.last_offset, producer, epoch, sequence))
 
-    def plain(self):
+    def plain(self) -> None:
         batch = encode_batch([Record(None, b"x", self.bench.clock.now_ms)] * 2)
         info = self.log.append_as_leader(batch, 0, now_ms=self.bench.clock.now_ms)
         self.model.batches.append(Batch(info.first_offset, info.last_offset, -1, -1, 0, transactional=False))
 
-    def end(self):
+    def end(self) -> None:
         producer, committed = self.dice.randrange(4), self.dice.random() < 0.4
         epoch = self.model.epoch_and_sequence(producer)[0] + (self.dice.random() < 0.2)
         info = end(self.bench, self.log, producer, committed=committed, epoch=epoch)
         self.model.batches.append(Batch(info.first_offset, info.last_offset, producer, epoch, -1, committed))
 
-    def commit(self):
+    def commit(self) -> None:
         self.log.update_high_watermark(max(self.log.high_watermark, self.log.log_end_offset - self.dice.randrange(12)))
 
-    def roll(self):
+    def roll(self) -> None:
         self.log.roll()
 
-    def truncate(self):
+    def truncate(self) -> None:
         offset = max(self.log.high_watermark, self.log.log_end_offset - self.dice.randrange(20))
         self.log.truncate_to(offset)
         self.model.batches = [batch for batch in self.model.batches if batch.last < offset]
 
-    def restart(self):
+    def restart(self) -> None:
         """After a clean stop, or by a scan from wherever the log was flushed to, with indexes as they may be then."""
         clean = self.dice.random() < 0.4
         recovery_point = max(0, self.log.log_end_offset - self.dice.randrange(30))
@@ -476,7 +500,7 @@ class History:
         self.model.batches = [batch for batch in self.model.batches if batch.last < self.log.log_end_offset]
         self.log.update_high_watermark(self.log.log_end_offset)
 
-    def compare(self):
+    def compare(self) -> None:
         log, model = self.log, self.model
         assert log.last_stable_offset == model.stable()
         ended, open_ones = model.transactions()
@@ -491,19 +515,18 @@ class History:
 
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("seed", range(40))
-def test_random_histories_are_told_as_a_naive_model_tells_them(bench, seed):
+def test_random_histories_are_told_as_a_naive_model_tells_them(bench: Bench, seed: int) -> None:
     history = History(bench, seed)
     for _ in range(STEPS):
         history.step()
     log = history.log
     for producer in range(4):
-        assert log.producers.get(producer) is None or (
-            (log.producers.get(producer).epoch, (log.producers.get(producer).last_sequence + 1))
-            == history.model.epoch_and_sequence(producer)
-        )
+        state = log.producers.get(producer)
+        if state is not None:
+            assert (state.epoch, state.last_sequence + 1) == history.model.epoch_and_sequence(producer)
 
 
-def test_a_copy_knows_what_is_open():
+def test_a_copy_knows_what_is_open() -> None:
     states = ProducerStates()
     states.record(7, 0, 0, 0, 10, 1, transactional=True)
     states.record(8, 0, 0, 0, 11, 1, transactional=True)

@@ -1,7 +1,7 @@
 """Replicas of a directory that failed are made anew on other brokers."""
 
 import pytest
-from making import reassignment, topic_view, view
+from tests.operator.making import reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView
 from ballast_operator.plan.making import make_plan

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from making import NOW, move, reassignment, topic_view, view
+from tests.operator.making import NOW, move, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import KafkaView, LogView, OngoingView
 from ballast_operator.model.reassignment import Phase, Reassignment

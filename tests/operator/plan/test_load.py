@@ -1,7 +1,7 @@
 """What of a view must be known before anything is planned from it."""
 
 import pytest
-from making import topic_view, view
+from tests.operator.making import topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, TopicPartition
 from ballast_operator.plan.load import undescribed_partitions

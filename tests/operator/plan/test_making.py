@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import GIB, cluster, reassignment, topic_view, view
+from tests.operator.making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
 from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, StalePlanError, make_plan
@@ -82,7 +82,7 @@ def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) ->
 def test_directories_of_a_broker_that_is_away_are_not_said_not_to_exist(spec: dict[str, Any]) -> None:
     away = replace(
         SEEN,
-        brokers=SEEN.brokers | {1: SEEN.brokers[1]._replace(online=False)},
+        brokers={**SEEN.brokers, 1: SEEN.brokers[1]._replace(online=False)},
         described=SEEN.described - {1},
         directories={where: found for where, found in SEEN.directories.items() if where.broker != 1},
         logs={replica: found for replica, found in SEEN.logs.items() if replica.broker != 1},
@@ -171,7 +171,8 @@ def test_what_levels_leaves_topics_whose_brokers_are_named_where_they_are() -> N
     names = ("orders", "pinned")
     logs = {(name, n, n % 2): LogView("/a", 10 * GIB) for name in names for n in range(6)}
     seen = filled(view({name: topic_view(*[(n % 2,) for n in range(6)]) for name in names}, logs))
-    for mode in ({"generate": {}}, {"addBrokers": [2]}):
+    modes: list[dict[str, Any]] = [{"generate": {}}, {"addBrokers": [2]}]
+    for mode in modes:
         spec = reassignment(**mode).spec
         assert {move.topic for move in make_plan(spec, {}, seen).moves} == {"orders", "pinned"}
         assert {move.topic for move in make_plan(spec, {}, seen, pinned={"pinned"}).moves} == {"orders"}

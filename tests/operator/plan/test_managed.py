@@ -1,9 +1,11 @@
 """What a cluster that the operator runs needs next: nothing that holds a replica is removed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from making import cluster, topic_view, view
+from tests.operator.making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
@@ -17,12 +19,18 @@ IDENTITY = Identity("id", (0, 1, 2), replication=3)
 A, B, C = (Volume(name, "10Gi") for name in "abc")
 
 
-def kube(replicas: int = 3, revision: str = "new", volumes: tuple[Volume, ...] = (A, B), **more: object) -> KubeFacts:
-    pods = {n: PodFacts(f"demo-{n}", f"uid-{n}", n, True, f"10.0.0.{n}", revision) for n in range(replicas)}
-    pods |= more.pop("pods", {})  # type: ignore[arg-type]
-    for n, pod in pods.items():
-        pods[n] = replace(pod, claims=pod.claims or {v.name: f"{v.name}-demo-{n}" for v in volumes})
-    return KubeFacts(True, False, replicas, {v.name: v for v in volumes}, pods=pods, **more)  # type: ignore[arg-type]
+def kube(
+    replicas: int = 3,
+    revision: str = "new",
+    volumes: tuple[Volume, ...] = (A, B),
+    pods: Mapping[int, PodFacts] | None = None,
+    **more: Any,
+) -> KubeFacts:
+    running = {n: PodFacts(f"demo-{n}", f"uid-{n}", n, True, f"10.0.0.{n}", revision) for n in range(replicas)}
+    running |= pods or {}
+    for n, pod in running.items():
+        running[n] = replace(pod, claims=pod.claims or {v.name: f"{v.name}-demo-{n}" for v in volumes})
+    return KubeFacts(True, False, replicas, {v.name: v for v in volumes}, pods=running, **more)
 
 
 @pytest.mark.spec("OPR-42")
@@ -164,8 +172,8 @@ def test_a_pod_that_is_lost_while_a_volume_is_added_comes_back_without_it() -> N
     subject = cluster(volumes=[{"name": name, "size": "10Gi"} for name in "abc"])
     facts = kube(volumes=(A, B, C))
     without = replace(facts.pods[1], claims={"a": "x", "b": "x"})
-    restarting = {n: pod for n, pod in (facts.pods | {1: without}).items() if n != 0}
-    lost = {n: pod for n, pod in (facts.pods | {1: without}).items() if n != 2}
+    restarting = {n: pod for n, pod in {**facts.pods, 1: without}.items() if n != 0}
+    lost = {n: pod for n, pod in {**facts.pods, 1: without}.items() if n != 2}
     assert managed.held_layout(subject, IDENTITY, replace(facts, pods=restarting)).volume_names == ("a", "b", "c")
     assert managed.held_layout(subject, IDENTITY, replace(facts, pods=lost)).volume_names == ("a", "b")
     assert managed.held_layout(subject, IDENTITY, replace(facts, pods=lost | {2: without})).volume_names[2:] == ("c",)

@@ -1,9 +1,11 @@
 """Where a move stands is told from the cluster alone."""
 
-import pytest
-from making import move, topic_view, view
+from collections.abc import Mapping
 
-from ballast_operator.model.kafka import LogView, OngoingView
+import pytest
+from tests.operator.making import move, topic_view, view
+
+from ballast_operator.model.kafka import LogView, OngoingView, TopicView
 from ballast_operator.plan.moves import State, assess, not_in_sync
 
 BETWEEN = move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b")), network=100)
@@ -11,8 +13,8 @@ WITHIN = move(((0, "/a"), (1, "/a")), ((0, "/b"), (1, "/a")), disk=100)
 AT_SOURCE = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 1): LogView("/a", 100)}
 
 
-def orders(*replicas: int, **more: object):  # type: ignore[no-untyped-def]
-    return {"orders": topic_view(replicas, **more)}
+def orders(*replicas: int, isr: Mapping[int, tuple[int, ...]] | None = None) -> dict[str, TopicView]:
+    return {"orders": topic_view(replicas, isr=isr)}
 
 
 def test_a_move_whose_replicas_are_where_they_were_is_pending() -> None:

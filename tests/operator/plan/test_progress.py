@@ -1,7 +1,7 @@
 """Progress in bytes, with a rate and the time left."""
 
 import pytest
-from making import move, topic_view, view
+from tests.operator.making import move, topic_view, view
 
 from ballast_operator.model.kafka import LogView, TopicPartition
 from ballast_operator.model.reassignment import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_operator.plan.kube import KubeFacts, kube_facts
 from ballast_operator.plan.secured import reach_of, security_held, subject_changed

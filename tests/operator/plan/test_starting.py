@@ -1,7 +1,10 @@
 """Which moves may start: waves, limits, room."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
-from making import GIB, move, topic_view, view
+from tests.operator.making import GIB, move, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView, TopicPartition
 from ballast_operator.model.reassignment import MaxConcurrentMoves
@@ -14,12 +17,16 @@ def moves(count: int, wave: int = 0) -> list[Move]:
     return [move(((0, "/a"),), ((0, "/b"),), partition=index, wave=wave, disk=GIB) for index in range(count)]
 
 
-def scene(count: int, size: int = GIB, **more: object) -> KafkaView:
+def scene(
+    count: int, size: int = GIB, moved: Mapping[tuple[str, int, int], LogView] | None = None, **more: Any
+) -> KafkaView:
     logs = {("orders", index, 0): LogView("/a", size) for index in range(count)}
-    return view({"orders": topic_view(*[(0,)] * count)}, {**logs, **more.pop("logs", {})}, **more)  # type: ignore[arg-type, dict-item]
+    return view({"orders": topic_view(*[(0,)] * count)}, {**logs, **(moved or {})}, **more)
 
 
-def start(rows: list[Move], seen: KafkaView, limits: MaxConcurrentMoves | None = None):  # type: ignore[no-untyped-def]
+def start(
+    rows: list[Move], seen: KafkaView, limits: MaxConcurrentMoves | None = None
+) -> tuple[list[int], dict[TopicPartition, str]]:
     states = assess_all(rows, seen)
     chosen, notes = choose_starts(states, seen, limits or MaxConcurrentMoves(), observe_traffic(states, seen))
     return [one.partition for one in chosen], notes
@@ -28,7 +35,7 @@ def start(rows: list[Move], seen: KafkaView, limits: MaxConcurrentMoves | None =
 @pytest.mark.spec("OPR-31")
 def test_no_more_than_the_limit_go_into_one_directory() -> None:
     assert start(moves(4), scene(4))[0] == [0, 1]
-    running = scene(4, logs={("orders", 0, 0): LogView("/a", GIB, "/b", 5)})
+    running = scene(4, moved={("orders", 0, 0): LogView("/a", GIB, "/b", 5)})
     assert start(moves(4), running)[0] == [1]
 
 
@@ -45,7 +52,7 @@ def test_a_broker_takes_part_in_no_more_than_the_limit_counting_moves_of_others(
 def test_a_wave_starts_when_the_one_before_has_ended() -> None:
     rows = [*moves(1), move(((0, "/a"),), ((0, "/b"),), partition=1, wave=1, disk=GIB)]
     assert start(rows, scene(2))[0] == [0]
-    first_done = scene(2, logs={("orders", 0, 0): LogView("/b", GIB)})
+    first_done = scene(2, moved={("orders", 0, 0): LogView("/b", GIB)})
     assert start(rows, first_done)[0] == [1]
 
 
@@ -94,9 +101,9 @@ def test_a_wave_that_has_no_room_lets_the_next_one_make_it() -> None:
     into_the_full = move(((0, "/a"),), ((0, "/b"),), partition=0, disk=50 * GIB)
     out_of_it = move(((0, "/b"),), ((0, "/a"),), partition=1, wave=1, disk=20 * GIB)
     logs = {("orders", 0, 0): LogView("/a", 50 * GIB), ("orders", 1, 0): LogView("/b", 20 * GIB)}
-    seen = view({"orders": topic_view((0,), (0,))}, logs)  # type: ignore[arg-type]
+    seen = view({"orders": topic_view((0,), (0,))}, logs)
     chosen, notes = start([into_the_full, out_of_it], seen)
     assert chosen == [1]
     assert "95 %" in notes[TopicPartition("orders", 0)]
-    moving = view({"orders": topic_view((0,), (0,))}, {**logs, ("orders", 1, 0): LogView("/b", 20 * GIB, "/a", 5)})  # type: ignore[arg-type]
+    moving = view({"orders": topic_view((0,), (0,))}, {**logs, ("orders", 1, 0): LogView("/b", 20 * GIB, "/a", 5)})
     assert start([into_the_full, out_of_it], moving)[0] == []

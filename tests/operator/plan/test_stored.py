@@ -4,7 +4,7 @@ import base64
 import gzip
 
 import pytest
-from making import move
+from tests.operator.making import move
 
 from ballast_operator.plan.stored import CHUNK_BYTES, KEY, StoredPlanError, decode, encode, keep
 from ballast_planner import Plan, Unplaced

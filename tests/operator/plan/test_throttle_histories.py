@@ -8,7 +8,7 @@ about the topics' lists. Only an operator that starts anew finds that all have h
 from random import Random
 
 import pytest
-from making import changed, topic_view, view
+from tests.operator.making import changed, topic_view, view
 
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView

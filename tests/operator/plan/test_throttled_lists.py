@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from making import NOW, changed, move, reassignment, topic_view, view
-from test_left_behind import CLUSTER, shared_by
+from tests.operator.making import NOW, changed, move, reassignment, topic_view, view
+from tests.operator.test_left_behind import CLUSTER, shared_by
 
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.plans import Case
@@ -321,7 +321,7 @@ def test_nothing_is_put_in_before_it_is_known_what_stood_there_and_nothing_is_fo
     seen = new_bench().view()
     unread = replace(seen, topic_configs={name: row for name, row in seen.topic_configs.items() if name != "plain"})
     waits = plan_lists([Part("r", wanted, own)], unread)
-    assert (waits.held, waits.changes, waits.unreadable) == ({"r": None}, {}, {"r"})
+    assert (waits.held, waits.changes, waits.unreadable) == ({"r": None}, {}, frozenset({"r"}))
     begun = plan_lists([Part("r", wanted, own)], seen).held["r"]
     assert begun is not None
     ended = plan_lists([Part("r", {}, own, begun)], unread)

@@ -1,7 +1,7 @@
 """Throttles are set for the moves, shared between plans, and always put back as they were."""
 
 import pytest
-from making import move, topic_view, view
+from tests.operator.making import move, topic_view, view
 
 from ballast_operator.handlers.put_back import PutBackMemory
 from ballast_operator.model.actions import Subtracted
@@ -183,7 +183,7 @@ def test_a_broker_that_is_away_needs_no_throttle_and_holds_no_move() -> None:
         assert (plan.unsettled, plan.changes) == (frozenset(), ())
         assert plan.records["r"] == records
     back = plan_throttles([Share("r", {RATE: "100"}, ())], seen())
-    assert (back.unsettled, back.changes[0].values) == ({"r"}, {LEADER_RATE: "100"})
+    assert (back.unsettled, back.changes[0].values) == (frozenset({"r"}), {LEADER_RATE: "100"})
 
 
 @pytest.mark.spec("OPR-35")
@@ -191,7 +191,7 @@ def test_a_broker_that_has_not_heard_that_a_rate_was_put_back_does_not_make_it_t
     """It was asked between the two, and what the first had set would be put back as the prior value by the second."""
     put_back = {RATE: frozenset({"100"})}
     lagging = plan_throttles([Share("second", {RATE: "300"}, ())], seen(rate="100"), put_back)
-    assert (lagging.records["second"], lagging.changes, lagging.unreadable) == ((), (), {"second"})
+    assert (lagging.records["second"], lagging.changes, lagging.unreadable) == ((), (), frozenset({"second"}))
     assert lagging.put_back == put_back
     heard = plan_throttles([Share("second", {RATE: "300"}, ())], seen(rate="7"), lagging.put_back)
     assert heard.records["second"] == (record(RATE, "7", "300"),)
@@ -214,7 +214,7 @@ def test_an_operator_that_has_just_begun_does_not_take_a_rate_of_ours_for_the_on
 
     for rate in ("300", "1000"):
         waits = planned(rate)
-        assert (waits.records["r"], waits.changes, waits.unreadable) == ((), (), {"r"})
+        assert (waits.records["r"], waits.changes, waits.unreadable) == ((), (), frozenset({"r"}))
     assert planned("7").records["r"] == (record(RATE, "7", "300"),), "nobody here asks for that one: it is another's"
     for _ in range(7):
         memory.look()

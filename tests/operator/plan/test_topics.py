@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from making import NOW, TOPIC_ID, reassignment, topic, topic_view
+from tests.operator.making import NOW, TOPIC_ID, reassignment, topic, topic_view
 
 from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.events import Events

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from making import cluster, topic_view, view
+from tests.operator.making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.quorum import BEHIND_MS, DYNAMIC, SILENT_MS, STATIC, Member, QuorumView
@@ -66,7 +67,7 @@ def step(wanted: Iterable[int], identity: Identity, found: QuorumView, restarts:
         (runs(*OWN), {"brokers": 1}, OWN),
     ],
 )
-def test_who_is_to_vote(identity: Identity, spec: dict[str, object], wanted: tuple[int, ...]) -> None:
+def test_who_is_to_vote(identity: Identity, spec: dict[str, Any], wanted: tuple[int, ...]) -> None:
     subject = cluster(**spec)
     assert voters.wanted_voters(subject, identity, subject.spec.brokers) == wanted
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_operator.model.cluster import Controllers, KafkaCluster
 from ballast_operator.plan.kube import kube_facts
@@ -188,9 +188,9 @@ def test_services_and_disruption_budget() -> None:
 @pytest.mark.spec("OPR-40")
 def test_a_field_of_the_pods_that_is_null_is_one_that_is_not_set() -> None:
     """As Kubernetes takes it; every look at the cluster failed, and nothing told why."""
-    rack = {"topologyKey": "topology.kubernetes.io/zone"}
+    racks: list[dict[str, Any]] = [{}, {"rack": {"topologyKey": "topology.kubernetes.io/zone"}}]
     spec = dict.fromkeys(("affinity", "topologySpreadConstraints", "terminationGracePeriodSeconds"))
-    for more in ({}, {"rack": rack}):
+    for more in racks:
         found, unset = layout(podTemplate={"spec": spec}, **more), layout(**more)
         assert pods.pod_template(found, BROKER_ROLE) == pods.pod_template(unset, BROKER_ROLE)
 
@@ -202,7 +202,7 @@ def test_racks_spread_the_pods() -> None:
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "topology.kubernetes.io/zone", "operator": "Exists"}]
     assert "podAntiAffinity" in spec["affinity"]
-    own = {"spec": {"affinity": {"nodeAffinity": {}}}}
+    own: dict[str, Any] = {"spec": {"affinity": {"nodeAffinity": {}}}}
     spec = pods.pod_template(layout(rack={"topologyKey": "zone"}, podTemplate=own), BROKER_ROLE)["spec"]
     assert spec["affinity"] == {"nodeAffinity": {}}
 

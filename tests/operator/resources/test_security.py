@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_broker.config import broker_config
 from ballast_broker.properties_file import parse_properties
@@ -128,7 +128,7 @@ def test_each_listener_asks_of_clients_what_the_spec_says() -> None:
 
 
 def test_a_listener_for_tokens_is_told_the_issuer_the_audiences_and_the_claim() -> None:
-    oauth = {"audiences": ["kafka", "shop"], "userNameClaim": "email", "tls": {"secretName": "issuer"}}
+    oauth: dict[str, Any] = {"audiences": ["kafka", "shop"], "userNameClaim": "email", "tls": {"secretName": "issuer"}}
     found = layout(listeners=[{"name": "OPEN", "port": 9092}, with_tokens(**oauth)])
     told = properties(found, "demo-0")
     prefix = "listener.name.tokens."

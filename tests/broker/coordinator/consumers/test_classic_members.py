@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -291,7 +291,7 @@ def test_terms_of_any_length_are_read_as_written(protocols: list[tuple[str, byte
 )
 def test_a_subscription_is_read_as_consumers_write_it(version: int, written: str) -> None:
     read = subscription_of(bytes.fromhex(written))
-    assert (read.version, read.topics) == (version, {"t", "u"})
+    assert (read.version, read.topics) == (version, frozenset({"t", "u"}))
     assert read.owned == ({"t": {0, 2}} if version else {})
     assert read.rack_id == ("r" if version >= 3 else None)
 
@@ -308,9 +308,10 @@ def test_an_assignment_is_written_as_consumers_read_it(version: int) -> None:
 @pytest.mark.spec("CLI-08")
 @given(st.binary(max_size=60))
 def test_bytes_that_are_none_of_it_are_a_value_error(data: bytes) -> None:
-    for read in (subscription_of, assignment_of):
+    readers: list[Callable[[bytes], object]] = [subscription_of, assignment_of]
+    for read in readers:
         with contextlib.suppress(ValueError):
-            read(data)  # type: ignore[operator]
+            read(data)
 
 
 # -- single steps -----------------------------------------------------------------------------------------------------
@@ -450,7 +451,12 @@ def test_a_group_becomes_one_of_the_consumer_protocol_as_it_is(coordinator: Mixe
     assert group.members["c0"].about.rebalance_timeout_ms == 300
     coordinator.fail_over(compacted=True)
     again = downgraded(coordinator.group, ["c2"], coordinator.topics, 9)
-    assert (again.generation, again.protocol_name, again.leader_id, again.subscribed) == (5, RANGE, "c0", {"t"})
+    assert (again.generation, again.protocol_name, again.leader_id, again.subscribed) == (
+        5,
+        RANGE,
+        "c0",
+        frozenset({"t"}),
+    )
     assert {each.member_id: assignment_of(each.assignment)[0] for each in again.members.values()} == {
         "c0": {"t": {0, 1}},
         "c1": {"t": {2, 3}},

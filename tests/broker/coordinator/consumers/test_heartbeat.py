@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -333,14 +334,14 @@ def coordinator() -> Coordinator:
     return Coordinator({"t": (T, 4)})
 
 
-def join(coordinator: Coordinator, member_id: str, **more: object) -> Answer:
-    ask = Ask(member_id, 0, "c", "h", rebalance_timeout_ms=TIMEOUT_MS, topics=frozenset({"t"}), owned={}, **more)  # type: ignore[arg-type]
+def join(coordinator: Coordinator, member_id: str, **more: Any) -> Answer:
+    ask = Ask(member_id, 0, "c", "h", rebalance_timeout_ms=TIMEOUT_MS, topics=frozenset({"t"}), owned={}, **more)
     return coordinator.ask(ask)
 
 
-def beat(coordinator: Coordinator, member_id: str, epoch: int, *owned: int, **more: object) -> Answer:
+def beat(coordinator: Coordinator, member_id: str, epoch: int, *owned: int, **more: Any) -> Answer:
     own = {T: frozenset(owned)} if owned else {}
-    return coordinator.ask(Ask(member_id, epoch, "c", "h", owned=own, **more))  # type: ignore[arg-type]
+    return coordinator.ask(Ask(member_id, epoch, "c", "h", owned=own, **more))
 
 
 def test_a_partition_waits_until_it_is_given_back(coordinator: Coordinator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import Group, Protocol
 from ballast_broker.coordinator.group import GroupState as ClassicState
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
+from ballast_broker.coordinator.store import OUTSIDE, KeyValue, Producer, Settled
 from ballast_broker.coordinator.transactional_commits import Committer, check_consumer
+from ballast_broker.storage.producers import Verification
 from ballast_wire.errors import ApiError, ErrorCode
 
 pytestmark = pytest.mark.spec("CLI-04")
@@ -119,23 +122,30 @@ async def test_who_waits_as_the_group_goes_over_is_told_to_join_again(tmp_path: 
         assert told(scene, joined) is REBALANCE
 
 
-async def test_a_group_whose_going_over_is_not_written_goes_on_as_it_was(tmp_path: Path) -> None:
+async def test_a_group_whose_going_over_is_not_written_goes_on_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with coordinating(tmp_path) as scene:
         joined = await classic_alone(scene)
-        real = scene.groups._store.append
 
         async def refused() -> ErrorCode:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-        def append(partition: int, entries: Any, settled: Any, *rest: Any) -> Any:
+        def append(
+            partition: int,
+            entries: Sequence[KeyValue],
+            settled: Settled,
+            producer: Producer = OUTSIDE,
+            verified: Verification | None = None,
+        ) -> Awaitable[ErrorCode]:
             assert told(scene, joined) is ErrorCode.COORDINATOR_NOT_AVAILABLE
             settled(False)
             return refused()
 
-        scene.groups._store.append = append  # type: ignore[method-assign]
-        with pytest.raises(ApiError):
-            await beat(scene)
-        scene.groups._store.append = real  # type: ignore[method-assign]
+        with monkeypatch.context() as patched:
+            patched.setattr(scene.groups._store, "append", append)
+            with pytest.raises(ApiError):
+                await beat(scene)
         assert classic(scene).state is ClassicState.STABLE
         assert told(scene, joined) is NONE
         assert numbers(await sync(scene, joined)) == {0, 1}
@@ -224,7 +234,7 @@ async def test_a_silent_consumer_leaves_a_classic_group_behind(tmp_path: Path) -
 
 @pytest.mark.parametrize("silent", ["session", "join", "sync"])
 async def test_a_classic_member_that_is_late_goes(tmp_path: Path, silent: str) -> None:
-    limits = {"session_timeout_ms": 100} if silent == "session" else {"rebalance_timeout_ms": 100}
+    limits: dict[str, Any] = {"session_timeout_ms": 100} if silent == "session" else {"rebalance_timeout_ms": 100}
     async with coordinating(tmp_path) as scene:
         scene.groups.classic._sessions_ms = 1, 60_000
         joined = await classic_alone(scene, **limits)
@@ -388,4 +398,4 @@ async def test_a_group_with_members_of_both_is_neither_deleted_nor_forgotten(tmp
         assert await scene.groups.leave("g", [("c", None)]) == [NONE]
         assert await scene.groups.delete_group("g") is NONE
         assert (await scene.next_one()).list_groups() == []
-        assert scene.node.logs.get(OFFSETS).log_end_offset > 0
+        assert scene.node.log(OFFSETS).log_end_offset > 0

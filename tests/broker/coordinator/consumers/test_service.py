@@ -99,7 +99,7 @@ async def test_who_waits_for_a_turn_elsewhere_is_told_so(tmp_path: Path) -> None
     async with coordinating(tmp_path) as scene:
         scene.cut()
         tasks = [asyncio.get_running_loop().create_task(beat(scene, name)) for name in ("a", "b")]
-        await eventually(lambda: scene.node.logs.get(OFFSETS).log_end_offset > 0)
+        await eventually(lambda: scene.node.log(OFFSETS).log_end_offset > 0)
         scene.groups.resign_all()
         scene.heal()
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -219,10 +219,10 @@ async def test_a_pattern_stands_for_no_more_than_its_member_may_know_of(
 async def test_a_heartbeat_that_changes_nothing_is_not_written(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await beat(scene)
-        end = scene.node.logs.get(OFFSETS).log_end_offset
+        end = scene.node.log(OFFSETS).log_end_offset
         for _ in range(3):
             assert (await beat(scene, "m", 1)).assigned is None
-        assert scene.node.logs.get(OFFSETS).log_end_offset == end
+        assert scene.node.log(OFFSETS).log_end_offset == end
 
 
 async def test_offsets_are_committed_at_the_present_epoch_only(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ async def test_who_joins_a_group_that_went_to_the_other_protocol_as_its_coordina
         await beat(scene, "m", -1)
         end = scene.groups.consumers.end
 
-        async def end_and_move(shard: Shard, group_id: str) -> None:
-            await end(shard, group_id)
+        async def end_and_move(shard: Shard, group_id: str, *more: Any) -> None:
+            await end(shard, group_id, *more)
             scene.groups.resign_all()
 
         monkeypatch.setattr(scene.groups.consumers, "end", end_and_move)

@@ -1,0 +1,63 @@
+"""A plugin of mypy: a function that `monkeypatch.setattr` puts in another's place must pass for it.
+
+mypy itself takes anything there, so a stand-in whose product has got another parameter or another answer since was
+found out when its test failed, or never. What is named and annotated is checked (a `def`, a method, a class); a lambda
+is not, as nothing says what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy.checker import TypeChecker
+from mypy.errorcodes import ErrorCode
+from mypy.messages import format_type
+from mypy.nodes import Context, Expression, LambdaExpr, MemberExpr, MypyFile, NameExpr, RefExpr, StrExpr
+from mypy.plugin import MethodContext, Plugin
+from mypy.subtypes import is_subtype
+from mypy.types import AnyType, CallableType, Type, TypeOfAny, get_proper_type
+
+STAND_IN = ErrorCode("stand-in", "A function does not pass for the one in whose place it is put", "Tests")
+
+
+class StandIns(Plugin):
+    def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        return check if fullname == "_pytest.monkeypatch.MonkeyPatch.setattr" else None
+
+
+def check(context: MethodContext) -> Type:
+    given = [each[0] if each else None for each in context.args[:3]]
+    owner, name, value = (*given, None, None, None)[:3]
+    if owner is not None and isinstance(name, StrExpr) and isinstance(value, NameExpr | MemberExpr | LambdaExpr):
+        compare(context, owner, name.value, value)
+    return context.default_return_type
+
+
+def compare(context: MethodContext, owner: Expression, name: str, value: Expression) -> None:
+    checker = context.api
+    assert isinstance(checker, TypeChecker)
+    with checker.msg.filter_errors():
+        wanted = get_proper_type(type_of(checker, owner, name, context.context))
+        found = get_proper_type(checker.expr_checker.accept(value, wanted))
+    if not isinstance(wanted, CallableType) or not isinstance(found, CallableType):
+        return
+    asked = get_proper_type(context.arg_types[0][0])
+    if isinstance(asked, CallableType) and asked.is_type_obj() and wanted.arg_types:  # `self` is of a class above
+        wanted = wanted.copy_modified(arg_types=[AnyType(TypeOfAny.special_form), *wanted.arg_types[1:]])
+    if not is_subtype(found, wanted, ignore_pos_arg_names=True, options=checker.options):
+        told = f"{format_type(found, checker.options)} does not pass for {name}, which is "
+        checker.fail(f"{told}{format_type(wanted, checker.options)}", context.context, code=STAND_IN)
+
+
+def type_of(checker: TypeChecker, owner: Expression, name: str, where: Context) -> Type | None:
+    """Of the attribute; of a module's None where it has none of its own."""
+    if isinstance(owner, RefExpr) and isinstance(owner.node, MypyFile):
+        symbol = owner.node.names.get(name)
+        return None if symbol is None else symbol.type
+    place = MemberExpr(owner, name)
+    place.set_line(where)
+    return checker.expr_checker.analyze_ordinary_member_access(place, is_lvalue=False)
+
+
+def plugin(_version: str) -> type[Plugin]:
+    return StandIns
