@@ -123,7 +123,7 @@ class World:
 
     # ---- waiting
 
-    def until(self, what: str, found: Callable[[], T], seconds: float = WAIT_SECONDS) -> T:
+    def until(self, what: str, found: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
         """What `found` returns once that is true."""
         deadline = time.monotonic() + seconds
         while True:
@@ -197,7 +197,7 @@ class World:
             online = {broker.id for broker in seen.brokers.values() if broker.online}
             return seen if online and online <= seen.described else None
 
-        return self.until("Kafka answers from outside", found)  # type: ignore[return-value]
+        return self.until("Kafka answers from outside", found)
 
     # ---- Kafka, from a pod
 

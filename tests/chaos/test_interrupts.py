@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from e2e.processes import until_interrupted
@@ -34,9 +34,9 @@ def code_of_others_swallows_it() -> None:
 
 
 @pytest.mark.parametrize("work", [code_of_others_turns_it_into_an_error, code_of_others_swallows_it])
-def test_an_interrupt_stays_one(work: object) -> None:
+def test_an_interrupt_stays_one(work: Callable[[], None]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        until_interrupted(work)  # type: ignore[arg-type]
+        until_interrupted(work)
 
 
 def test_an_error_without_an_interrupt_stays_one_too() -> None:

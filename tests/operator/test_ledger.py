@@ -165,7 +165,9 @@ class Broken(OneConfigMap):
         (Broken("{}", "update"), "cannot update"),
     ],
 )
-def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(broken: Broken, why: str) -> None:
+def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(
+    broken: Broken, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It failed each cycle, and was told in the operator's log only."""
     cache, told = Cache(), Told()
     cache.put_topic(topic_body("u"))
@@ -185,8 +187,9 @@ def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(broken: Broken, why
                 await rest[1].record({"u": CREATION}, cache)
             await handle(keys, now, again, *rest, **more)
 
-        cycle._topics.handle = needs_the_ledger  # type: ignore[method-assign]
-        await cycle._serve(Work({Key("default", "orders")}), again, object(), None, subject)  # type: ignore[arg-type]
+        monkeypatch.setattr(cycle._topics, "handle", needs_the_ledger)
+        kafka: Any = object()
+        await cycle._serve(Work({Key("default", "orders")}), again, kafka, None, subject)
         return again
 
     again = asyncio.run(scenario())

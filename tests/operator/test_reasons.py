@@ -16,6 +16,7 @@ from tests.operator.making import NOW, cluster, move, reassignment, topic, topic
 from tests.operator.world import World
 
 from ballast_operator.handlers import claims
+from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.managed import Scene as ManagedScene
 from ballast_operator.handlers.plans import Case, Plans
@@ -191,8 +192,11 @@ def test_clients_are_told_a_new_port_of_a_broker_when_it_has_been_restarted(secu
     assert status.bootstrap_servers == "host-0:9094,host-1:9092,host-2:9094"
 
 
-class Refusing:
-    """An API server whose storage class does not let volumes grow; the embedded one's does."""
+class Refusing(KubeObjects):
+    """Of an API server whose storage class does not let volumes grow; the embedded one's does."""
+
+    def __init__(self) -> None:
+        """It speaks to nobody."""
 
     async def grow_claim(self, *_: object) -> str:
         return "the storage class does not allow it"
@@ -203,7 +207,7 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     small = (ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi"),)
     kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=small)
     layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
-    verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
+    verdict = await claims.bring(Refusing(), layout, kube, view())
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
 
@@ -218,7 +222,7 @@ async def test_a_volume_whose_claims_of_before_are_of_another_storage_class_is_n
     }
     kube = replace(kube_facts(subject, None, [], [former]), volumes={"a": subject.spec.volumes[0]})
     layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
-    verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
+    verdict = await claims.bring(Refusing(), layout, kube, view())
     assert verdict is not None
     assert (verdict.reason, "b-demo-0, are of storage class slow" in verdict.message) == ("VolumeClaimed", True)
 

@@ -32,7 +32,8 @@ class World:
 
 
 async def watch(world: World, stop: asyncio.Event) -> None:
-    await main._watch_all(world, SimpleNamespace(), ["default"], stop, None)  # type: ignore[arg-type]
+    runtime: Any = world
+    await main._watch_all(runtime, ApiAccess(server="http://127.0.0.1:1"), ["default"], stop, None)
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ async def test_signals_come_to_the_operator_whatever_kopf_does() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: faults.append(context))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    runtime = SimpleNamespace(leader=SimpleNamespace(identity="me"), end_workers=lambda: None)
+    runtime: Any = SimpleNamespace(leader=SimpleNamespace(identity="me"), end_workers=lambda: None)
     nobody = ApiAccess(server="http://127.0.0.1:1")
-    watching = asyncio.create_task(main._watch_all(runtime, nobody, ["default"], stop, ready))  # type: ignore[arg-type]
+    watching = asyncio.create_task(main._watch_all(runtime, nobody, ["default"], stop, ready))
     try:
         async with asyncio.timeout(20):
             await ready.wait()

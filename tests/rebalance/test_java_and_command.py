@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rebalance.test_measured import measured
@@ -28,6 +29,7 @@ from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
 
+NOBODY: Any = None  # where nothing is asked of it
 PATHS = os.pathsep.join(path for path in sys.path if path)
 
 
@@ -186,7 +188,7 @@ def test_what_stands_in_the_way_of_a_proposal_is_told_at_every_look(
     found = [replace(measured(), order_known=False)]
     monkeypatch.setattr(job, "measure", lambda *_: found[0])
     options = JobOptions(ProposalOptions("c"), out=tmp_path, horizon_s=0.0)
-    watcher = Watch(None, options, None, OutcomeMetrics(300.0))  # type: ignore[arg-type]
+    watcher = Watch(NOBODY, options, NOBODY, OutcomeMetrics(300.0))
     assert [watcher.cycle().reason for _ in range(4)] == ["Confirming", *["OrderUnknown"] * 3]
     found[0] = measured()
     assert [watcher.cycle().reason for _ in range(2)] == ["Proposed", "Confirming"]
@@ -194,7 +196,7 @@ def test_what_stands_in_the_way_of_a_proposal_is_told_at_every_look(
 
 def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a stream that never gets through a look ends, and does not begin anew for ever."""
-    watcher = Watch(None, JobOptions(ProposalOptions("c")), None, OutcomeMetrics(300.0))  # type: ignore[arg-type]
+    watcher = Watch(NOBODY, JobOptions(ProposalOptions("c")), NOBODY, OutcomeMetrics(300.0))
     outcomes: list[Outcome | Exception] = [RuntimeError("Spark is gone"), Outcome("Balanced", "")]
 
     def cycle() -> Outcome:
@@ -205,9 +207,9 @@ def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(watcher, "cycle", cycle)
     with pytest.raises(RuntimeError):
-        watcher.on_batch(None, 0)  # type: ignore[arg-type]
+        watcher.on_batch(NOBODY, 0)
     assert watcher.cycles == 0
-    watcher.on_batch(None, 1)  # type: ignore[arg-type]
+    watcher.on_batch(NOBODY, 1)
     assert watcher.cycles == 1
 
 

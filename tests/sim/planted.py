@@ -227,11 +227,10 @@ def commit_by_the_voters_of_the_election(patch: pytest.MonkeyPatch) -> None:
 
     def follow(self: Leadership, voters: VoterSet) -> None:
         original(self, voters)
-        if not hasattr(self, "elected_by"):
-            self.elected_by = list(self.voters.values())  # type: ignore[attr-defined]
+        vars(self).setdefault("elected_by", list(self.voters.values()))
 
     def advance(self: Leadership) -> bool:
-        ends = sorted((each.end_offset for each in self.elected_by), reverse=True)  # type: ignore[attr-defined]
+        ends = sorted((each.end_offset for each in vars(self)["elected_by"]), reverse=True)
         end = ends[len(ends) // 2]
         moved = end > self.epoch_start_offset and end > self.high_watermark
         self.high_watermark = end if moved else self.high_watermark

@@ -51,14 +51,14 @@ async def test_who_registers_in_vain_gives_others_their_turn_and_the_controller_
 
 
 @pytest.mark.spec("CLU-01")
-async def test_a_heartbeat_that_nobody_answered_is_followed_by_the_next_one() -> None:
+async def test_a_heartbeat_that_nobody_answered_is_followed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Silent()
     broker = lifecycle(client)
 
     async def registered() -> None:
         broker.state = LifecycleState.RUNNING
 
-    broker._register = registered  # type: ignore[method-assign]
+    monkeypatch.setattr(broker, "_register", registered)
     async with asyncio.timeout(1.9):  # the interval is 2 s
         await _run_until(client, broker, 3)
     assert set(client.waited) == {HEARTBEAT_TIMEOUT_S}
@@ -68,7 +68,8 @@ async def test_a_heartbeat_that_nobody_answered_is_followed_by_the_next_one() ->
 def test_a_new_controller_takes_a_process_at_the_same_place_for_a_restart() -> None:
     sessions = Sessions(9.0)
     broker = SimpleNamespace(id=1, epoch=5)
-    sessions.begin(SimpleNamespace(cluster=SimpleNamespace(unfenced=lambda: [broker])), now=100.0)  # type: ignore[arg-type]
+    image: Any = SimpleNamespace(cluster=SimpleNamespace(unfenced=lambda: [broker]))
+    sessions.begin(image, now=100.0)
     assert sessions.holds_id(1, 100.5, at_its_place=False), "it may still be there, and has had no time to say so"
     assert not sessions.holds_id(1, 100.5, at_its_place=True)
     sessions.heard(1, 5, 101.0, 0)

@@ -267,7 +267,7 @@ async def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
 
 @pytest.mark.spec("CLU-02", "CLU-03")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE])
-async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode) -> None:
+async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the leader cannot read it at the moment; also where the answer says nothing at all."""
     async with Cluster(voters=1, observers=1) as cluster:
         leader, away = cluster.nodes[1], cluster.nodes[2]
@@ -281,7 +281,7 @@ async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode) ->
         def refuse(request: Any) -> Any:
             return failure_response("FetchSnapshot", request, 1, refusals.pop(), None) if refusals else handle(request)
 
-        leader.driver.answering._fetch_snapshot = refuse  # type: ignore[method-assign]
+        monkeypatch.setattr(leader.driver.answering, "_fetch_snapshot", refuse)
         away.log, away.disk = MemoryLog(), MemoryDisk()
         await away.start()
         await cluster.until(lambda: away.failures or away.lifecycle.running.is_set())

@@ -120,11 +120,10 @@ def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def follow(self: Leadership, voters: VoterSet) -> None:
         original(self, voters)
-        if not hasattr(self, "elected_by"):
-            self.elected_by = list(self.voters.values())  # type: ignore[attr-defined]
+        vars(self).setdefault("elected_by", list(self.voters.values()))
 
     def advance(self: Leadership) -> bool:
-        ends = sorted((each.end_offset for each in self.elected_by), reverse=True)  # type: ignore[attr-defined]
+        ends = sorted((each.end_offset for each in vars(self)["elected_by"]), reverse=True)
         end = ends[len(ends) // 2]
         if end <= self.epoch_start_offset or end <= self.high_watermark:
             return False

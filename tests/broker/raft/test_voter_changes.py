@@ -12,7 +12,7 @@ from ballast_broker.raft import voter_changes
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import BeginEpoch, Vote
 from ballast_broker.raft.terms import LogView, Role
-from ballast_broker.raft.voters import Voter, VoterSet
+from ballast_broker.raft.voters import Endpoint, Voter, VoterSet
 from ballast_wire.errors import ApiError, ErrorCode
 
 pytestmark = pytest.mark.spec("CLU-05")
@@ -189,11 +189,14 @@ def test_a_static_quorum_becomes_one_that_can_change_with_the_directories_its_vo
     leader = leader_of(world)
     with pytest.raises(ApiError, match=r"kraft\.version feature is 0"):
         remove(world, leader, leader)
-    core_of(leader).change_voters(world.now, lambda leadership, log: voter_changes.upgraded(leadership, log, {}))
+    own = {"CONTROLLER": Endpoint("moved", 9)}
+    where = {voter.id: voter.endpoints for voter in core_of(leader).voter_set.voters} | {leader.id: own}
+    core_of(leader).change_voters(world.now, lambda leadership, log: voter_changes.upgraded(leadership, log, own))
     world._settle(leader)
     world.run(world.now + 1.0)
     for node in world.nodes.values():
         assert [voter.directory for voter in core_of(node).voter_set.voters] == list(map(directory_of, range(3)))
+        assert {voter.id: voter.endpoints for voter in core_of(node).voter_set.voters} == where, "its own, no other's"
     add(world, world.nodes[3])
     world.run(world.now + 1.0)
     assert core_of(world.nodes[3]).is_voter

@@ -130,9 +130,9 @@ def test_a_snapshot_of_a_static_quorum_says_nothing_of_voters() -> None:
 def test_what_the_formatting_says_counts_until_the_log_does_and_nobody_is_told_to_load_it() -> None:
     disk, log = MemoryDisk(), MemoryLog()
     store = store_on(disk, log)
-    assert store.is_empty
+    before = store.is_empty
     store.format(FOUNDED, 5)
-    assert not store.is_empty
+    assert (before, store.is_empty) == (True, False)
     again = store_on(disk, log)
     again.configured(static_voters((7,)))
     assert (again.voters, again.voters_offset, again.latest_snapshot) == (FOUNDED, -1, None)

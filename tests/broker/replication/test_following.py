@@ -389,7 +389,9 @@ async def test_what_waits_for_min_insync_replicas_is_committed_when_fewer_are_as
 
 @pytest.mark.spec("REP-11", "REP-14")
 @pytest.mark.parametrize("fenced_first", [True, False])
-async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(tmp_path: Path, fenced_first: bool) -> None:
+async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced_first: bool
+) -> None:
     """What a producer wrote meanwhile waits for the follower: it may be in the ISR already. Until it cannot be."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
@@ -418,11 +420,11 @@ async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(tmp_pa
                     partition.error_code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
                 return response
 
-            controller.call = refuse  # type: ignore[method-assign]
-            commit, controller.commit = controller.commit, lambda outcome: outcome.response  # type: ignore[method-assign]
-            controller.away = False
-            await eventually(lambda: state.pending is None, "the change is refused")
-            controller.commit = commit  # type: ignore[method-assign]
+            monkeypatch.setattr(controller, "call", refuse)
+            with monkeypatch.context() as patched:
+                patched.setattr(controller, "commit", lambda outcome: outcome.response)
+                controller.away = False
+                await eventually(lambda: state.pending is None, "the change is refused")
             assert not producing.done()
             controller.lose(2)
         await eventually(producing.done, "the record is committed", timeout_s=5.0)

@@ -81,6 +81,9 @@ class Interrupted:
         self.before: Callable[[], None] | None = None
         self.calls_left = 0
 
+    def interrupt(self, calls_left: int, before: Callable[[], None]) -> None:
+        self.calls_left, self.before = calls_left, before
+
     async def run(self, work: Callable[[], T]) -> T:
         await asyncio.sleep(0)
         self.calls_left -= 1
@@ -267,7 +270,7 @@ async def test_the_source_is_cut_while_it_is_copied(
                 expected.append(value_of(number, "another"))
                 node.produce(ORDERS, expected[-1])
 
-        threads.calls_left, threads.before = step, cut
+        threads.interrupt(step, cut)
         await moved(node, ask(node))
         assert threads.before is None
         assert records_of(node.log(ORDERS)) == expected

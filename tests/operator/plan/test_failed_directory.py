@@ -1,5 +1,7 @@
 """Replicas of a directory that failed are made anew on other brokers."""
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.making import reassignment, topic_view, view
 
@@ -14,8 +16,7 @@ def broken(*replicas: tuple[int, ...]) -> KafkaView:
     """Directory /a of broker 1 has failed; what broker 1 has is in it, and so is not described."""
     logs = {("orders", n, b): LogView("/b", 100) for n, row in enumerate(replicas) for b in row if b != 1}
     seen = view({"orders": topic_view(*replicas)}, logs)
-    seen.directories[DirectoryId(1, "/a")] = FAILED  # type: ignore[index]
-    return seen
+    return replace(seen, directories={**seen.directories, DirectoryId(1, "/a"): FAILED})
 
 
 @pytest.mark.spec("OPR-46")

@@ -1,5 +1,7 @@
 """What of a view must be known before anything is planned from it."""
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.making import topic_view, view
 
@@ -16,5 +18,5 @@ def test_a_partition_without_any_log_has_no_known_size() -> None:
 @pytest.mark.spec("OPR-30")
 def test_what_is_in_a_failed_directory_or_on_a_silent_broker_is_not_waited_for() -> None:
     seen = view({"orders": topic_view((1,), (7,))}, {})
-    seen.directories[DirectoryId(1, "/a")] = DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)  # type: ignore[index]
-    assert undescribed_partitions(seen) == []
+    failed = {DirectoryId(1, "/a"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
+    assert undescribed_partitions(replace(seen, directories={**seen.directories, **failed})) == []

@@ -153,8 +153,8 @@ def weighted(light: int) -> KafkaView:
 @pytest.mark.spec("OPR-40")
 @pytest.mark.parametrize("light", [0, 1])
 def test_a_volume_of_half_the_weight_is_kept_half_as_full(light: int) -> None:
-    volumes = [{"name": "a", "size": "100Gi"}, {"name": "b", "size": "100Gi"}]
-    volumes[light]["weight"] = 50  # type: ignore[assignment]
+    volumes: list[dict[str, Any]] = [{"name": "a", "size": "100Gi"}, {"name": "b", "size": "100Gi"}]
+    volumes[light]["weight"] = 50
     seen = weighted(light)
     weights = directory_weights(cluster(volumes=volumes), seen)
     assert list(weights.values()) == [50]
