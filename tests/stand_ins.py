@@ -30,7 +30,20 @@ def check(context: MethodContext) -> Type:
     owner, name, value = (*given, None, None, None)[:3]
     if owner is not None and isinstance(name, StrExpr) and isinstance(value, NameExpr | MemberExpr | LambdaExpr):
         compare(context, owner, name.value, value)
+    elif isinstance(owner, StrExpr) and isinstance(name, NameExpr | MemberExpr | LambdaExpr):
+        refuse_text(context, name)
     return context.default_return_type
+
+
+def refuse_text(context: MethodContext, value: Expression) -> None:
+    checker = context.api
+    assert isinstance(checker, TypeChecker)
+    with checker.msg.filter_errors():
+        found = get_proper_type(checker.expr_checker.accept(value))
+    if isinstance(found, CallableType):
+        checker.fail(
+            "say whose it is by more than a text, so that the two can be compared", context.context, code=STAND_IN
+        )
 
 
 def compare(context: MethodContext, owner: Expression, name: str, value: Expression) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.local.conftest import Running
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, kube
 from ballast_cli.__main__ import load, main
 from ballast_cli.kube import _documents
 from ballast_cli.kube_api import KubeApi
@@ -180,7 +180,7 @@ def test_what_is_made_anew_at_once_has_gone(tmp_path: Path, monkeypatch: pytest.
             return answer
 
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
-    monkeypatch.setattr("ballast_cli.kube.KubeApi", Kept)
+    monkeypatch.setattr(kube, "KubeApi", Kept)
     running = Running(tmp_path)
     try:
         running.api().post("/api/v1/namespaces/default/configmaps", body)

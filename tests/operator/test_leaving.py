@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +10,12 @@ from typing import Any, cast
 import pytest
 from tests.operator.making import NOW, cluster, topic_view, view
 
+from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache
+from ballast_operator.handlers import managed as handler
+from ballast_operator.handlers import restarts
+from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
@@ -72,11 +76,13 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
     """What it holds it says itself: any broker may lag behind a topic that was made just before the cordon."""
     topics = {"late": topic_view((3,))}
 
-    async def said_by(_: object, names: None, broker: int) -> tuple[Any, Any, Any]:
+    async def said_by(
+        _: object, names: Collection[str] | None = None, broker: int | None = None
+    ) -> tuple[Any, Any, Any]:
         assert broker == 3
         return topics, frozenset(), {}
 
-    monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
+    monkeypatch.setattr(handler, "observe_topics", said_by)
     managed, scene, told = scene_of(view(brokers=range(4)))
     said = await managed._scale_down(scene, [], frozenset({3}))
     assert (said and said.reason, told.replicas) == ("ScalingDown", [])
@@ -93,7 +99,9 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
     """One that is cut off from the controllers still answers, and tells how it was before."""
     topics = {"orders": topic_view((0, 1, 2), isr={0: (0,)})}
 
-    async def said_by(_: object, names: None, broker: int) -> tuple[Any, Any, Any]:
+    async def said_by(
+        _: object, names: Collection[str] | None = None, broker: int | None = None
+    ) -> tuple[Any, Any, Any]:
         assert broker == 0
         if not topics:
             raise KafkaUnavailableError("nobody there")
@@ -102,8 +110,8 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
     async def least(*_: object) -> dict[str, str]:
         return {"orders": "1"}
 
-    monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
-    monkeypatch.setattr("ballast_operator.handlers.restarts.observe_effective_config", least)
+    monkeypatch.setattr(handler, "observe_topics", said_by)
+    monkeypatch.setattr(restarts, "observe_effective_config", least)
     managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
     said = await managed._roll(scene)
     assert (said and said.reason, told.deleted) == ("RollWaits", [])
@@ -121,10 +129,10 @@ async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monke
     seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", path))
     logs = {ReplicaId("late", 0, 2): LogView(path, 1)}
 
-    async def said_by(_: object, brokers: object) -> tuple[Any, Any, Any]:
+    async def said_by(_: object, brokers: object, only: object = None) -> tuple[Any, Any, Any]:
         return seen.directories, logs, seen.described
 
-    monkeypatch.setattr("ballast_operator.handlers.managed.observe_directories", said_by)
+    monkeypatch.setattr(handler, "observe_directories", said_by)
     managed, scene, told = scene_of(seen, metadataVolume={"size": "1Gi"})
     fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
     leaving = replace(scene, cluster=fewer)
@@ -210,12 +218,12 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     async def told(*_: object) -> dict[int, dict[str, str]]:
         return configs
 
-    async def alter(_: object, changes: list[AlterConfig]) -> dict[Any, Any]:
+    async def alter(_: object, changes: Sequence[AlterConfig]) -> dict[Any, Any]:
         changed.extend(changes)
         return {}
 
-    monkeypatch.setattr("ballast_operator.handlers.managed.observe_broker_configs", told)
-    monkeypatch.setattr("ballast_operator.handlers.managed.kafka_actions.alter_configs", alter)
+    monkeypatch.setattr(handler, "observe_broker_configs", told)
+    monkeypatch.setattr(kafka_actions, "alter_configs", alter)
     managed, scene, _ = scene_of(seen, volumes=[{"name": "a", "size": "10Gi"}])
     both, one = {"a": "a-demo", "b": "b-demo"}, {"a": "a-demo"}
     pods = {n: replace(FOUR.pods[n], claims=both if n < 2 else one) for n in range(4)}
@@ -259,8 +267,8 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
 
     for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
         monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
-    monkeypatch.setattr("ballast_operator.handlers.managed.voters.observe", observed)
-    monkeypatch.setattr("ballast_operator.handlers.managed.restarts.roll", refused)
+    monkeypatch.setattr(voters_handler, "observe", observed)
+    monkeypatch.setattr(restarts, "roll", refused)
     seen = view({"orders": topic_view((0, 1))}, brokers=range(3))
     managed, scene, _ = scene_of(seen)
     managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
+from ballast_operator import ledger as ledger_module
 from ballast_operator.apply.kubernetes import ApiError, KubernetesApi
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import ClusterCycle
@@ -63,7 +64,7 @@ def test_an_object_that_cannot_be_read_is_not_gone() -> None:
 @pytest.mark.spec("OPR-04")
 def test_an_intention_ages_from_when_it_was_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("ballast_operator.ledger.monotonic", lambda: now[0])
+    monkeypatch.setattr(ledger_module, "monotonic", lambda: now[0])
     held = ledger()
     held._keep({"first": CREATION})
     now[0] = 107.0

@@ -10,11 +10,13 @@ from typing import Any, cast
 import pytest
 from tests.operator.making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
+from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers import plans as plans_module
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
 from ballast_operator.handlers.topics import Batch, TopicHandler
@@ -246,7 +248,7 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
     async def scenario() -> None:
         shared = shared_by(Cache(), Told())
         monkeypatch.setattr(shared.writer, "keep_config_map", refused, raising=False)
-        monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
+        monkeypatch.setattr(plans_module, "observe_whole", whole)
         cases = [Case(reassignment(name, drainBrokers=[0])) for name in ("one", "other")]
         await Plans(CLUSTER, shared).make(cases, await whole(), cast(KafkaConnection, None))
         for case in cases:
@@ -456,7 +458,7 @@ def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: py
 
     async def scenario() -> None:
         handler = ReassignmentHandler(CLUSTER, shared_by(Cache()))
-        monkeypatch.setattr("ballast_operator.apply.kafka.alter_configs", refused)
+        monkeypatch.setattr(kafka_actions, "alter_configs", refused)
         plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
         runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": plan.hash}}
         subject = reassignment("slow", runs, throttle={"intraBroker": "1Mi"}, drainBrokers=[0])

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.operator.world import World
 
+from ballast_operator import leader as leader_module
 from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
 from ballast_operator.leader import LEASE_SECONDS
 from ballast_operator.neighbours import Neighbours
@@ -43,7 +44,7 @@ def leases() -> Leases:
 
 async def test_a_namespace_is_left_to_who_renews_a_lease_in_it(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("ballast_operator.leader.monotonic", lambda: now)
+    monkeypatch.setattr(leader_module, "monotonic", lambda: now)
     wanted, back = {"own", "a", "b", "c"}, list[str]()
     neighbours = Neighbours(cast(KubernetesApi, leases), "own", "ballast-operator", lambda: wanted, back.append)
     leases.held |= {"a": ("theirs", 1), "own": ("ours", 1)}

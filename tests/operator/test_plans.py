@@ -10,6 +10,7 @@ from tests.operator.making import reassignment, topic_view, view
 from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
 from ballast_operator.cache import Cache
+from ballast_operator.handlers import plans as plans_module
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, LogView
@@ -27,7 +28,7 @@ def test_a_directory_of_a_broker_that_just_restarts_is_waited_for(
         return view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, offline=[1])
 
     async def scenario() -> None:
-        monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
+        monkeypatch.setattr(plans_module, "observe_whole", whole)
         case = Case(reassignment(drainDirectories=[{"broker": broker, "directory": "/a"}]))
         await Plans(CLUSTER, shared_by(Cache(), Told())).make([case], await whole(), cast(KafkaConnection, None))
         assert case.step is not None

@@ -22,6 +22,7 @@ from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
 from ballast_cli.picture import draw, summary
 from ballast_cli.up import ROOT
+from ballast_operator import kubeconfig
 from ballast_operator.kafka_client import ConnectionSettings
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView
@@ -136,7 +137,7 @@ def test_a_cluster_without_an_address_says_why(
         {"metadata": {"name": "well"}, "status": {"bootstrapServers": "well:1"}},
     ]
     monkeypatch.setattr(status, "_get", lambda *_: {"items": bodies})
-    monkeypatch.setattr("ballast_operator.kubeconfig.find_access", lambda: ApiAccess("https://127.0.0.1:1"))
+    monkeypatch.setattr(kubeconfig, "find_access", lambda _=None: ApiAccess("https://127.0.0.1:1"))
     monkeypatch.setattr(status, "_look", lambda address, _: view(brokers=[7]))
     assert main(["status"]) == 1
     shown = capsys.readouterr().out

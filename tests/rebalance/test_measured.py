@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kafka.admin
 import numpy as np
 import pandas as pd
 import pytest
@@ -289,11 +290,11 @@ def test_a_reassignment_that_ends_or_begins_meanwhile_is_noticed(
     moving: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what it adds, or was about to give up, would be taken for replicas that are to stay."""
-    monkeypatch.setattr("kafka.admin.KafkaAdminClient", lambda **_: Moving(*moving))
+    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", lambda **_: Moving(*moving))
     with pytest.raises(Refusal) as caught:
         measure_by_admin("h:1")
     assert caught.value.reason == "ReassignmentInProgress"
-    monkeypatch.setattr("kafka.admin.KafkaAdminClient", lambda **_: Moving(False, False))
+    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", lambda **_: Moving(False, False))
     assert measure_by_admin("h:1").replicas["broker"].nunique() == 2
 
 

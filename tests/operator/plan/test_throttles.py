@@ -3,6 +3,7 @@
 import pytest
 from tests.operator.making import move, topic_view, view
 
+from ballast_operator.handlers import put_back as put_back_module
 from ballast_operator.handlers.put_back import PutBackMemory
 from ballast_operator.model.actions import Subtracted
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
@@ -205,7 +206,7 @@ def test_an_operator_that_has_just_begun_does_not_take_a_rate_of_ours_for_the_on
     """The one before it was killed when it had put the rate back and told so; a broker that lags still has ours, and it
     stayed with it for good."""
     now = [1000.0]
-    monkeypatch.setattr("ballast_operator.handlers.put_back.monotonic", lambda: now[0])
+    monkeypatch.setattr(put_back_module, "monotonic", lambda: now[0])
     memory, asked = PutBackMemory(), [None, Throttle(inter_broker="300", intra_broker="1k")]
 
     def planned(rate: str) -> ThrottlePlan:
