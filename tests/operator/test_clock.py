@@ -60,4 +60,4 @@ def test_progress_that_a_wrong_clock_has_measured_is_told_anew(measured_at: str,
     clock = Here(NINE).server
     handler = ReassignmentHandler(reassignment().cluster, cast(Any, SimpleNamespace(now=clock.now)))
     before = reassignment(status={"progress": {"measuredAt": f"2026-01-01T{measured_at}Z"}}).status
-    assert handler._progress_due(before) is due
+    assert handler._telling.progress_due(before) is due

@@ -17,6 +17,7 @@ from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.handlers.throttling import share_of
 from ballast_operator.handlers.topics import Batch, TopicHandler
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
@@ -444,7 +445,7 @@ def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as
     asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
     assert shared.events._queue.empty(), "it was told when that ended"
     (known,) = cache.reassignments_of(CLUSTER)
-    handler._announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    handler._telling.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
     told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
     assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
 
@@ -465,8 +466,8 @@ def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: py
         handler._decide([case], seen)
         handler._choose([case], seen)
         assert (len(case.starts), case.notes) == (1, {})
-        throttles = plan_throttles([handler._share(case)], seen)
-        assert await handler._apply_throttles([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
+        throttles = plan_throttles([share_of(case)], seen)
+        assert await handler._throttling.apply([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
         handler._choose([case], seen)
         assert case.notes == {
             TopicPartition("orders", 0): "its throttle was refused: Broker 0 answers CLUSTER_AUTHORIZATION_FAILED"
@@ -481,13 +482,13 @@ def test_a_handler_that_has_just_begun_suspects_the_rates_that_reassignments_ask
     cache = Cache()
     cache.put_reassignment(body("former", {"clusterRef": {"name": "demo"}, "throttle": {"intraBroker": "1Mi"}}))
     handler = ReassignmentHandler(CLUSTER, shared_by(cache))
-    handler._put_back.look()
+    handler._throttling.look()
     subject = reassignment("next", throttle={"intraBroker": "2Mi"}, drainBrokers=[0])
     case = Case(subject, keep(Plan((move(((0, "/a"),), ((0, "/b"),)),))))
     configs = {0: {"replica.alter.log.dirs.io.max.bytes.per.second": observed}}
     seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs=configs)
     handler._decide([case], seen)
-    planned = handler._plan_throttles([case], seen)
+    planned = handler._throttling.plan([case], seen)
     assert planned.unreadable == ({str(subject.key)} if observed == "1048576" else set())
 
 
@@ -567,6 +568,6 @@ def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> No
         handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
         step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
         case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
-        return await handler._write(case, view(), Again())
+        return await handler._telling.write(case, Again())
 
     assert asyncio.run(scenario()) is keeps
