@@ -152,6 +152,10 @@ REASSIGNMENT = _table(
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
+    Reason(
+        "KubernetesRefused", FALSE, "Kubernetes lets the operator not change this Reassignment: {error}.",
+        "Mend what refuses it: a policy, an admission webhook, the operator's Role. It is tried again.",
+    ),
     Reason("Running", FALSE, "{done} of {total} arrived{more}."),
     Reason("RollingBack", FALSE, "{done} of {total} back{more}."),
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),

@@ -15,6 +15,7 @@ from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
 from ballast_operator.handlers.throttling import share_of
@@ -69,6 +70,10 @@ class Told:
 def shared_by(cache: Cache, writer: object = None) -> Shared:
     api = KubernetesApi(NOBODY)
     return Shared(api, cache, cast(Any, writer), Events(api, lambda: NOW), Metrics(), lambda: NOW)
+
+
+def topics_by(cache: Cache, writer: object) -> TopicHandler:
+    return TopicHandler(CLUSTER, cache, cast(Any, writer), shared_by(cache).events)
 
 
 @pytest.mark.spec("OPR-05")
@@ -178,7 +183,7 @@ def test_what_was_found_out_for_an_object_is_not_written_to_its_successor() -> N
     cache.remove_topic(topic.key, "uid-orders")
     cache.put_topic(body("orders", spec, uid="another"))
 
-    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    asyncio.run(topics_by(cache, told)._write(batch, NOW))
     assert told.reasons == {}
 
 
@@ -236,6 +241,63 @@ def test_what_kubernetes_does_not_let_the_operator_read_is_told(
     assert reason is None or "demo-identity" in told.messages["demo"]
 
 
+@pytest.mark.spec("OPR-02", "OPR-05")
+@pytest.mark.parametrize("kind", [429, 422])
+async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
+    monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    asked, now = list[str](), [1000.0]
+
+    class Policy(Told):
+        async def write_status(self, resource: Any, status: Any) -> bool:
+            asked.append(resource.meta.name)
+            raise ApiError(kind, "Invalid", "spec.podTemplate: The operator sets volumes itself; remove them here")
+
+    cache, again = Cache(), Again()
+    cache.clusters.put(body("demo", {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}))
+    subject = cache.clusters.get(CLUSTER)
+    assert subject is not None
+    shared = shared_by(cache, Policy())
+    handler = ClusterHandler(CLUSTER, shared)
+    monkeypatch.setattr("ballast_operator.handlers.clusters.monotonic", lambda: now[0])
+    if kind == 429:
+        with pytest.raises(ApiError):
+            await handler.starting(subject, again)
+        return
+    for seconds in (0, 1, 14):
+        now[0] += seconds
+        await handler.starting(subject, again)
+    assert asked == ["demo", "demo"]
+    assert "remove them here" in str(shared.events._queue.get_nowait()["message"])
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+async def test_topics_that_a_slow_webhook_keeps_do_not_make_the_operator_look_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand attempts of ten seconds each, one after the other: liveness ended the operator."""
+    now, asked = [1000.0], list[str]()
+
+    class Slow(Told):
+        async def set_finalizer(self, topic: KafkaTopic, wanted: bool) -> bool:
+            asked.append(topic.meta.name)
+            now[0] += 10.0
+            raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "context deadline exceeded"))
+
+    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    cache, batch = Cache(), Batch({})
+    for index in range(100):
+        spec = {"clusterRef": {"name": "demo"}, "partitions": 1, "deletionPolicy": "Delete"}
+        _, topic = cache.put_topic(body(f"t{index}", spec))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(missing=True))
+    refused = await topics_by(cache, Slow())._finalizers(batch, batch.plans)
+    assert 1 < len(asked) < 10
+    assert batch.retry == refused.keys() == batch.topics.keys(), "nothing is done about any of them"
+    assert {key.name for key in batch.refused} == set(asked)
+
+
 @pytest.mark.spec("OPR-05", "OPR-33")
 def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: Any) -> None:
@@ -277,7 +339,7 @@ def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
         assert topic is not None
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
-    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    asyncio.run(topics_by(cache, told)._write(batch, NOW))
     assert told.asked < 10
     assert batch.retry == batch.topics.keys()
 
@@ -302,7 +364,7 @@ def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> No
         assert topic is not None
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
-    refused = asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._reassignments(batch, batch.plans))
+    refused = asyncio.run(topics_by(cache, told)._reassignments(batch, batch.plans))
     assert told.created == "second"
     assert [(key.name, said.reason) for key, said in refused.items()] == [("first", "KubernetesRefused")]
     assert {key.name for key in batch.retry} == {"first"}
@@ -337,7 +399,7 @@ async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(
 
         async def withdraw(self, _: object) -> None: ...
 
-    batch, handler = Batch({}), TopicHandler(CLUSTER, cache, cast(Any, Policy()))
+    batch, handler = Batch({}), topics_by(cache, Policy())
 
     async def kafka(_: object, plans: Mapping[Key, TopicPlan], __: object) -> tuple[dict[Key, Outcome], set[Key]]:
         acted.extend(key.name for key in plans)

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Case:
-    """One Reassignment in this cycle."""
+    """One Reassignment in this cycle. `refused`: at the last attempt Kubernetes let nobody change it."""
 
     reassignment: Reassignment
     plan: StoredPlan | None = None
@@ -54,6 +54,7 @@ class Case:
     lists: ThrottledLists | None = None
     notes: dict[TopicPartition, str] = field(default_factory=dict)
     starts: tuple[Move, ...] = ()
+    refused: bool = False
 
 
 class Plans:

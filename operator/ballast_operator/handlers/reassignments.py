@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.handlers.resting import Resting, nothing_to_undo
-from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, Telling
+from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, LOOK_SECONDS, Telling
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 # How soon to look again at what moves: soon while looks find something new, seldom while they do not.
 FIRST_LOOK_SECONDS = 0.2
-LOOK_SECONDS = 1.0
 
 
 class ReassignmentHandler:
@@ -53,10 +53,12 @@ class ReassignmentHandler:
         self._cluster = cluster
         self._shared = shared
         self._plans = Plans(cluster, shared)
-        self._resting = Resting(shared, self._plans)
-        self._telling = Telling(shared, self._plans)
+        self._refusals = Refusals(shared.events)
+        self._resting = Resting(shared, self._plans, self._refusals)
+        self._telling = Telling(shared, self._plans, self._refusals)
         self._throttling = Throttling(cluster, shared)
-        self._refusals: dict[TopicPartition, str] = {}
+        # What brokers and controller refused at the last look.
+        self._unmoved: dict[TopicPartition, str] = {}
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -65,34 +67,39 @@ class ReassignmentHandler:
 
     async def tell(self, verdict: Verdict | None, again: Again, cluster_gone: bool = False) -> None:
         """The cluster cannot be asked: say so, and let those go that have nothing to put back."""
-        for reassignment in self._shared.cache.reassignments_of(self._cluster):
+        known = self._shared.cache.reassignments_of(self._cluster)
+        self._refusals.look(one.meta.uid for one in known)
+        for reassignment in known:
             status = reassignment.status
-            if reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment)):
-                await self._resting.release(reassignment)
+            goes = reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment))
+            at_rest = status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles
+            if not goes and (at_rest or verdict is None):
                 continue
-            if (status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles) or verdict is None:
-                continue
-            wanted = replace(
-                status,
-                phase=status.phase or Phase.PLANNING,
-                observed_generation=reassignment.meta.generation,
-                conditions=self._telling.said(reassignment, verdict),
-            )
-            if not await self._shared.writer.write_status(reassignment, wanted):
-                again.reassignments_within(LOOK_SECONDS)
+            if self._refusals.due(reassignment):
+                with self._refusals.told(reassignment):
+                    if goes:
+                        await self._resting.release(reassignment)
+                    elif verdict is not None:
+                        await self._telling.tell(reassignment, verdict, again)
+                    continue
+            self._refusals.come_back(reassignment, again)
 
     # With Kafka.
 
     async def handle(self, kafka: KafkaConnection, again: Again) -> None:
         """One look at all Reassignments of the cluster."""
+        known = self._shared.cache.reassignments_of(self._cluster)
         self._throttling.look()
-        self._plans.forget_others(one.meta.uid for one in self._shared.cache.reassignments_of(self._cluster))
+        self._refusals.look(one.meta.uid for one in known)
+        self._plans.forget_others(one.meta.uid for one in known)
         cases = []
-        for reassignment in self._shared.cache.reassignments_of(self._cluster):
+        for reassignment in known:
             if await self._resting.looked_after(reassignment, again):
                 continue
             status = reassignment.status
-            cases.append(Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists))
+            case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
+            case.refused = self._refusals.of(reassignment) is not None
+            cases.append(case)
         if not cases:
             self._publish((), again)
             return
@@ -135,7 +142,7 @@ class ReassignmentHandler:
         # Of a plan of many thousand partitions this is computed for seconds: the loop goes on.
         throttles = await asyncio.to_thread(self._throttling.plan, cases, view)
         ready = []
-        for case in cases:
+        for case in sorted(cases, key=lambda case: case.refused):
             case.records = throttles.records.get(str(case.reassignment.key), ())
             case.lists = throttles.lists.get(str(case.reassignment.key))
             if await self._telling.write(case, again):
@@ -143,7 +150,7 @@ class ReassignmentHandler:
         settled = await self._throttling.apply(ready, cases, throttles, kafka)
         await stop_moves(ready, view, kafka)
         able = [case for case in ready if str(case.reassignment.key) in settled]
-        self._refusals = await start_moves(able, kafka)
+        self._unmoved = await start_moves(able, kafka)
         self._publish(cases, again)
         self._come_back(cases, again)
 
@@ -155,9 +162,10 @@ class ReassignmentHandler:
         return view
 
     def _decide(self, cases: Sequence[Case], view: KafkaView) -> None:
-        """The step of each, the running ones first, then by age; who comes first holds its partitions."""
+        """The step of each, the running ones first, then by age; who comes first holds its partitions. Those that
+        Kubernetes lets nobody change come behind all that can go on."""
         claimed: dict[TopicPartition, str] = {}
-        order = sorted(cases, key=lambda c: (holds_nothing(c.reassignment), c.reassignment.meta.age_order))
+        order = sorted(cases, key=lambda c: (holds_nothing(c.reassignment), c.refused, c.reassignment.meta.age_order))
         for case in order:
             if case.step is None and case.plan is not None:
                 conflicts = {
@@ -174,7 +182,7 @@ class ReassignmentHandler:
 
     def _choose(self, cases: Sequence[Case], view: KafkaView) -> None:
         """Which moves may start, and why others wait: known before the status is written, done after it."""
-        running = [case for case in cases if case.step is not None and (case.step.run or case.step.starts)]
+        running = [case for case in cases if _starts(case)]
         traffic = observe_traffic([state for case in running if case.step for state in case.step.states], view)
         for case in running:
             assert case.step is not None
@@ -182,7 +190,7 @@ class ReassignmentHandler:
             starts, notes = choose_starts(case.step.states, view, limits, traffic)
             case.starts = tuple(starts)
             pending = {state.partition for state in case.step.states if state.state is State.PENDING}
-            case.notes = {tp: note for tp, note in self._refusals.items() if tp in pending} | notes
+            case.notes = {tp: note for tp, note in self._unmoved.items() if tp in pending} | notes
             why = self._throttling.why_not(case)
             if why is not None:
                 case.notes |= {TopicPartition(move.topic, move.partition): why for move in case.starts}
@@ -213,4 +221,11 @@ class ReassignmentHandler:
             step = case.step
             held = bool(case.records) or case.lists is not None
             active = step is None or step.claims or step.replan or held or case.reassignment.meta.deleting
+            if self._refusals.of(case.reassignment) is not None:
+                active = not case.refused  # what it held until just now is free for others
             again.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
+
+
+def _starts(case: Case) -> bool:
+    """Whether moves of it may start. One that was refused is written down first; then it comes to that."""
+    return case.step is not None and (case.step.run or case.step.starts) and not case.refused

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ballast_operator.events import WARNING, Events
 from ballast_operator.handlers.plans import Plans
+from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Goal, goal_of
@@ -28,19 +29,29 @@ GITOPS_MARKS = (
 class Resting:
     """Of one cluster. Used by that cluster's worker only."""
 
-    def __init__(self, shared: Shared, plans: Plans) -> None:
+    def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
         self._plans = plans
+        self._refusals = refusals
 
     async def looked_after(self, reassignment: Reassignment, again: Again) -> bool:
         """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
         status = reassignment.status
         if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
             return False
+        self._plans.forget(reassignment)
+        if self._refusals.due(reassignment):
+            with self._refusals.told(reassignment):
+                await self._conclude(reassignment, again)
+                return True
+        self._refusals.come_back(reassignment, again)
+        return True
+
+    async def _conclude(self, reassignment: Reassignment, again: Again) -> None:
+        status = reassignment.status
         if reassignment.meta.deleting:
             await self.release(reassignment)
-            return True
-        if status.phase in ENDS:
+        elif status.phase in ENDS:
             if status.observed_generation != reassignment.meta.generation:
                 generation = reassignment.meta.generation
                 # Who waits for a condition goes by the generation that it names.
@@ -49,8 +60,6 @@ class Resting:
                 if await self._shared.writer.write_status(reassignment, current):
                     warn_of_ttl(self._shared.events, reassignment)
             await self._expire(reassignment, again)
-        self._plans.forget(reassignment)
-        return True
 
     async def _expire(self, reassignment: Reassignment, again: Again) -> None:
         """ttlSecondsAfterFinished."""

@@ -6,12 +6,14 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.handlers.resting import warn_of_ttl
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, ReassignmentStatus, RollbackStatus
 from ballast_operator.model.times import seconds_of
-from ballast_operator.plan.lifecycle import Step
+from ballast_operator.plan.lifecycle import Step, refused
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.status import Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
 # Every topic may own a Reassignment: a status does not name thousands.
@@ -30,20 +33,58 @@ MOST_NAMED = 100
 class Telling:
     """Of one cluster's Reassignments. Used by that cluster's worker only."""
 
-    def __init__(self, shared: Shared, plans: Plans) -> None:
+    def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
         self._plans = plans
+        self._refusals = refusals
 
     async def write(self, case: Case, again: Again) -> bool:
         """Write what is about to happen. Only if that stands may it happen."""
-        step, reassignment = case.step, case.reassignment
-        if step is None:
+        if case.step is None:
             return False
-        if (step.starts or step.holds_throttles) and not reassignment.meta.finalized and not reassignment.meta.deleting:
-            if not await self._shared.writer.set_finalizer(reassignment, True):
-                again.reassignments_within(0.0)
-                return False
-            reassignment = case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        if self._refusals.due(case.reassignment):
+            with self._refusals.told(case.reassignment):
+                return await self._hold(case, again) and await self._write(case, case.step, again)
+        self._refusals.come_back(case.reassignment, again)
+        verdict = self._refusals.of(case.reassignment)
+        if verdict is not None:
+            case.step = refused(case.step, case.reassignment, verdict)
+        return False
+
+    async def tell(self, reassignment: Reassignment, verdict: Verdict, again: Again) -> None:
+        """The cluster cannot be asked."""
+        status = reassignment.status
+        wanted = replace(
+            status,
+            phase=status.phase or Phase.PLANNING,
+            observed_generation=reassignment.meta.generation,
+            conditions=self.said(reassignment, verdict),
+        )
+        if not await self._shared.writer.write_status(reassignment, wanted):
+            again.reassignments_within(LOOK_SECONDS)
+
+    async def _hold(self, case: Case, again: Again) -> bool:
+        """Before anything is begun our finalizer: a deletion has to wait until it has been put back."""
+        step, reassignment = case.step, case.reassignment
+        assert step is not None
+        needed = step.starts or step.holds_throttles
+        if not needed or reassignment.meta.finalized or reassignment.meta.deleting:
+            return True
+        try:
+            held = await self._shared.writer.set_finalizer(reassignment, True)
+        except (ApiError, ApiUnavailableError) as error:
+            case.step = refused(step, reassignment, self._refusals.note(reassignment, error))
+            self._refusals.come_back(reassignment, again)
+            await self._write(case, case.step, again)
+            return False
+        if not held:
+            again.reassignments_within(0.0)
+            return False
+        case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        return True
+
+    async def _write(self, case: Case, step: Step, again: Again) -> bool:
+        reassignment = case.reassignment
         before = reassignment.status
         if step.replan:
             await self._plans.discard(reassignment)
