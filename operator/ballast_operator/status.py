@@ -245,6 +245,11 @@ CLUSTER = _table(
         "`kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
     ),
     Reason(
+        "PodsMissing", FALSE, "Pods that Kubernetes has not made: {pods}.",
+        "Why (a quota, a policy, an admission webhook) is in the events of the StatefulSet: "
+        "`kubectl describe statefulset {set}`",
+    ),
+    Reason(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
         "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
     ),
@@ -276,6 +281,10 @@ CLUSTER = _table(
     Reason(
         "VolumeTooSmall", FALSE, "Kubernetes refused to grow a volume: {error}",
         "Use a storage class that allows it, or add a larger volume and remove this one.", stalled=True,
+    ),
+    Reason(
+        "VolumeGrowing", FALSE, "A volume is being grown; {error}",
+        "If it does not come to that, see `kubectl describe pvc {claim}`; some storage grows as a pod is restarted.",
     ),
     Reason(
         "VolumeClaimed", FALSE,

@@ -17,6 +17,7 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import refusal_in
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.missing_pods import MissingPods
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.kafka_client import KafkaConnection
@@ -94,6 +95,7 @@ class ManagedCluster:
         self._ownership = Ownership(shared)
         self._secured = Secured(shared.api)
         self._kube = KubeFacts()
+        self._missing = MissingPods()
         self._identity: Identity | None = None
         self._reach: Reach | None = None
         self._tidied: set[str | None] = set()
@@ -112,6 +114,7 @@ class ManagedCluster:
         self._refused = None
         self._identity = await self._objects.identity(cluster)
         self._kube = await self._objects.facts(cluster)
+        self._missing.look(cluster, self._kube)
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             layout = plan.held_layout(cluster, self._identity, self._kube)
@@ -161,9 +164,9 @@ class ManagedCluster:
         """What Kubernetes knows about brokers that do not come up."""
         if self._held is not None or self._refused is not None:
             return self._held or self._refused
-        lost = self._lost()
-        if lost is not None:
-            return lost
+        absent = self._lost() or self._missing.verdict
+        if absent is not None:
+            return absent
         troubled = [pod for pod in self._kube.pods.values() if pod.trouble is not None]
         if not troubled:
             return None
@@ -223,7 +226,7 @@ class ManagedCluster:
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        found = (self._refused, self._lost(), went.verdict, *said, grown, self._racks(scene))
+        found = (self._refused, self._lost(), self._missing.verdict, went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)

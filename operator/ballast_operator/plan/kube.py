@@ -25,6 +25,8 @@ from ballast_operator.resources.pods import template_volumes
 from ballast_operator.resources.security import internal_secrets
 
 Object = Mapping[str, Any]
+GROWTH_ERRORS = ("ControllerResizeError", "NodeResizeError")
+GROWTH_STEPS = ("FileSystemResizePending", "Resizing")
 VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -61,6 +63,9 @@ class ClaimFacts:
     drained: bool = False
     resource_version: str = ""
     owners: tuple[Object, ...] = ()
+    growing: str | None = None
+    """What is still to be done until it is as large as was asked for, or what went wrong (`growth_failed`)."""
+    growth_failed: bool = False
 
     @property
     def ordinal(self) -> int:
@@ -218,11 +223,20 @@ def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}"
+            return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}{_last_end(container)}"
     if conditions.get("PodScheduled") == "False":
         unscheduled = next(one for one in status["conditions"] if one["type"] == "PodScheduled")
         return f"it cannot be scheduled: {unscheduled.get('message', '')}"
     return None
+
+
+def _last_end(container: Object) -> str:
+    """How it ended before, which what it waits for does not tell: for want of memory, for instance."""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if "exitCode" not in ended:
+        return ""
+    reason = f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else ""
+    return f"; it ended last with exit code {ended['exitCode']}{reason}"
 
 
 def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts | None:
@@ -243,7 +257,21 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         drained=DRAINED in (meta.get("annotations") or {}),
         resource_version=meta.get("resourceVersion") or "",
         owners=tuple(meta.get("ownerReferences") or ()),
+        **_growth(claim),
     )
+
+
+def _growth(claim: Object) -> dict[str, Any]:
+    """The API server takes a larger size; whether the storage can give it comes out later, in conditions."""
+    found = {
+        one["type"]: one.get("message") or one["type"]
+        for one in (claim.get("status") or {}).get("conditions") or ()
+        if one.get("status") == "True"
+    }
+    for kind in (*GROWTH_ERRORS, *GROWTH_STEPS):
+        if kind in found:
+            return {"growing": found[kind], "growth_failed": kind in GROWTH_ERRORS}
+    return {}
 
 
 def _claims(cluster: KafkaCluster, role: str, claims: Iterable[Object]) -> tuple[ClaimFacts, ...]:

@@ -330,6 +330,12 @@ def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
     }
 
 
+def growing_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
+    """Those in use that are not as large yet as was asked for."""
+    unused = {claim.name for claim in unused_claims(layout, kube)}
+    return [claim for claim in kube.all_claims if claim.growing and not claim.deleting and claim.name not in unused]
+
+
 def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
     """Claims that no node of the layout needs and no pod uses."""
     in_use = {claim for pod in kube.pods.values() for claim in pod.claims.values()}
