@@ -250,6 +250,11 @@ CLUSTER = _table(
         "`kubectl describe statefulset {set}`",
     ),
     Reason(
+        "PodsNotStarting", FALSE, "Pods that have not started for five minutes: {pods}.",
+        "Why (a volume that cannot be mounted, an image that does not come) is in their events: "
+        "`kubectl describe pod {pod}`",
+    ),
+    Reason(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
         "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
     ),

@@ -139,7 +139,7 @@ async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monke
 async def test_a_reassignment_that_was_made_is_looked_at_although_its_event_tells_nothing_new() -> None:
     managed, scene, told = scene_of(view(brokers=range(4)))
     before = scene.again.reassignments_seconds
-    await managed._create(scene, "demo-drain-brokers-1", {"drainBrokers": [3]})
+    await managed._own.create(scene, "demo-drain-brokers-1", {"drainBrokers": [3]})
     assert (told.created, before, scene.again.reassignments_seconds) == (["demo-drain-brokers-1"], None, 0.0)
 
 
@@ -273,6 +273,37 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
     assert (verdict.reason, told in verdict.message) == ("KubernetesRefused", True)
     assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
+
+
+@pytest.mark.spec("OPR-02", "OPR-05")
+async def test_a_claim_that_a_policy_lets_nobody_change_does_not_keep_the_cluster_waiting() -> None:
+    """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer."""
+    managed, scene, _ = scene_of(view())
+    subject = cluster(brokers=3)
+    pods = {0: PodFacts("demo-0", "uid", 0, ready=True, address="10.0.0.1", ports=(9092,))}
+    error: Exception = ApiError(403, "Forbidden", "a policy keeps claims as they are.")
+
+    async def identity(_: object) -> Identity:
+        return scene.identity
+
+    async def facts(_: object) -> KubeFacts:
+        return replace(scene.kube, pods=pods)
+
+    async def refused(*_: object) -> bool:
+        raise error
+
+    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=managed._objects.apply_layout)
+    managed._objects = cast(Any, objects)
+    managed._ownership = cast(Any, SimpleNamespace(bring=refused))
+    reach = await managed.prepare(subject, True, Again())
+    said = managed.explain(subject)
+    assert reach is not None
+    assert reach.bootstrap == "10.0.0.1:9092"
+    assert said is not None
+    assert (said.reason, "a policy keeps claims" in said.message) == ("KubernetesRefused", True)
+    error = ApiUnavailableError("connection refused")
+    with pytest.raises(ApiUnavailableError):
+        await managed.prepare(subject, True, Again())
 
 
 @pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")

@@ -11,9 +11,9 @@ import pytest
 from making import NOW, cluster, view
 
 from ballast_operator.cache import Cache
-from ballast_operator.handlers import claims, missing_pods
+from ballast_operator.handlers import claims, late_pods
+from ballast_operator.handlers.late_pods import MISSING_SECONDS, STARTING_SECONDS
 from ballast_operator.handlers.managed import ManagedCluster
-from ballast_operator.handlers.missing_pods import TOLD_SECONDS
 from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts, pod_facts
 from ballast_operator.plan.managed import growing_claims
 from ballast_operator.resources.layout import Identity, Layout
@@ -27,30 +27,37 @@ def pods_of(*ordinals: int) -> dict[int, PodFacts]:
 def test_a_pod_that_kubernetes_does_not_make_is_told_with_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota that is used up, for instance: "The others are starting", for ever, and Argo CD waited with it."""
     now, subject = [1000.0], cluster(brokers=3)
-    monkeypatch.setattr(missing_pods, "monotonic", lambda: now[0])
+    monkeypatch.setattr(late_pods, "monotonic", lambda: now[0])
     shared = SimpleNamespace(api=None, cache=Cache(), writer=None, events=None, now=lambda: NOW)
     managed = ManagedCluster(subject.key, cast(Any, shared))
 
     def told(kube: KubeFacts, seconds: float) -> str:
         now[0] += seconds
         managed._kube = kube
-        managed._missing.look(subject, kube)
+        managed._late.look(subject, kube)
         said = managed.explain(subject)
         return f"{said.reason}: {said.message}" if said is not None else ""
 
     lacking = KubeFacts(exists=True, replicas=3, pods=pods_of(0, 2))
     assert told(lacking, 0) == "", "it restarts"
-    assert told(KubeFacts(exists=True, replicas=3, pods=pods_of(0, 1, 2)), TOLD_SECONDS) == ""
+    assert told(KubeFacts(exists=True, replicas=3, pods=pods_of(0, 1, 2)), MISSING_SECONDS) == ""
     assert told(lacking, 1) == ""
-    assert told(lacking, TOLD_SECONDS) == (
+    assert told(lacking, MISSING_SECONDS) == (
         "PodsMissing: Pods that Kubernetes has not made: demo-1. Why (a quota, a policy, an admission webhook) is in "
         "the events of the StatefulSet: `kubectl describe statefulset demo`"
     )
     many = KubeFacts(exists=True, replicas=9, controller_replicas=1)
     told(many, 0)
-    assert "not made: demo-0, demo-1, demo-2, demo-3, demo-4 and 5 more." in told(many, TOLD_SECONDS)
+    assert "not made: demo-0, demo-1, demo-2, demo-3, demo-4 and 5 more." in told(many, MISSING_SECONDS)
+    slow = {0: PodFacts("demo-0", "uid", 0, starting=True)}
+    assert told(KubeFacts(exists=True, replicas=1, pods=slow), 0) == ""
+    assert told(KubeFacts(exists=True, replicas=1, pods=slow), STARTING_SECONDS).startswith(
+        "PodsNotStarting: Pods that have not started for five minutes: demo-0. Why "
+    )
+    again = {0: replace(slow[0], uid="another")}
+    assert told(KubeFacts(exists=True, replicas=1, pods=again), 0) == ""
     # Made anew around its pods, or not made yet: there is nobody who would make them.
-    assert told(KubeFacts(exists=True, deleting=True, replicas=3), TOLD_SECONDS) == ""
+    assert told(KubeFacts(exists=True, deleting=True, replicas=3), MISSING_SECONDS) == ""
 
 
 @pytest.mark.spec("OPR-02", "OPR-43")
@@ -100,3 +107,6 @@ def test_how_a_container_ended_is_told_with_what_it_waits_for() -> None:
     killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     assert trouble(killed) == f"{waits}; it ended last with exit code 137 (OOMKilled)"
     assert trouble({"terminated": {"exitCode": 1, "reason": "Error"}}) == f"{waits}; it ended last with exit code 1"
+    states = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
+    body = {"metadata": {"name": "demo-0", "uid": "u"}, "spec": {}, "status": {"containerStatuses": states}}
+    assert (pod_facts(body).starting, pod_facts(body).trouble) == (True, None)

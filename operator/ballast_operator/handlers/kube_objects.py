@@ -15,7 +15,7 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, pat
 from ballast_operator.apply.refused import answer_in
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
 from ballast_operator.plan.managed import same_templates
 from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
@@ -110,6 +110,7 @@ class KubeObjects:
             controllers = int(sets[1]["spec"]["replicas"])
             template = sets[1]["spec"]["template"]["spec"]
             facts = replace(facts, internal=facts.internal | internal_secrets([template]))
+            facts = replace(facts, controllers_restarted_at=restart_asked(sets[1]))
         uids = frozenset(one["metadata"]["uid"] for one in sets if one is not None)
         facts = replace(facts, sets=uids, controller_replicas=controllers)
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
