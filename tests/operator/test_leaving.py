@@ -47,6 +47,8 @@ class Told:
     async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
         self.replicas.append(layout.brokers)
 
+    async def apply_monitor(self, _: object) -> None: ...
+
     async def create_reassignment(self, _: object, name: str, spec: Mapping[str, Any], cluster: str) -> None:
         self.created.append(name)
 
@@ -275,13 +277,23 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
 
 
-@pytest.mark.spec("OPR-02", "OPR-05")
-async def test_a_claim_that_a_policy_lets_nobody_change_does_not_keep_the_cluster_waiting() -> None:
-    """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer."""
-    managed, scene, _ = scene_of(view())
-    subject = cluster(brokers=3)
+@pytest.mark.spec("OPR-02", "OPR-05", "OPR-41")
+@pytest.mark.parametrize(
+    ("where", "error", "told"),
+    [
+        ("claims", ApiError(403, "Forbidden", "a policy keeps claims as they are."), "a policy keeps claims"),
+        ("claims", ApiUnavailableError("PATCH", ApiError(500, "InternalError", WEBHOOK)), WEBHOOK),
+        ("claims", ApiUnavailableError("connection refused"), None),
+        ("monitor", ApiError(404, "NotFound", "PodMonitor demo: there is no such kind"), "there is no such kind"),
+    ],
+)
+async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
+    where: str, error: Exception, told: str | None
+) -> None:
+    """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer; and
+    where nobody knows a PodMonitor, there was no StatefulSet either."""
+    managed, scene, writer = scene_of(view())
     pods = {0: PodFacts("demo-0", "uid", 0, ready=True, address="10.0.0.1", ports=(9092,))}
-    error: Exception = ApiError(403, "Forbidden", "a policy keeps claims as they are.")
 
     async def identity(_: object) -> Identity:
         return scene.identity
@@ -292,18 +304,24 @@ async def test_a_claim_that_a_policy_lets_nobody_change_does_not_keep_the_cluste
     async def refused(*_: object) -> bool:
         raise error
 
-    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=managed._objects.apply_layout)
+    async def fine(*_: object) -> bool:
+        return True
+
+    monitor = refused if where == "monitor" else fine
+    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=writer.apply_layout, apply_monitor=monitor)
     managed._objects = cast(Any, objects)
-    managed._ownership = cast(Any, SimpleNamespace(bring=refused))
-    reach = await managed.prepare(subject, True, Again())
-    said = managed.explain(subject)
+    managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
+    if told is None:
+        with pytest.raises(ApiUnavailableError):
+            await managed.prepare(scene.cluster, True, Again())
+        return
+    reach = await managed.prepare(scene.cluster, True, Again())
     assert reach is not None
     assert reach.bootstrap == "10.0.0.1:9092"
+    said = managed.explain(scene.cluster)
     assert said is not None
-    assert (said.reason, "a policy keeps claims" in said.message) == ("KubernetesRefused", True)
-    error = ApiUnavailableError("connection refused")
-    with pytest.raises(ApiUnavailableError):
-        await managed.prepare(subject, True, Again())
+    assert (said.reason, told in said.message) == ("KubernetesRefused", True)
+    assert managed._refused is None, "restarts go on"
 
 
 @pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")

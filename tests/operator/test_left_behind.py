@@ -320,6 +320,36 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-05", "OPR-06", "OPR-30")
+async def test_many_plans_are_made_and_told_in_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a hundred topics that are to have another number of replicas, in a cluster where each plan takes seconds:
+    the look took so long that liveness ended the operator, which began with the first of them again."""
+    now, planned = [1000.0], list[str]()
+
+    async def whole(*_: Any) -> KafkaView:
+        return view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
+
+    async def plan(case: Case, _: KafkaView) -> None:
+        now[0] += 8.0
+        planned.append(case.reassignment.meta.name)
+        case.plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+
+    plans = Plans(CLUSTER, shared_by(Cache(), Told()))
+    monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
+    monkeypatch.setattr("ballast_operator.handlers.plans.monotonic", lambda: now[0])
+    monkeypatch.setattr(plans, "_make_plan", plan)
+    cases = [Case(reassignment(f"r{index}", drainBrokers=[0])) for index in range(10)]
+    await plans.make(cases, await whole(), cast(KafkaConnection, None))
+    assert planned == ["r0", "r1", "r2", "r3"]
+    for case in cases[4:]:
+        assert case.step is not None
+        assert (case.step.phase, case.step.replan) == (Phase.PLANNING, True), "it is looked at again soon"
+    for case in cases[4:]:
+        case.step = None
+    await plans.make(cases, await whole(), cast(KafkaConnection, None))
+    assert planned[4:] == ["r4", "r5", "r6", "r7"]
+
+
 @pytest.mark.spec("OPR-05", "OPR-06")
 def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
     """Two hundred attempts of seven seconds each: liveness took the worker for stuck and ended the operator."""
@@ -339,9 +369,45 @@ def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
         assert topic is not None
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
-    asyncio.run(topics_by(cache, told)._write(batch, NOW))
+    handler = topics_by(cache, told)
+    asyncio.run(handler._write(batch, NOW))
     assert told.asked < 10
     assert batch.retry == batch.topics.keys()
+    assert (batch.refused, handler._events._queue.qsize()) == (set(), 0)
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """It may be asked about some objects only: that one fails says nothing of another."""
+    now = [1000.0]
+
+    class Webhook(Told):
+        async def write_status(self, resource: Any, status: Any) -> bool:
+            if resource.meta.name.endswith("0"):
+                now[0] += seconds
+                raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "failed calling webhook"))
+            return await super().write_status(resource, status)
+
+    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    cache, told, batch = Cache(), Webhook(), Batch({})
+    for index in range(100):
+        _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    handler = topics_by(cache, told)
+    asyncio.run(handler._write(batch, NOW))
+    assert {key.name for key in batch.refused} <= {f"t{index}" for index in range(0, 100, 10)}
+    assert handler._events._queue.qsize() == len(batch.refused)
+    written = {f"t{index}" for index in range(100) if index % 10}
+    assert (told.reasons.keys() == written) is (seconds == 0.0)
+    assert now[0] - 1000.0 <= 50.0
+    assert {key.name for key in batch.retry} == {
+        topic.meta.name for topic in batch.topics.values()
+    } - told.reasons.keys()
 
 
 @pytest.mark.spec("OPR-05", "OPR-23")

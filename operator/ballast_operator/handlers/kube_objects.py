@@ -144,16 +144,19 @@ class KubeObjects:
         await self._apply_outside_services(layout, kube)
         await self.apply_owned(cluster, others.config_map(layout))
         await self.apply_owned(cluster, others.disruption_budget(cluster))
+        if layout.identity.dedicated:
+            await self._apply_stateful_set(layout, CONTROLLER_ROLE)
+        if not kube.deleting:
+            await self._apply_stateful_set(layout, BROKER_ROLE)
+
+    async def apply_monitor(self, cluster: KafkaCluster) -> None:
+        """A kind of the Prometheus operator, which need not be there."""
         monitor = others.pod_monitor(cluster)
         if monitor is not None:
             await self.apply_owned(cluster, monitor)
         elif self._monitored:
             await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
         self._monitored = monitor is not None
-        if layout.identity.dedicated:
-            await self._apply_stateful_set(layout, CONTROLLER_ROLE)
-        if not kube.deleting:
-            await self._apply_stateful_set(layout, BROKER_ROLE)
 
     async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> None:
         """Each node port is given once: those that are not wanted any more go first, and while some Services come by

@@ -138,6 +138,10 @@ class ManagedCluster:
         except ApiError as error:
             log.warning("cluster %s: %s", self._key, error)
             self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+        try:
+            await self._objects.apply_monitor(layout.cluster)
+        except ApiError as error:
+            self._refused_beside = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
 
     @contextmanager
     def _refusal_told(self) -> Iterator[None]:

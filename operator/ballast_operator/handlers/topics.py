@@ -362,17 +362,20 @@ class TopicHandler:
     # What is written.
 
     async def _write(self, batch: Batch, now: str) -> None:
-        turn = asyncio.Semaphore(WRITES_AT_ONCE)
+        turn, began = asyncio.Semaphore(WRITES_AT_ONCE), monotonic()
         down: list[ApiUnavailableError] = []
+        answered: list[ApiUnavailableError] = []
 
         async def write(key: Key, plan: TopicPlan) -> bool:
             async with turn:
+                if answered and monotonic() - began > LONGEST_SECONDS:
+                    return False  # a webhook takes its time to fail
                 if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
                     raise down[0]
                 try:
                     return await self._write_one(key, plan, now)
                 except ApiUnavailableError as error:
-                    down.append(error)
+                    (down if error.answer is None else answered).append(error)
                     raise
 
         # A successor of that name has its own turn; nothing of what was found out concerns it.
