@@ -8,17 +8,18 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from faults import FaultyApi
-from making import NOW, move, reassignment, topic_view, view
-from world import World
+from tests.operator.faults import FaultyApi
+from tests.operator.making import NOW, move, reassignment, topic_view, view
+from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
+from ballast_operator.apply.refused import TRY_AGAIN_SECONDS
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers import refusals
 from ballast_operator.handlers.plans import Case
-from ballast_operator.handlers.refusals import TRY_AGAIN_SECONDS, Refusals
+from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.handlers.throttling import Throttling, share_of
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess

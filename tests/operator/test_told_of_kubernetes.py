@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import NOW, cluster, view
+from tests.operator.making import NOW, cluster, view
 
 from ballast_operator.cache import Cache
 from ballast_operator.handlers import claims, late_pods

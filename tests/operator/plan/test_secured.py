@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operator.making import cluster
 import yaml
 from kafka.cluster import get_ip_port_afi
+from tests.operator.making import cluster
 
 from ballast_operator.plan.kube import KubeFacts, kube_facts
 from ballast_operator.plan.secured import reach_of, security_held, subject_changed
