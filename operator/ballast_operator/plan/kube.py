@@ -156,7 +156,8 @@ def kube_facts(
 
 def restart_asked(stateful_set: Object) -> str | None:
     """When somebody asked its pods to be restarted. The annotation is not ours, so it stays beside what we apply."""
-    return (stateful_set["spec"]["template"]["metadata"].get("annotations") or {}).get(RESTARTED)
+    template = stateful_set["spec"].get("template") or {}
+    return ((template.get("metadata") or {}).get("annotations") or {}).get(RESTARTED)
 
 
 def _internal(cluster: KafkaCluster, stateful_set: Object | None, pods: Iterable[Object]) -> frozenset[str]:
