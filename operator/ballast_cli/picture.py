@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, ReplicaId
 from ballast_operator.model.quantity import bytes_text, counted
+from ballast_operator.resources import names
 
 BAR = 24
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -46,7 +47,7 @@ def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
             leaders += part.leader == broker
     return {
         "id": broker,
-        "address": f"{known.host}:{known.port}" if known.host else None,
+        "address": names.address(known.host, known.port) if known.host else None,
         "rack": known.rack,
         "online": known.online,
         "replicas": replicas,

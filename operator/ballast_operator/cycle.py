@@ -66,7 +66,7 @@ class ClusterCycle:
         self._ledger: Ledger | None = None
         self._outage: Outage | None = None
         self._resync_at = 0.0
-        self._topics = TopicHandler(key, shared.cache, shared.writer)
+        self._topics = TopicHandler(key, shared.cache, shared.writer, shared.events)
         self._reassignments = ReassignmentHandler(key, shared)
         self._clusters = ClusterHandler(key, shared)
 

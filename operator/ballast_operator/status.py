@@ -152,6 +152,10 @@ REASSIGNMENT = _table(
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
+    Reason(
+        "KubernetesRefused", FALSE, "Kubernetes lets the operator not change this Reassignment: {error}.",
+        "Mend what refuses it: a policy, an admission webhook, the operator's Role. It is tried again.",
+    ),
     Reason("Running", FALSE, "{done} of {total} arrived{more}."),
     Reason("RollingBack", FALSE, "{done} of {total} back{more}."),
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),
@@ -241,6 +245,16 @@ CLUSTER = _table(
         "`kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
     ),
     Reason(
+        "PodsMissing", FALSE, "Pods that Kubernetes has not made: {pods}.",
+        "Why (a quota, a policy, an admission webhook) is in the events of the StatefulSet: "
+        "`kubectl describe statefulset {set}`",
+    ),
+    Reason(
+        "PodsNotStarting", FALSE, "Pods that have not started for five minutes: {pods}.",
+        "Why (a volume that cannot be mounted, an image that does not come) is in their events: "
+        "`kubectl describe pod {pod}`",
+    ),
+    Reason(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
         "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
     ),
@@ -272,6 +286,10 @@ CLUSTER = _table(
     Reason(
         "VolumeTooSmall", FALSE, "Kubernetes refused to grow a volume: {error}",
         "Use a storage class that allows it, or add a larger volume and remove this one.", stalled=True,
+    ),
+    Reason(
+        "VolumeGrowing", FALSE, "A volume is being grown; {error}",
+        "If it does not come to that, see `kubectl describe pvc {claim}`; some storage grows as a pod is restarted.",
     ),
     Reason(
         "VolumeClaimed", FALSE,

@@ -73,7 +73,9 @@ CHANGED = (
     (r"(.* -k manifests/overlays/cluster-wide)$", r"\1 --dry-run=server", "its operator would act beside that of up"),
     (r"\bNODE\b|{node}", "local", "the reader's"),
     (r"\bNAMESPACE\b", "default", "the reader's"),
-    (r"{cluster}|(?<=--cluster )NAME", "demo", "the reader's"),
+    (r"{cluster}|{set}|(?<=--cluster )NAME", "demo", "the reader's"),
+    (r"{claim}", "disk-0-demo-0", "the reader's"),
+    (r"{pod}", "demo-0", "the reader's"),
     (r"(reassignment|bkr) (?:NAME|{name})", r"\1 level", "the reader's"),
 )
 

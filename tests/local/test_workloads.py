@@ -360,6 +360,36 @@ def test_services_have_endpoints_and_answer(api: Api, namespace: str, pods: str)
     eventually(closed)
 
 
+def test_a_port_that_is_named_is_told_of_each_pod_as_that_pod_has_it(api: Api, namespace: str, pods: str) -> None:
+    """As of brokers while another port comes to one after the other; both were told with the first one's."""
+    base = f"/api/v1/namespaces/{namespace}"
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    spec = {"clusterIP": "None", "selector": {"app": "s"}, "ports": [{"port": 8080, "targetPort": "http"}]}
+    api.post(f"{base}/services", {"metadata": {"name": "s"}, "spec": spec})
+    for name, port in (("a", 8080), ("b", 8081), ("c", 8081)):
+        container = script("exec sleep 1000", ports=[{"name": "http", "containerPort": port}])
+        made = pod(name, container, terminationGracePeriodSeconds=0)
+        api.post(pods, made | {"metadata": {"name": name, "labels": {"app": "s"}}})
+
+    def told() -> list[tuple[list[int], list[str]]]:
+        return sorted(
+            ([port["port"] for port in one["ports"]], sorted(e["targetRef"]["name"] for e in one["endpoints"]))
+            for one in api.get(slices)["items"]
+        )
+
+    def subsets() -> list[tuple[list[int], list[str]]]:
+        return [
+            ([port["port"] for port in one["ports"]], sorted(a["targetRef"]["name"] for a in one["addresses"]))
+            for one in api.get(f"{base}/endpoints/s")["subsets"]
+        ]
+
+    eventually(lambda: told() == [([8080], ["a"]), ([8081], ["b", "c"])])
+    assert subsets() == [([8080], ["a"]), ([8081], ["b", "c"])]
+    api.delete(f"{pods}/a")
+    eventually(lambda: told() == [([8081], ["b", "c"])])
+    assert subsets() == [([8081], ["b", "c"])]
+
+
 def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api: Api, namespace: str) -> None:
     with free_node_port() as other:
         port = other.getsockname()[1]

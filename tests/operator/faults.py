@@ -1,9 +1,9 @@
 """A proxy between the operator and the Kubernetes API that does what networks and busy API servers do.
 
-It refuses (409, 410, 429, 503), carries a request out and loses the answer, is gone for a while, and doubles, drops and
-cuts off watch events. What it did is counted, so that a test can tell that something happened at all. The operator gets
-a kubeconfig of its own; Leases are left alone, since who leads is not what is tested. What the operator asked for is
-kept, as a role would have to name it.
+It refuses (409, 410, 429, 503, and 403 where a policy of the test says so), carries a request out and loses the answer,
+is gone for a while, and doubles, drops and cuts off watch events. What it did is counted, so that a test can tell that
+something happened at all. The operator gets a kubeconfig of its own; Leases are left alone, since who leads is not what
+is tested. What the operator asked for is kept, as a role would have to name it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import ssl
 import time
 from collections import Counter
@@ -54,6 +55,8 @@ class FaultyApi:
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
+        # What a policy or an admission webhook refuses, as patterns of "METHOD path".
+        self.policy: list[str] = []
         self.did: Counter[str] = Counter()
         self.rights: set[Right] = set()
         self.kubeconfig = kubeconfig.parent / "kubeconfig.faulty"
@@ -122,6 +125,9 @@ class FaultyApi:
 
     def _fault(self, request: web.Request, body: bytes) -> web.Response | None:
         """An answer that the API server never gave."""
+        if any(re.fullmatch(refused, f"{request.method} {request.path}") for refused in self.policy):
+            self.did["refused"] += 1
+            return _refusal(403, "Forbidden")
         if self._happens("too_many"):
             return _refusal(429, "TooManyRequests", {"Retry-After": "1"})
         if self._happens("unavailable"):

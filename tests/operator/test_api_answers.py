@@ -91,3 +91,19 @@ async def test_what_fails_for_one_object_alone_is_told_of_that(status: int, told
     else:
         assert isinstance(raised.value, ApiUnavailableError)
         assert raised.value.answer is None
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+@pytest.mark.parametrize(("status", "times"), [(500, 2), (503, 5)])
+async def test_what_was_answered_is_not_asked_as_often_as_what_was_not(status: int, times: int) -> None:
+    """Each answer of a webhook that hangs takes ten seconds."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"reason": "InternalError", "message": "context deadline exceeded"}, status=status)
+
+    async with server(answer) as api:
+        with pytest.raises(ApiUnavailableError):
+            await api.merge("/object", {})
+    assert len(asked) == times

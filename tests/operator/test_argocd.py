@@ -30,6 +30,8 @@ def ready(status: str, reason: str, message: str = "words", stalled: bool = Fals
         (ready("False", "BrokersOffline"), "Degraded"),
         (ready("False", "NodeLost"), "Degraded"),
         (ready("False", "RackUnknown"), "Degraded"),
+        (ready("False", "PodsMissing"), "Degraded"),
+        (ready("False", "PodsNotStarting"), "Degraded"),
         (ready("False", "KubernetesRefused"), "Degraded"),
         (ready("False", "AwaitingApproval"), "Suspended"),
         (ready("Unknown", "Paused"), "Suspended"),

@@ -73,7 +73,7 @@ def test_a_topic_that_somebody_made_between_our_look_and_our_attempt(
         if written:
             await kept.record({"uid": Intent(name, create=True)}, cache)
         batch = Batch({topic.key: topic})
-        await TopicHandler(DEMO, cache, cast(Any, Told()))._rounds(batch, world.kafka, kept)
+        await TopicHandler(DEMO, cache, cast(Any, Told()), cast(Any, None))._rounds(batch, world.kafka, kept)
         return batch, kept
 
     batch, kept = world.run(scenario())

@@ -51,6 +51,8 @@ class Told:
     async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
         self.replicas.append(layout.brokers)
 
+    async def apply_monitor(self, _: object) -> None: ...
+
     async def create_reassignment(self, _: object, name: str, spec: Mapping[str, Any], cluster: str) -> None:
         self.created.append(name)
 
@@ -147,7 +149,7 @@ async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monke
 async def test_a_reassignment_that_was_made_is_looked_at_although_its_event_tells_nothing_new() -> None:
     managed, scene, told = scene_of(view(brokers=range(4)))
     before = scene.again.reassignments_seconds
-    await managed._create(scene, "demo-drain-brokers-1", {"drainBrokers": [3]})
+    await managed._own.create(scene, "demo-drain-brokers-1", {"drainBrokers": [3]})
     assert (told.created, before, scene.again.reassignments_seconds) == (["demo-drain-brokers-1"], None, 0.0)
 
 
@@ -281,6 +283,53 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
     assert (verdict.reason, told in verdict.message) == ("KubernetesRefused", True)
     assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
+
+
+@pytest.mark.spec("OPR-02", "OPR-05", "OPR-41")
+@pytest.mark.parametrize(
+    ("where", "error", "told"),
+    [
+        ("claims", ApiError(403, "Forbidden", "a policy keeps claims as they are."), "a policy keeps claims"),
+        ("claims", ApiUnavailableError("PATCH", ApiError(500, "InternalError", WEBHOOK)), WEBHOOK),
+        ("claims", ApiUnavailableError("connection refused"), None),
+        ("monitor", ApiError(404, "NotFound", "PodMonitor demo: there is no such kind"), "there is no such kind"),
+    ],
+)
+async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
+    where: str, error: Exception, told: str | None
+) -> None:
+    """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer; and
+    where nobody knows a PodMonitor, there was no StatefulSet either."""
+    managed, scene, writer = scene_of(view())
+    pods = {0: PodFacts("demo-0", "uid", 0, ready=True, address="10.0.0.1", ports=(9092,))}
+
+    async def identity(_: object) -> Identity:
+        return scene.identity
+
+    async def facts(_: object) -> KubeFacts:
+        return replace(scene.kube, pods=pods)
+
+    async def refused(*_: object) -> bool:
+        raise error
+
+    async def fine(*_: object) -> bool:
+        return True
+
+    monitor = refused if where == "monitor" else fine
+    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=writer.apply_layout, apply_monitor=monitor)
+    managed._objects = cast(Any, objects)
+    managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
+    if told is None:
+        with pytest.raises(ApiUnavailableError):
+            await managed.prepare(scene.cluster, True, Again())
+        return
+    reach = await managed.prepare(scene.cluster, True, Again())
+    assert reach is not None
+    assert reach.bootstrap == "10.0.0.1:9092"
+    said = managed.explain(scene.cluster)
+    assert said is not None
+    assert (said.reason, told in said.message) == ("KubernetesRefused", True)
+    assert managed._refused is None, "restarts go on"
 
 
 @pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")

@@ -17,8 +17,10 @@ from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers import plans as plans_module
+from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.handlers.throttling import share_of
 from ballast_operator.handlers.topics import Batch, TopicHandler
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
@@ -70,6 +72,10 @@ class Told:
 def shared_by(cache: Cache, writer: object = None) -> Shared:
     api = KubernetesApi(NOBODY)
     return Shared(api, cache, cast(Any, writer), Events(api, lambda: NOW), Metrics(), lambda: NOW)
+
+
+def topics_by(cache: Cache, writer: object) -> TopicHandler:
+    return TopicHandler(CLUSTER, cache, cast(Any, writer), shared_by(cache).events)
 
 
 @pytest.mark.spec("OPR-05")
@@ -179,7 +185,7 @@ def test_what_was_found_out_for_an_object_is_not_written_to_its_successor() -> N
     cache.remove_topic(topic.key, "uid-orders")
     cache.put_topic(body("orders", spec, uid="another"))
 
-    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    asyncio.run(topics_by(cache, told)._write(batch, NOW))
     assert told.reasons == {}
 
 
@@ -237,6 +243,63 @@ def test_what_kubernetes_does_not_let_the_operator_read_is_told(
     assert reason is None or "demo-identity" in told.messages["demo"]
 
 
+@pytest.mark.spec("OPR-02", "OPR-05")
+@pytest.mark.parametrize("kind", [429, 422])
+async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
+    monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    asked, now = list[str](), [1000.0]
+
+    class Policy(Told):
+        async def write_status(self, resource: Any, status: Any) -> bool:
+            asked.append(resource.meta.name)
+            raise ApiError(kind, "Invalid", "spec.podTemplate: The operator sets volumes itself; remove them here")
+
+    cache, again = Cache(), Again()
+    cache.clusters.put(body("demo", {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}))
+    subject = cache.clusters.get(CLUSTER)
+    assert subject is not None
+    shared = shared_by(cache, Policy())
+    handler = ClusterHandler(CLUSTER, shared)
+    monkeypatch.setattr("ballast_operator.handlers.clusters.monotonic", lambda: now[0])
+    if kind == 429:
+        with pytest.raises(ApiError):
+            await handler.starting(subject, again)
+        return
+    for seconds in (0, 1, 14):
+        now[0] += seconds
+        await handler.starting(subject, again)
+    assert asked == ["demo", "demo"]
+    assert "remove them here" in str(shared.events._queue.get_nowait()["message"])
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+async def test_topics_that_a_slow_webhook_keeps_do_not_make_the_operator_look_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand attempts of ten seconds each, one after the other: liveness ended the operator."""
+    now, asked = [1000.0], list[str]()
+
+    class Slow(Told):
+        async def set_finalizer(self, topic: KafkaTopic, wanted: bool) -> bool:
+            asked.append(topic.meta.name)
+            now[0] += 10.0
+            raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "context deadline exceeded"))
+
+    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    cache, batch = Cache(), Batch({})
+    for index in range(100):
+        spec = {"clusterRef": {"name": "demo"}, "partitions": 1, "deletionPolicy": "Delete"}
+        _, topic = cache.put_topic(body(f"t{index}", spec))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(missing=True))
+    refused = await topics_by(cache, Slow())._finalizers(batch, batch.plans)
+    assert 1 < len(asked) < 10
+    assert batch.retry == refused.keys() == batch.topics.keys(), "nothing is done about any of them"
+    assert {key.name for key in batch.refused} == set(asked)
+
+
 @pytest.mark.spec("OPR-05", "OPR-33")
 def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: Any) -> None:
@@ -259,6 +322,36 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-05", "OPR-06", "OPR-30")
+async def test_many_plans_are_made_and_told_in_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a hundred topics that are to have another number of replicas, in a cluster where each plan takes seconds:
+    the look took so long that liveness ended the operator, which began with the first of them again."""
+    now, planned = [1000.0], list[str]()
+
+    async def whole(*_: Any) -> KafkaView:
+        return view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
+
+    async def plan(case: Case, _: KafkaView) -> None:
+        now[0] += 8.0
+        planned.append(case.reassignment.meta.name)
+        case.plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+
+    plans = Plans(CLUSTER, shared_by(Cache(), Told()))
+    monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
+    monkeypatch.setattr("ballast_operator.handlers.plans.monotonic", lambda: now[0])
+    monkeypatch.setattr(plans, "_make_plan", plan)
+    cases = [Case(reassignment(f"r{index}", drainBrokers=[0])) for index in range(10)]
+    await plans.make(cases, await whole(), cast(KafkaConnection, None))
+    assert planned == ["r0", "r1", "r2", "r3"]
+    for case in cases[4:]:
+        assert case.step is not None
+        assert (case.step.phase, case.step.replan) == (Phase.PLANNING, True), "it is looked at again soon"
+    for case in cases[4:]:
+        case.step = None
+    await plans.make(cases, await whole(), cast(KafkaConnection, None))
+    assert planned[4:] == ["r4", "r5", "r6", "r7"]
+
+
 @pytest.mark.spec("OPR-05", "OPR-06")
 def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
     """Two hundred attempts of seven seconds each: liveness took the worker for stuck and ended the operator."""
@@ -278,9 +371,45 @@ def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
         assert topic is not None
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
-    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    handler = topics_by(cache, told)
+    asyncio.run(handler._write(batch, NOW))
     assert told.asked < 10
     assert batch.retry == batch.topics.keys()
+    assert (batch.refused, handler._events._queue.qsize()) == (set(), 0)
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """It may be asked about some objects only: that one fails says nothing of another."""
+    now = [1000.0]
+
+    class Webhook(Told):
+        async def write_status(self, resource: Any, status: Any) -> bool:
+            if resource.meta.name.endswith("0"):
+                now[0] += seconds
+                raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "failed calling webhook"))
+            return await super().write_status(resource, status)
+
+    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    cache, told, batch = Cache(), Webhook(), Batch({})
+    for index in range(100):
+        _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    handler = topics_by(cache, told)
+    asyncio.run(handler._write(batch, NOW))
+    assert {key.name for key in batch.refused} <= {f"t{index}" for index in range(0, 100, 10)}
+    assert handler._events._queue.qsize() == len(batch.refused)
+    written = {f"t{index}" for index in range(100) if index % 10}
+    assert (told.reasons.keys() == written) is (seconds == 0.0)
+    assert now[0] - 1000.0 <= 50.0
+    assert {key.name for key in batch.retry} == {
+        topic.meta.name for topic in batch.topics.values()
+    } - told.reasons.keys()
 
 
 @pytest.mark.spec("OPR-05", "OPR-23")
@@ -303,7 +432,7 @@ def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> No
         assert topic is not None
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
-    refused = asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._reassignments(batch, batch.plans))
+    refused = asyncio.run(topics_by(cache, told)._reassignments(batch, batch.plans))
     assert told.created == "second"
     assert [(key.name, said.reason) for key, said in refused.items()] == [("first", "KubernetesRefused")]
     assert {key.name for key in batch.retry} == {"first"}
@@ -338,7 +467,7 @@ async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(
 
         async def withdraw(self, _: object) -> None: ...
 
-    batch, handler = Batch({}), TopicHandler(CLUSTER, cache, cast(Any, Policy()))
+    batch, handler = Batch({}), topics_by(cache, Policy())
 
     async def kafka(_: object, plans: Mapping[Key, TopicPlan], __: object) -> tuple[dict[Key, Outcome], set[Key]]:
         acted.extend(key.name for key in plans)
@@ -446,7 +575,7 @@ def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as
     asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
     assert shared.events._queue.empty(), "it was told when that ended"
     (known,) = cache.reassignments_of(CLUSTER)
-    handler._announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    handler._telling.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
     told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
     assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
 
@@ -467,8 +596,8 @@ def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: py
         handler._decide([case], seen)
         handler._choose([case], seen)
         assert (len(case.starts), case.notes) == (1, {})
-        throttles = plan_throttles([handler._share(case)], seen)
-        assert await handler._apply_throttles([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
+        throttles = plan_throttles([share_of(case)], seen)
+        assert await handler._throttling.apply([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
         handler._choose([case], seen)
         assert case.notes == {
             TopicPartition("orders", 0): "its throttle was refused: Broker 0 answers CLUSTER_AUTHORIZATION_FAILED"
@@ -483,13 +612,13 @@ def test_a_handler_that_has_just_begun_suspects_the_rates_that_reassignments_ask
     cache = Cache()
     cache.put_reassignment(body("former", {"clusterRef": {"name": "demo"}, "throttle": {"intraBroker": "1Mi"}}))
     handler = ReassignmentHandler(CLUSTER, shared_by(cache))
-    handler._put_back.look()
+    handler._throttling.look()
     subject = reassignment("next", throttle={"intraBroker": "2Mi"}, drainBrokers=[0])
     case = Case(subject, keep(Plan((move(((0, "/a"),), ((0, "/b"),)),))))
     configs = {0: {"replica.alter.log.dirs.io.max.bytes.per.second": observed}}
     seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs=configs)
     handler._decide([case], seen)
-    planned = handler._plan_throttles([case], seen)
+    planned = handler._throttling.plan([case], seen)
     assert planned.unreadable == ({str(subject.key)} if observed == "1048576" else set())
 
 
@@ -569,6 +698,6 @@ def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> No
         handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
         step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
         case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
-        return await handler._write(case, view(), Again())
+        return await handler._telling.write(case, Again())
 
     assert asyncio.run(scenario()) is keeps

@@ -234,6 +234,32 @@ def test_a_deleted_pod_heals_without_a_person(world: World) -> None:
     until_in_sync(world)
 
 
+@pytest.mark.spec("OPR-44")
+def test_a_rollout_restart_restarts_one_broker_after_the_other(world: World) -> None:
+    """As `kubectl rollout restart` asks for it: the StatefulSet itself restarts nothing, so nothing happened."""
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
+    asked = {"kubectl.kubernetes.io/restartedAt": "2026-01-02T03:04:05Z"}
+    most: list[int] = []
+    with producing(world) as errors:
+        patch = {"spec": {"template": {"metadata": {"annotations": asked}}}}
+        world.api("merge", path_of("apps/v1", "statefulsets", "default", "demo"), patch)
+
+        def restarted() -> bool:
+            found = pods(world)
+            most.append(sum(name not in found or "deletionTimestamp" in found[name]["metadata"] for name in before))
+            return found.keys() == before.keys() and all(found[n]["metadata"]["uid"] != before[n] for n in before)
+
+        world.until("all are restarted", restarted, 150)
+        world.until_ready("KafkaCluster", "demo", 60)
+        until_in_sync(world)
+    assert errors == []
+    assert max(most) <= 1
+    after = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
+    world.patch("KafkaCluster", "demo", {"metadata": {"annotations": {"looked": "again"}}})
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert {name: pod["metadata"]["uid"] for name, pod in pods(world).items()} == after
+
+
 @pytest.mark.spec("OPR-43")
 def test_volumes_grow_but_do_not_shrink(world: World) -> None:
     spec = {"config": {"num.partitions": 2}}

@@ -67,6 +67,7 @@ async def lay_out(
         for n in range(brokers)
     }
     await objects.apply_layout(layout, KubeFacts(pods=pods))
+    await objects.apply_monitor(layout.cluster)
 
 
 def monitors(api: Api) -> list[str]:

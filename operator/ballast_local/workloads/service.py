@@ -17,6 +17,7 @@ from ballast_local.workloads.probe import port_number
 from ballast_local.workloads.proxy import Endpoint, Proxy
 
 LISTEN_AGAIN_SECONDS = 1.0
+SLICES = "endpointslices.discovery.k8s.io"
 Listening = tuple[str, int]
 
 
@@ -62,7 +63,7 @@ class ServiceController(Controller):
                 if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"]  # fmt: skip
         early = service["spec"].get("publishNotReadyAddresses", False)
         self._write_endpoints(service, pods, early)
-        self._write_slice(service, pods, early)
+        self._write_slices(service, pods, early)
         self._serve((namespace, name), self._wanted(service, [pod for pod in pods if early or is_ready(pod)]))
         return None
 
@@ -104,51 +105,47 @@ class ServiceController(Controller):
 
     # endpoints
 
-    def _write_endpoints(self, service: Obj, pods: list[Obj], early: bool) -> None:
-        ready = [_address(pod) for pod in pods if early or is_ready(pod)]
-        waiting = [_address(pod) for pod in pods if not (early or is_ready(pod))]
-        ports = self._endpoint_ports(service, pods)
-        subset: Obj = {}
-        if ready:
-            subset["addresses"] = ready
-        if waiting:
-            subset["notReadyAddresses"] = waiting
-        if subset and ports:
-            subset["ports"] = ports
-        self._put("endpoints.", service, service["metadata"]["name"], {"subsets": [subset] if subset else []}, {})
-
-    def _endpoint_ports(self, service: Obj, pods: list[Obj]) -> list[Obj]:
-        found: list[Obj] = []
-        for port in service["spec"].get("ports") or []:
-            target = next((number for pod in pods if (number := self._target(port, pod))), None)
-            if target is not None:
-                name = {"name": port["name"]} if port.get("name") else {}
-                found.append(name | {"port": target, "protocol": port.get("protocol", "TCP")})
-        return found
-
-    def _write_slice(self, service: Obj, pods: list[Obj], early: bool) -> None:
-        endpoints = [
-            {
-                "addresses": [pod["status"]["podIP"]],
-                "conditions": {
-                    "ready": early or is_ready(pod),
-                    "serving": is_ready(pod),
-                    "terminating": meta.is_deleting(pod),
-                },
-                "hostname": pod["spec"].get("hostname", ""),
-                "nodeName": "local",
-                "targetRef": _reference(pod),
-            }
-            for pod in pods
+    def _by_ports(self, service: Obj, pods: list[Obj]) -> list[tuple[list[Obj], list[Obj]]]:
+        """(ports, the pods that have just these): a port that is named may be another one in each pod, or in none."""
+        groups: dict[tuple[int | None, ...], list[Obj]] = {}
+        asked = service["spec"].get("ports") or []
+        for pod in pods:
+            groups.setdefault(tuple(self._target(port, pod) for port in asked), []).append(pod)
+        return [
+            (
+                [
+                    ({"name": port["name"]} if port.get("name") else {})
+                    | {"port": target, "protocol": port.get("protocol", "TCP")}
+                    for port, target in zip(asked, targets, strict=True)
+                    if target is not None
+                ],
+                group,
+            )
+            for targets, group in sorted(groups.items(), key=lambda row: [target or 0 for target in row[0]])
         ]
-        ports = [{"name": "", **port} for port in self._endpoint_ports(service, pods)]
+
+    def _write_endpoints(self, service: Obj, pods: list[Obj], early: bool) -> None:
+        subsets = [_subset(ports, group, early) for ports, group in self._by_ports(service, pods)]
+        self._put("endpoints.", service, service["metadata"]["name"], {"subsets": subsets}, {})
+
+    def _write_slices(self, service: Obj, pods: list[Obj], early: bool) -> None:
+        """One for each group of pods: a slice has one list of ports for all that is in it."""
         name = service["metadata"]["name"]
         labels = {
             "kubernetes.io/service-name": name,
             "endpointslice.kubernetes.io/managed-by": "endpointslice-controller",
         }
-        content = {"addressType": "IPv4", "endpoints": endpoints, "ports": ports}
-        self._put("endpointslices.discovery.k8s.io", service, f"{name}-local", content, labels)
+        kept = set()
+        for index, (ports, group) in enumerate(self._by_ports(service, pods) or [([], [])], 1):
+            endpoints = [_endpoint(pod, early) for pod in group]
+            named = [{"name": "", **port} for port in ports]
+            content = {"addressType": "IPv4", "endpoints": endpoints, "ports": named}
+            own = f"{name}-local-{index}" if index > 1 else f"{name}-local"
+            self._put(SLICES, service, own, content, labels)
+            kept.add(own)
+        for held in self.client.owned(service["metadata"]["uid"], SLICES):
+            if held["metadata"]["name"] not in kept:
+                self.client.delete(SLICES, service["metadata"]["namespace"], held["metadata"]["name"])
 
     def _put(self, key: str, service: Obj, name: str, content: Obj, labels: dict[str, str]) -> None:
         namespace = service["metadata"]["namespace"]
@@ -227,6 +224,29 @@ def _can_listen(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _subset(ports: list[Obj], pods: list[Obj], early: bool) -> Obj:
+    subset: Obj = {}
+    for field, wanted in (("addresses", True), ("notReadyAddresses", False)):
+        found = [_address(pod) for pod in pods if (early or is_ready(pod)) is wanted]
+        if found:
+            subset[field] = found
+    return subset | ({"ports": ports} if ports else {})
+
+
+def _endpoint(pod: Obj, early: bool) -> Obj:
+    return {
+        "addresses": [pod["status"]["podIP"]],
+        "conditions": {
+            "ready": early or is_ready(pod),
+            "serving": is_ready(pod),
+            "terminating": meta.is_deleting(pod),
+        },
+        "hostname": pod["spec"].get("hostname", ""),
+        "nodeName": "local",
+        "targetRef": _reference(pod),
+    }
 
 
 def _reference(pod: Obj) -> Obj:

@@ -24,10 +24,13 @@ FIELD_MANAGER = "ballast-operator"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 ATTEMPTS = 5
+# An answer about the request itself, such as that of a webhook which is down, seldom becomes another one soon.
+ANSWERED_ATTEMPTS = 2
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 5.0
 MAX_PARALLEL_REQUESTS = 24
-REQUEST_TIMEOUT_SECONDS = 30.0
+# A little more than an API server waits for the slowest webhook that there may be.
+REQUEST_TIMEOUT_SECONDS = 35.0
 TOKEN_LIFE_SECONDS = 60.0
 PAGE = 500
 
@@ -165,7 +168,7 @@ class KubernetesApi:
         content_type: str = "application/json",
     ) -> Object:
         self.requests[method] = self.requests.get(method, 0) + 1
-        failure, answer = "no attempt was made", None
+        failure, answer, answered = "no attempt was made", None, 0
         for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
@@ -186,6 +189,9 @@ class KubernetesApi:
                 raise _error(status, text)
             told = _error(status, text)
             failure, answer = str(told), told if status == 500 else None
+            answered += answer is not None
+            if answered == ANSWERED_ATTEMPTS:
+                break
             if retry_after:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, retry_after))
         raise ApiUnavailableError(f"{method} {path}: {failure}", answer)

@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.status import NotServedError, Reason
 
+# One object that nobody may change, as long as that stays so, is tried again so seldom.
+TRY_AGAIN_SECONDS = 15.0
+# What is refused may take its time: a webhook that does not answer is waited for, and a look may not take for ever.
+LONGEST_SECONDS = 30.0
+
 
 def answer_in(error: ApiError | ApiUnavailableError) -> ApiError | None:
     """What the API server says of this request and of no other; None where it is away."""

@@ -32,6 +32,12 @@ async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: Kaf
         await objects.delete_claim(cluster, unused.name, unused.uid)
     if refusal:
         return CLUSTER["VolumeTooSmall"].says(error=refusal)
+    growing = sorted(plan.growing_claims(layout, kube), key=lambda claim: (not claim.growth_failed, claim.name))
+    if growing:
+        name, error = growing[0].name, f"claim {growing[0].name}: {growing[0].growing}"
+        if growing[0].growth_failed:
+            return CLUSTER["VolumeTooSmall"].says(error=error)
+        return CLUSTER["VolumeGrowing"].says(claim=name, error=error)
     former = plan.claims_of_other_classes(cluster, kube)
     if former:
         volume, found = former[0].volume, former[0].storage_class

@@ -10,6 +10,9 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.refused import TRY_AGAIN_SECONDS, refusal_in
+from ballast_operator.clock import monotonic
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.plans import observe_whole
@@ -64,6 +67,7 @@ class ClusterHandler:
         self._managed = ManagedCluster(key, shared)
         self._rebalance = RebalanceJobs(shared)
         self._uid: str | None = None
+        self._refused_until = 0.0
 
     async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
         """How to reach it, or None while there is no way yet."""
@@ -144,9 +148,29 @@ class ClusterHandler:
             # The job's own field: what it wrote stays.
             rebalance=current.status.rebalance,
         )
-        if not await self._shared.writer.write_status(current, wanted):
+        if monotonic() < self._refused_until:
+            again.cluster_within(self._refused_until - monotonic())
+            return
+        try:
+            written = await self._shared.writer.write_status(current, wanted)
+        except (ApiError, ApiUnavailableError) as error:
+            self._tell_refused(current, error, again)
+            return
+        if not written:
             again.cluster_within(0.0)
         elif before is None or before.reason != verdict.reason:
             kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)
         self._rebalance.tell(current, balanced)
+
+    def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, again: Again) -> None:
+        """A policy that lets nobody write the status does not keep the cluster, its topics and its moves waiting. Nor
+        does an API server before Kubernetes 1.30, which refuses a status for a rule that is younger than the spec."""
+        refusal = refusal_in(error)
+        if refusal is None:
+            raise error
+        log.warning("cluster %s: its status was not written: %s", self._key, error)
+        said = CLUSTER["KubernetesRefused"].says(error=refusal)
+        self._shared.events.send(cluster, WARNING, said.reason, said.message)
+        self._refused_until = monotonic() + TRY_AGAIN_SECONDS
+        again.cluster_within(TRY_AGAIN_SECONDS)

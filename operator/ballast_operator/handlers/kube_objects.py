@@ -15,7 +15,7 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, pat
 from ballast_operator.apply.refused import answer_in
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
 from ballast_operator.plan.managed import same_templates
 from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
@@ -110,6 +110,7 @@ class KubeObjects:
             controllers = int(sets[1]["spec"]["replicas"])
             template = sets[1]["spec"]["template"]["spec"]
             facts = replace(facts, internal=facts.internal | internal_secrets([template]))
+            facts = replace(facts, controllers_restarted_at=restart_asked(sets[1]))
         uids = frozenset(one["metadata"]["uid"] for one in sets if one is not None)
         facts = replace(facts, sets=uids, controller_replicas=controllers)
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
@@ -143,16 +144,19 @@ class KubeObjects:
         await self._apply_outside_services(layout, kube)
         await self.apply_owned(cluster, others.config_map(layout))
         await self.apply_owned(cluster, others.disruption_budget(cluster))
+        if layout.identity.dedicated:
+            await self._apply_stateful_set(layout, CONTROLLER_ROLE)
+        if not kube.deleting:
+            await self._apply_stateful_set(layout, BROKER_ROLE)
+
+    async def apply_monitor(self, cluster: KafkaCluster) -> None:
+        """A kind of the Prometheus operator, which need not be there."""
         monitor = others.pod_monitor(cluster)
         if monitor is not None:
             await self.apply_owned(cluster, monitor)
         elif self._monitored:
             await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
         self._monitored = monitor is not None
-        if layout.identity.dedicated:
-            await self._apply_stateful_set(layout, CONTROLLER_ROLE)
-        if not kube.deleting:
-            await self._apply_stateful_set(layout, BROKER_ROLE)
 
     async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> None:
         """Each node port is given once: those that are not wanted any more go first, and while some Services come by

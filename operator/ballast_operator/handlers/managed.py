@@ -6,9 +6,9 @@ removes it only when it is empty. Nothing is remembered between cycles but what 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,18 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import refusal_in
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.late_pods import LatePods
+from ballast_operator.handlers.own_reassignments import OwnReassignments, unique
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
-from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.quantity import counted
 from ballast_operator.model.quorum import QuorumView
-from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.model.reassignment import ENDS
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
     observe_broker_configs,
@@ -43,7 +44,7 @@ from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
-from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
+from ballast_operator.status import CLUSTER, SHARED, Verdict
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -94,10 +95,14 @@ class ManagedCluster:
         self._ownership = Ownership(shared)
         self._secured = Secured(shared.api)
         self._kube = KubeFacts()
+        self._late = LatePods()
+        self._own = OwnReassignments(key, shared)
         self._identity: Identity | None = None
         self._reach: Reach | None = None
         self._tidied: set[str | None] = set()
         self._refused: Verdict | None = None
+        # What was refused beside the layout: it keeps nothing else waiting.
+        self._refused_beside: Verdict | None = None
         self._held: Verdict | None = None
         self._answered = False
 
@@ -109,16 +114,18 @@ class ManagedCluster:
         """Bring Kubernetes into line; how to reach the brokers' pods, if there are any."""
         if not look and self._reach is not None:
             return self._reach
-        self._refused = None
+        self._refused = self._refused_beside = None
         self._identity = await self._objects.identity(cluster)
         self._kube = await self._objects.facts(cluster)
+        self._late.look(cluster, self._kube)
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             layout = plan.held_layout(cluster, self._identity, self._kube)
             await self._lay_out(layout, self._kube)
-            await self._restart_troubled(layout)
-            if not await self._ownership.bring(cluster, self._kube, self._identity):
-                again.cluster_within(1.0)
+            with self._refusal_told():
+                await self._restart_troubled(layout)
+                if not await self._ownership.bring(cluster, self._kube, self._identity):
+                    again.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)
         self._reach = reach_of(cluster, self._kube)
@@ -131,6 +138,22 @@ class ManagedCluster:
         except ApiError as error:
             log.warning("cluster %s: %s", self._key, error)
             self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+        try:
+            await self._objects.apply_monitor(layout.cluster)
+        except ApiError as error:
+            self._refused_beside = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+
+    @contextmanager
+    def _refusal_told(self) -> Iterator[None]:
+        """As well where it is not the layout, which all else depends on."""
+        try:
+            yield
+        except (ApiError, ApiUnavailableError) as error:
+            refusal = refusal_in(error)
+            if refusal is None:
+                raise
+            log.warning("cluster %s: %s", self._key, error)
+            self._refused_beside = CLUSTER["KubernetesRefused"].says(error=refusal)
 
     def silent(self) -> None:
         """Kafka did not answer."""
@@ -161,12 +184,12 @@ class ManagedCluster:
         """What Kubernetes knows about brokers that do not come up."""
         if self._held is not None or self._refused is not None:
             return self._held or self._refused
-        lost = self._lost()
-        if lost is not None:
-            return lost
+        absent = self._lost() or self._late.verdict
+        if absent is not None:
+            return absent
         troubled = [pod for pod in self._kube.pods.values() if pod.trouble is not None]
         if not troubled:
-            return None
+            return self._refused_beside
         ids = ", ".join(str(pod.ordinal) for pod in troubled)
         told = CLUSTER["BrokersOffline"].says(ids=ids)
         return told._replace(message=f"{told.message} Pod {troubled[0].name}: {troubled[0].trouble}")
@@ -223,7 +246,7 @@ class ManagedCluster:
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        found = (self._refused, self._lost(), went.verdict, *said, grown, self._racks(scene))
+        found = (self._refused, self._lost(), self._late.verdict, went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
@@ -261,10 +284,11 @@ class ManagedCluster:
         excess = plan.excess_brokers(scene.cluster, scene.kube)
         name = f"{scene.cluster.meta.name[:150]}-drain-brokers"
         if not excess:
-            await self._drop(name)
+            await self._own.drop(name)
             return None
         left = plan.replicas_on(scene.view, excess)
-        if left == 0 and exposed.isdisjoint(excess) and self._drained(name) and await self._are_empty(scene, excess):
+        empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
+        if empty and await self._are_empty(scene, excess):
             if not scene.voting.isdisjoint(excess):
                 return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="they vote until they are empty")
             layout = plan.wanted_layout(
@@ -282,7 +306,7 @@ class ManagedCluster:
         ]
         if left is None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
-        held = await self._drain(scene, name, {"drainBrokers": list(excess)}) if left else None
+        held = await self._own.drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)._replace(stalled=True)
         return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(left, "replica"))
@@ -303,7 +327,7 @@ class ManagedCluster:
         leaving = plan.leaving_volumes(scene.cluster, scene.kube)
         name = f"{scene.cluster.meta.name[:150]}-drain-volumes"
         if not leaving:
-            await self._drop(name)
+            await self._own.drop(name)
             return None
         kept = plan.metadata_volume_leaves(scene.cluster, scene.identity, scene.kube)
         if kept is not None:
@@ -314,7 +338,7 @@ class ManagedCluster:
         shown = ", ".join(leaving)
         if left is None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
-        empty = left == 0 and exposed.isdisjoint(brokers) and self._drained(name)
+        empty = left == 0 and exposed.isdisjoint(brokers) and self._own.drained(name)
         if empty and await self._hold_nothing(scene, directories, brokers):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
             emptied = [
@@ -326,7 +350,7 @@ class ManagedCluster:
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
         drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
-        held = await self._drain(scene, name, {"drainDirectories": rows}) if rows else None
+        held = await self._own.drain(scene, name, {"drainDirectories": rows}) if rows else None
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(left, "replica"))
@@ -347,56 +371,6 @@ class ManagedCluster:
         seen = replace(scene.view, directories=found, logs=logs, described=described)
         return plan.replicas_in(seen, directories, range(scene.kube.replicas)) == 0
 
-    # Reassignments of our own.
-
-    async def _drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
-        """See to it that a Reassignment empties what has to go; the words of why it does not until a person acts."""
-        current = self._own(prefix)
-        if current is None:
-            await self._create(scene, _unique(prefix, mode), mode)
-            return None
-        if current.meta.deleting:
-            return None
-        phase = current.status.phase
-        if phase in (Phase.FAILED, Phase.CANCELLED, Phase.ROLLED_BACK):
-            said = ready_condition(current.status.conditions)
-            text = said.message if said else f"Reassignment {current.meta.name} ended as {phase}."
-            return f"{text} Delete Reassignment {current.meta.name} to try again"
-        if phase in ENDS or phase is Phase.STALE or not _same_mode(current, mode):
-            # What it was to empty has changed, or new replicas came meanwhile: another one takes its place.
-            await self._shared.writer.delete_reassignment(current)
-        return None
-
-    def _drained(self, prefix: str) -> bool:
-        """Whether nothing drains any more: its throttles have to be put back while what it drained still answers."""
-        current = self._own(prefix)
-        return current is None or current.status.phase in ENDS
-
-    async def _drop(self, prefix: str) -> None:
-        """What was being drained is wanted again, or is gone."""
-        current = self._own(prefix)
-        if current is not None and not current.meta.deleting and current.status.phase not in ENDS:
-            await self._shared.writer.delete_reassignment(current)
-
-    def _own(self, prefix: str) -> Reassignment | None:
-        """The Reassignment with this prefix that has not ended, else the last one."""
-        found = [
-            one
-            for one in self._shared.cache.reassignments_of(self._key)
-            if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references
-        ]
-        found.sort(key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
-        return found[-1] if found else None
-
-    async def _create(self, scene: Scene, name: str, mode: Mapping[str, Any], approval: str = "Automatic") -> None:
-        cluster = scene.cluster
-        spec: dict[str, Any] = {"clusterRef": {"name": cluster.meta.name}, "approval": approval, **mode}
-        if cluster.spec.rebalance is not None and cluster.spec.rebalance.throttle is not None:
-            spec["throttle"] = write(cluster.spec.rebalance.throttle)
-        await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
-        # It is known already, so its event will tell nothing new.
-        scene.again.reassignments_within(0.0)
-
     # More brokers.
 
     async def _propose(self, scene: Scene) -> None:
@@ -415,7 +389,7 @@ class ManagedCluster:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
             prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
-            await self._create(scene, _unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
+            await self._own.create(scene, unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
         layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._lay_out(layout, scene.kube)
 
@@ -427,7 +401,7 @@ class ManagedCluster:
             return
         failed = failed_directories(scene.view)
         prefix = f"{scene.cluster.meta.name[:150]}-heal"
-        current = self._own(prefix)
+        current = self._own.last(prefix)
         known = all(one.online and one.id in scene.view.described for one in scene.view.brokers.values())
         ended = current is not None and current.status.phase in ENDS and not current.meta.deleting
         if current is not None and ended and known and not failed:
@@ -435,9 +409,9 @@ class ManagedCluster:
             await self._shared.writer.delete_reassignment(current)
         if failed and (current is None or current.status.phase in ENDS):
             mode = {"drainDirectories": [{"broker": d.broker, "directory": d.path} for d in failed]}
-            name = _unique(prefix, mode)
+            name = unique(prefix, mode)
             if current is None or current.meta.name != name:
-                await self._create(scene, name, mode)
+                await self._own.create(scene, name, mode)
 
     # Cordons.
 
@@ -468,19 +442,6 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
-
-
-def _unique(prefix: str, content: Any) -> str:
-    return f"{prefix}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
-
-
-def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
-    """Whether a drain that runs empties at least what has to be emptied now."""
-    spec = reassignment.spec
-    if "drainBrokers" in mode:
-        return set(spec.drain_brokers) == set(mode["drainBrokers"])
-    rows = {(row["broker"], row["directory"]) for row in mode["drainDirectories"]}
-    return rows <= {(row.broker, row.directory) for row in spec.drain_directories}
 
 
 def _ids(brokers: Any) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
-from ballast_operator.apply.refused import answer_in
+from ballast_operator.apply.refused import LONGEST_SECONDS, answer_in
+from ballast_operator.clock import monotonic
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key, owner_reference, shortened
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Case:
-    """One Reassignment in this cycle."""
+    """One Reassignment in this cycle. `refused`: at the last attempt Kubernetes let nobody change it."""
 
     reassignment: Reassignment
     plan: StoredPlan | None = None
@@ -54,6 +55,7 @@ class Case:
     lists: ThrottledLists | None = None
     notes: dict[TopicPartition, str] = field(default_factory=dict)
     starts: tuple[Move, ...] = ()
+    refused: bool = False
 
 
 class Plans:
@@ -122,7 +124,12 @@ class Plans:
         if not lacking:
             return
         whole = self._as_claimed(await observe_whole(kafka, view))
+        began = monotonic()
         for case in lacking:
+            if monotonic() - began > LONGEST_SECONDS:
+                # What was planned is told first: an operator that is ended now would have to begin with all of them.
+                case.step = Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), replan=True)
+                continue
             try:
                 await self._make_plan(case, whole)
             except (ApiError, ApiUnavailableError) as error:

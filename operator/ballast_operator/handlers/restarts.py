@@ -24,8 +24,9 @@ def are_due(scene: Scene) -> bool:
     """Whether nodes have yet to come to what they are to be."""
     layout = scene.layout
     brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
-    outdated = any(pod.revision != controllers for pod in scene.kube.controllers.values())
-    return outdated or bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
+    if plan.outdated_controllers(scene.kube, controllers):
+        return True
+    return bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
 
 
 async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | None:

@@ -11,16 +11,18 @@ import asyncio
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.apply.refused import answer_in
+from ballast_operator.apply.refused import LONGEST_SECONDS, TRY_AGAIN_SECONDS, answer_in, refusal_in
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, claim_order
+from ballast_operator.clock import monotonic
+from ballast_operator.events import WARNING, Events
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
@@ -49,18 +51,20 @@ MAX_ROUNDS = 5
 MAX_POLLS = 30
 POLL_SECONDS = 0.1
 # Fewer than the API is asked at the same time: what the next batch needs does not wait behind all of these.
-STATUSES_AT_ONCE = 8
+WRITES_AT_ONCE = 8
 # Errors that only say that another controller or broker has to learn something first, or did it already.
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
 
 
 @dataclass
 class Batch:
-    """What a pass over some topics has found so far. `retry` are those to look at again soon."""
+    """What a pass over some topics has found so far. `retry` are those to look at again soon, `refused` those of them
+    that Kubernetes lets nobody change."""
 
     topics: dict[Key, KafkaTopic]
     plans: dict[Key, TopicPlan] = field(default_factory=dict)
     retry: set[Key] = field(default_factory=set)
+    refused: set[Key] = field(default_factory=set)
     fresh: set[Key] = field(default_factory=set)
     deleted: set[Key] = field(default_factory=set)
     created_reassignments: bool = False
@@ -69,10 +73,11 @@ class Batch:
 class TopicHandler:
     """The topics of one cluster. Used by that cluster's worker only."""
 
-    def __init__(self, cluster: Key, cache: Cache, writer: Writer) -> None:
+    def __init__(self, cluster: Key, cache: Cache, writer: Writer, events: Events) -> None:
         self._cluster = cluster
         self._cache = cache
         self._writer = writer
+        self._events = events
         # Topics whose replicas a running Reassignment moves, with its name; the reassignment handler keeps it.
         self.moved_topics: Mapping[str, str] = {}
 
@@ -88,6 +93,7 @@ class TopicHandler:
         """Look at these topics; `again` learns which to look at again soon. Without Kafka only statuses change."""
         waiting = iter([(key, topic) for key in keys if (topic := self._cache.topics.get(key)) is not None])
         writing: asyncio.Task[None] | None = None
+        refused: set[Key] = set()
         try:
             while topics := dict(islice(waiting, BATCH)):
                 batch = Batch(topics)
@@ -99,16 +105,19 @@ class TopicHandler:
                 finally:
                     if writing is not None:
                         await writing
-                    writing = asyncio.create_task(self._conclude(batch, now, again), name="topic statuses")
+                    writing = asyncio.create_task(self._conclude(batch, now, again, refused), name="topic statuses")
         finally:
             if writing is not None:
                 await writing
+            if again.topics and again.topics <= refused:
+                again.topics_seconds = TRY_AGAIN_SECONDS
 
-    async def _conclude(self, batch: Batch, now: str, again: Again) -> None:
+    async def _conclude(self, batch: Batch, now: str, again: Again, refused: set[Key]) -> None:
         try:
             await self._write(batch, now)
         finally:
             again.topics |= batch.retry
+            refused |= batch.refused
             if batch.created_reassignments:
                 again.reassignments_within(0.0)
 
@@ -293,27 +302,48 @@ class TopicHandler:
         return results, unset
 
     async def _finalizers(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> dict[Key, Verdict]:
-        """What Kubernetes refuses is told by that topic, which is left alone; the others know nothing of it."""
-        refused: dict[Key, Verdict] = {}
-        for key, plan in plans.items():
-            try:
-                if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
-                    batch.retry.add(key)
-            except (ApiError, ApiUnavailableError) as error:
-                refused[key] = _refusal(error)
+        async def finalize(key: Key, plan: TopicPlan) -> None:
+            if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
                 batch.retry.add(key)
-        return refused
+
+        return await self._each(batch, plans, finalize)
 
     async def _reassignments(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> dict[Key, Verdict]:
-        """What Kubernetes refuses of one topic, for a quota that is used up for instance, is told by it: the others
-        know nothing of that."""
+        async def bring(key: Key, plan: TopicPlan) -> None:
+            await self._reassignment(batch, key, plan)
+
+        return await self._each(batch, plans, bring)
+
+    async def _each(
+        self, batch: Batch, plans: Mapping[Key, TopicPlan], change: Callable[[Key, TopicPlan], Awaitable[None]]
+    ) -> dict[Key, Verdict]:
+        """Change something in Kubernetes for each topic. What is refused of one (by a policy, for a quota that is used
+        up) is told by that one, which is left alone; the others know nothing of it."""
         refused: dict[Key, Verdict] = {}
-        for key, plan in plans.items():
-            try:
-                await self._reassignment(batch, key, plan)
-            except (ApiError, ApiUnavailableError) as error:
-                refused[key] = _refusal(error)
-                batch.retry.add(key)
+        down: list[ApiUnavailableError] = []
+        turn, began = asyncio.Semaphore(WRITES_AT_ONCE), monotonic()
+
+        async def one(key: Key, plan: TopicPlan) -> None:
+            async with turn:
+                if down:
+                    return
+                if refused and monotonic() - began > LONGEST_SECONDS:
+                    refused[key] = plan.verdict  # a webhook takes its time to fail; this one is for the next look
+                    batch.retry.add(key)
+                    return
+                try:
+                    await change(key, plan)
+                except (ApiError, ApiUnavailableError) as error:
+                    if isinstance(error, ApiUnavailableError) and error.answer is None:
+                        down.append(error)
+                        return
+                    refused[key] = _refusal(error)
+                    batch.retry.add(key)
+                    batch.refused.add(key)
+
+        await asyncio.gather(*(one(*each) for each in plans.items()))
+        if down:
+            raise down[0]
         return refused
 
     async def _reassignment(self, batch: Batch, key: Key, plan: TopicPlan) -> None:
@@ -332,17 +362,20 @@ class TopicHandler:
     # What is written.
 
     async def _write(self, batch: Batch, now: str) -> None:
-        turn = asyncio.Semaphore(STATUSES_AT_ONCE)
+        turn, began = asyncio.Semaphore(WRITES_AT_ONCE), monotonic()
         down: list[ApiUnavailableError] = []
+        answered: list[ApiUnavailableError] = []
 
         async def write(key: Key, plan: TopicPlan) -> bool:
             async with turn:
+                if answered and monotonic() - began > LONGEST_SECONDS:
+                    return False  # a webhook takes its time to fail
                 if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
                     raise down[0]
                 try:
                     return await self._write_one(key, plan, now)
                 except ApiUnavailableError as error:
-                    down.append(error)
+                    (down if error.answer is None else answered).append(error)
                     raise
 
         # A successor of that name has its own turn; nothing of what was found out concerns it.
@@ -353,11 +386,19 @@ class TopicHandler:
                 where = about("KafkaTopic", key)
                 log.warning("KafkaTopic %s: status was not written: %s", key, result, extra=where)
                 batch.retry.add(key)
+                if not isinstance(result, KafkaUnavailableError) and refusal_in(result) is not None:
+                    self._tell_refused(batch, key, result)
             elif isinstance(result, BaseException):
                 raise result
             elif not result:
                 batch.retry.add(key)
             batch.retry |= self._heirs_to_tell(key, batch)
+
+    def _tell_refused(self, batch: Batch, key: Key, error: ApiError | ApiUnavailableError) -> None:
+        """What a status cannot say since nobody may write it."""
+        batch.refused.add(key)
+        verdict = _refusal(error)
+        self._events.send(batch.topics[key], WARNING, verdict.reason, verdict.message)
 
     def _is_same(self, topic: KafkaTopic) -> bool:
         current = self._cache.topics.get(topic.key)
@@ -386,10 +427,9 @@ class TopicHandler:
 
 
 def _refusal(error: ApiError | ApiUnavailableError) -> Verdict:
-    """What concerns one topic alone; what fails for all is raised on."""
+    """Of what concerns one topic alone."""
     answer = answer_in(error)
-    if answer is None:
-        raise error
+    assert answer is not None
     return TOPIC["KubernetesRefused"].says(error=answer.message.rstrip("."))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ballast_operator.model.cluster import BrokerStatus, ClusterStatus, DirectoryStatus, KafkaCluster
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView
 from ballast_operator.plan.kube import KubeFacts
-from ballast_operator.resources import security
+from ballast_operator.resources import names, security
 from ballast_operator.status import CLUSTER, Verdict
 
 # A fill level that changed by less than this share of the volume is told as before, so quiet clusters cause no writes.
@@ -48,7 +48,7 @@ def _broker(view: KafkaView, broker: int, before: BrokerStatus | None, pod: str 
             leads += part.leader == broker
     return BrokerStatus(
         id=broker,
-        address=f"{known.host}:{known.port}" if known.host else None,
+        address=names.address(known.host, known.port) if known.host else None,
         rack=known.rack,
         pod=pod,
         online=known.online,
@@ -76,7 +76,7 @@ def client_addresses(cluster: KafkaCluster, kube: KubeFacts, view: KafkaView) ->
     first = len(security.endpoints(cluster)) - len(cluster.spec.listeners)
     ports = {ordinal: pod.ports[first] for ordinal, pod in kube.pods.items() if len(pod.ports) > first}
     brokers = (broker for broker in view.brokers.values() if broker.online and broker.host)
-    return [f"{broker.host}:{ports.get(broker.id, wanted)}" for broker in brokers]
+    return [names.address(broker.host, ports.get(broker.id, wanted)) for broker in brokers]
 
 
 def failed_directories(view: KafkaView) -> list[DirectoryId]:

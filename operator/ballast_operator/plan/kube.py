@@ -25,6 +25,10 @@ from ballast_operator.resources.pods import template_volumes
 from ballast_operator.resources.security import internal_secrets
 
 Object = Mapping[str, Any]
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+STARTING = ("ContainerCreating", "PodInitializing")
+GROWTH_ERRORS = ("ControllerResizeError", "NodeResizeError")
+GROWTH_STEPS = ("FileSystemResizePending", "Resizing")
 VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -42,6 +46,8 @@ class PodFacts:
     trouble: str | None = None
     config: str | None = None
     ports: tuple[int, ...] = ()
+    starting: bool = False
+    restarted_at: str | None = None
 
     @property
     def port(self) -> int | None:
@@ -61,6 +67,9 @@ class ClaimFacts:
     drained: bool = False
     resource_version: str = ""
     owners: tuple[Object, ...] = ()
+    growing: str | None = None
+    """What is still to be done until it is as large as was asked for, or what went wrong (`growth_failed`)."""
+    growth_failed: bool = False
 
     @property
     def ordinal(self) -> int:
@@ -74,6 +83,7 @@ class KubeFacts:
     `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
     which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it.
     `controller_replicas` is what the controllers' StatefulSet wants; without one, what their pods amount to.
+    `restarted_at` and `controllers_restarted_at` are when somebody asked for restarts by `kubectl rollout restart`.
     """
 
     exists: bool = False
@@ -90,6 +100,8 @@ class KubeFacts:
     internal: frozenset[str] = frozenset()
     principal: str = ""
     controller_replicas: int = 0
+    restarted_at: str | None = None
+    controllers_restarted_at: str | None = None
 
     @property
     def all_claims(self) -> tuple[ClaimFacts, ...]:
@@ -138,7 +150,14 @@ def kube_facts(
         racks=_read_racks(annotations.get(RACKS, "")) if cluster.spec.rack is not None else {},
         internal=_internal(cluster, stateful_set, pods),
         principal=annotations.get(PRINCIPAL, ""),
+        restarted_at=restart_asked(stateful_set),
     )
+
+
+def restart_asked(stateful_set: Object) -> str | None:
+    """When somebody asked its pods to be restarted. The annotation is not ours, so it stays beside what we apply."""
+    template = stateful_set["spec"].get("template") or {}
+    return ((template.get("metadata") or {}).get("annotations") or {}).get(RESTARTED)
 
 
 def _internal(cluster: KafkaCluster, stateful_set: Object | None, pods: Iterable[Object]) -> frozenset[str]:
@@ -206,6 +225,8 @@ def pod_facts(pod: Object) -> PodFacts:
         node=spec.get("nodeName"),
         claims=claims,
         trouble=_trouble(conditions, status),
+        restarted_at=(meta.get("annotations") or {}).get(RESTARTED),
+        starting=any(_waits_for(container) in STARTING for container in status.get("containerStatuses") or ()),
         config=next(
             (volume["configMap"]["name"] for volume in spec.get("volumes") or () if "configMap" in volume), None
         ),
@@ -217,12 +238,25 @@ def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
     """What a person would look for in kubectl describe pod."""
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}"
+        if _waits_for(container) not in (None, *STARTING):
+            return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}{_last_end(container)}"
     if conditions.get("PodScheduled") == "False":
         unscheduled = next(one for one in status["conditions"] if one["type"] == "PodScheduled")
         return f"it cannot be scheduled: {unscheduled.get('message', '')}"
     return None
+
+
+def _waits_for(container: Object) -> str | None:
+    return ((container.get("state") or {}).get("waiting") or {}).get("reason")
+
+
+def _last_end(container: Object) -> str:
+    """How it ended before, which what it waits for does not tell: for want of memory, for instance."""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if "exitCode" not in ended:
+        return ""
+    reason = f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else ""
+    return f"; it ended last with exit code {ended['exitCode']}{reason}"
 
 
 def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts | None:
@@ -243,7 +277,21 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         drained=DRAINED in (meta.get("annotations") or {}),
         resource_version=meta.get("resourceVersion") or "",
         owners=tuple(meta.get("ownerReferences") or ()),
+        **_growth(claim),
     )
+
+
+def _growth(claim: Object) -> dict[str, Any]:
+    """The API server takes a larger size; whether the storage can give it comes out later, in conditions."""
+    found = {
+        one["type"]: one.get("message") or one["type"]
+        for one in (claim.get("status") or {}).get("conditions") or ()
+        if one.get("status") == "True"
+    }
+    for kind in (*GROWTH_ERRORS, *GROWTH_STEPS):
+        if kind in found:
+            return {"growing": found[kind], "growth_failed": kind in GROWTH_ERRORS}
+    return {}
 
 
 def _claims(cluster: KafkaCluster, role: str, claims: Iterable[Object]) -> tuple[ClaimFacts, ...]:

@@ -118,6 +118,15 @@ def given_up(reassignment: Reassignment, moves: Sequence[Move]) -> Step:
     return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(moves)))
 
 
+def refused(step: Step, reassignment: Reassignment, verdict: Verdict) -> Step:
+    """Kubernetes lets nobody write down what would be done: what runs goes on as it is, and nothing else begins."""
+    started = reassignment.status.started_at is not None
+    phase = step.phase if started else Phase.WAITING
+    return Step(
+        phase, verdict, step.states, holds_throttles=started and step.holds_throttles, claims=started and step.claims
+    )
+
+
 def holds_nothing(reassignment: Reassignment) -> bool:
     """Whether it has not started, or had come to rest and has not gone on since: others may hold its partitions."""
     status = reassignment.status

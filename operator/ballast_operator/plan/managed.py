@@ -166,14 +166,27 @@ class Restart:
 
 
 def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView, layout: Layout) -> list[PodFacts]:
-    """Pods of another revision, those whose broker has told another rack than that of its node, and those that are to
-    run as controllers and do not."""
+    """Pods of another revision, those that somebody wants restarted, those whose broker has told another rack than that
+    of its node, and those that are to run as controllers and do not."""
     return [
         pod
         for pod in kube.pods.values()
         if pod.deleting_since is None
-        and (pod.revision != revision or _in_other_rack(pod, kube, view) or _lacks_its_role(pod, view, layout))
+        and (
+            _is_outdated(pod, revision, kube.restarted_at)
+            or _in_other_rack(pod, kube, view)
+            or _lacks_its_role(pod, view, layout)
+        )
     ]
+
+
+def outdated_controllers(kube: KubeFacts, revision: str) -> list[PodFacts]:
+    """Of those with pods of their own; also those that are on their way out."""
+    return [pod for pod in kube.controllers.values() if _is_outdated(pod, revision, kube.controllers_restarted_at)]
+
+
+def _is_outdated(pod: PodFacts, revision: str, restart_asked: str | None) -> bool:
+    return pod.revision != revision or (restart_asked is not None and pod.restarted_at != restart_asked)
 
 
 def _in_other_rack(pod: PodFacts, kube: KubeFacts, view: KafkaView) -> bool:
@@ -192,7 +205,7 @@ def next_controller_restart(
     kube: KubeFacts, revision: str, voters: Collection[int], quorum: QuorumView | None
 ) -> Restart:
     """Of controllers with pods of their own: one at a time while all are there and follow, the active one last."""
-    outdated = [pod for pod in kube.controllers.values() if pod.revision != revision and pod.deleting_since is None]
+    outdated = [pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None]
     if not outdated:
         return Restart()
     ids = {FIRST_CONTROLLER_ID + ordinal: pod for ordinal, pod in kube.controllers.items()}
@@ -328,6 +341,12 @@ def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
         and not claim.deleting
         and parse_quantity(claim.size) < parse_quantity(sizes[claim.volume])
     }
+
+
+def growing_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
+    """Those in use that are not as large yet as was asked for."""
+    unused = {claim.name for claim in unused_claims(layout, kube)}
+    return [claim for claim in kube.all_claims if claim.growing and not claim.deleting and claim.name not in unused]
 
 
 def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:

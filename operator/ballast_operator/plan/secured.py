@@ -31,7 +31,9 @@ def reach_of(cluster: KafkaCluster, kube: KubeFacts) -> Reach | None:
     if not running:
         return None
     hosts = [(pod.address or "", names.host(cluster, pod.name)) for pod in running] if secret else []
-    return Reach(",".join(f"{pod.address}:{pod.port or default}" for pod in running), secret, tuple(hosts))
+    return Reach(
+        ",".join(names.address(pod.address or "", pod.port or default) for pod in running), secret, tuple(hosts)
+    )
 
 
 def security_held(cluster: KafkaCluster, kube: KubeFacts) -> Verdict | None:

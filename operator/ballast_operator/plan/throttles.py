@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ballast_operator.model.actions import AlterConfig, Setting
 from ballast_operator.model.kafka import BROKER, ConfigId, KafkaView
@@ -124,7 +124,7 @@ def plan_throttles(
     recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
     for share in shares:
         for record in share.records:
-            recorded[_config_of(record)].append((share.name, record))
+            recorded[config_of(record)].append((share.name, record))
     wanted: dict[ConfigId, list[tuple[str, str]]] = defaultdict(list)
     for share in shares:
         for config, value in share.wants.items():
@@ -152,6 +152,20 @@ def plan_throttles(
             if config not in draft.held and (left := gone - lists.needed.get(config, NONE))
         },
     )
+
+
+def without(plan: ThrottlePlan, untold: Collection[ConfigId]) -> ThrottlePlan:
+    """The plan but for changes of what does not stand in the statuses of all who need it."""
+    changes = []
+    for change in plan.changes:
+        values = {
+            key: value
+            for key, value in change.values.items()
+            if ConfigId(change.resource, change.name, key) not in untold
+        }
+        if values:
+            changes.append(replace(change, values=values))
+    return replace(plan, changes=tuple(changes))
 
 
 def _hold(
@@ -231,5 +245,5 @@ def _gone(config: ConfigId, view: KafkaView) -> bool:
     return config.name in view.missing
 
 
-def _config_of(record: ThrottleRecord) -> ConfigId:
+def config_of(record: ThrottleRecord) -> ConfigId:
     return ConfigId(record.resource, record.name, record.key)

@@ -31,6 +31,11 @@ FIRST_CONTROLLER_ID = 100_000
 LONGEST_BEFORE_REBALANCE = 33
 
 
+def address(host: str, port: int) -> str:
+    """Of a host and its port; without brackets a port would look like a part of an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def labels(cluster: KafkaCluster, role: str | None = None) -> dict[str, str]:
     """The labels of all objects of a cluster; the selector of its pods is a part of them."""
     found = {

@@ -114,7 +114,7 @@ def _as_controller(cluster: KafkaCluster, node: int) -> str:
 def _advertised(cluster: KafkaCluster, listener: Listener, ordinal: int) -> str:
     """Inside, the name of the pod; outside, a node and the port of this broker's own Service."""
     if listener.node_ports is not None:
-        return f"{listener.name}://{listener.node_ports.host}:{listener.node_ports.first + ordinal}"
+        return f"{listener.name}://{names.address(listener.node_ports.host, listener.node_ports.first + ordinal)}"
     return f"{listener.name}://{names.host(cluster, names.pod_name(cluster, ordinal))}:{listener.port}"
 
 

@@ -41,6 +41,21 @@ def test_brokers_that_are_too_many_stay_until_they_are_drained() -> None:
     assert managed.held_layout(cluster(brokers=7), IDENTITY, kube(5)).brokers == 7
 
 
+@pytest.mark.spec("OPR-44")
+def test_what_somebody_wants_restarted_is_outdated_until_it_was() -> None:
+    layout = Layout(cluster(), IDENTITY, 2, (A, B))
+    seen = view()
+    asked = kube(2, restarted_at="then")
+    assert [pod.ordinal for pod in managed.outdated_brokers(asked, "new", seen, layout)] == [0, 1]
+    done = kube(2, restarted_at="then", pods={1: replace(asked.pods[1], restarted_at="then")})
+    assert [pod.ordinal for pod in managed.outdated_brokers(done, "new", seen, layout)] == [0]
+    assert managed.outdated_brokers(replace(done, restarted_at=None), "new", seen, layout) == []
+    controllers = replace(kube(0), controllers=asked.pods, controllers_restarted_at="then")
+    assert len(managed.outdated_controllers(controllers, "new")) == 2
+    assert managed.outdated_controllers(replace(controllers, controllers_restarted_at=None), "new") == []
+    assert managed.next_controller_restart(controllers, "new", (), None).left == 1
+
+
 @pytest.mark.spec("OPR-42")
 def test_brokers_that_are_added_are_marked_for_a_proposal() -> None:
     assert managed.held_layout(cluster(brokers=5), IDENTITY, kube(3)).added == (3, 4)

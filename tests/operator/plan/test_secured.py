@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from kafka.cluster import get_ip_port_afi
 from tests.operator.making import cluster
 
 from ballast_operator.plan.kube import KubeFacts, kube_facts
 from ballast_operator.plan.secured import reach_of, security_held, subject_changed
+from ballast_operator.reachability import why_unreachable
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE
+from ballast_operator.resources.properties import node_properties
 
+CRDS = Path(__file__).parents[3] / "crds"
 pytestmark = pytest.mark.spec("OPR-40", "OPR-45")
 INSIDE = {"internal": {"tls": {"secretName": "inside"}}}
 RIGHTS = {**INSIDE, "authorization": {"type": "Simple"}}
@@ -41,6 +49,36 @@ def test_by_tls_each_address_has_to_show_the_name_of_its_pod() -> None:
     assert reach.bootstrap == "10.0.0.0:9091,10.0.0.1:9091"
     assert reach.secret == "inside"
     assert dict(reach.hosts)["10.0.0.1"] == "demo-1.demo-brokers.default.svc"
+
+
+def test_pods_with_ipv6_addresses_are_reached_at_their_port() -> None:
+    """Without brackets the client took the port for the end of the address."""
+    kube = seen(1)
+    kube = replace(kube, pods={0: replace(kube.pods[0], address="fd00:10:244::5")})
+    reach = reach_of(cluster(), kube)
+    assert reach is not None
+    assert get_ip_port_afi(reach.bootstrap)[:2] == ("fd00:10:244::5", 9092)
+    assert why_unreachable("[::1]:1", None, None).startswith("[::1]:1: ")
+
+
+def test_listeners_outside_and_external_clusters_may_have_ipv6_addresses() -> None:
+    outside = {"name": "OUTSIDE", "port": 9094, "nodePorts": {"host": "2001:db8::7", "first": 32000}}
+    subject = cluster(brokers=1, listeners=[{"name": "INSIDE", "port": 9092}, outside])
+    layout = Layout(subject, new_identity(subject, "id"), 1, subject.spec.volumes)
+    told = node_properties(layout, 0, BROKER_ROLE)["advertised.listeners"]
+    assert told.endswith(",OUTSIDE://[2001:db8::7]:32000")
+    schema = yaml.safe_load((CRDS / "kafkaclusters.yaml").read_text())["spec"]["versions"][0]["schema"]
+    spec = schema["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    host = spec["listeners"]["items"]["properties"]["nodePorts"]["properties"]["host"]["pattern"]
+    servers = spec["external"]["properties"]["bootstrapServers"]["pattern"]
+    for text in ("2001:db8::7", "::1", "10.0.0.1", "node.example"):
+        assert re.search(host, text), text
+    for text in ("node.example:9092", "[::1]", "", "a b"):
+        assert not re.search(host, text), text
+    for text in ("[fd00::1]:9092", "a:1,[fd00::1]:9092,b:2"):
+        assert re.search(servers, text), text
+    for text in ("fd00::1:9092", "[fd00::1]", "a:1,", "[a:9092"):
+        assert not re.search(servers, text), text
 
 
 def test_pods_are_reached_as_they_were_made_whatever_the_spec_says_now() -> None:

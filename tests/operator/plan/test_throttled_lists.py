@@ -19,6 +19,7 @@ from tests.operator.test_left_behind import CLUSTER, shared_by
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.plans import Case
 from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.handlers.throttling import share_of
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
 from ballast_operator.model.reassignment import Phase, ReassignmentStatus
@@ -78,14 +79,14 @@ class Bench:
         """One look of an operator that knows what is written, and what it has put back; whether all is as it should."""
         handler, seen = ReassignmentHandler(CLUSTER, shared_by(Cache())), self.view()
         cases = [self._case(name, seen) for name in self.plans]
-        planned = plan_throttles([handler._share(case) for case in cases], seen, self.put_back)
+        planned = plan_throttles([share_of(case) for case in cases], seen, self.put_back)
         self.put_back = planned.put_back
         before = dict(self.statuses)
         for case in cases:
             case.records = planned.records[str(case.reassignment.key)]
             case.lists = planned.lists[str(case.reassignment.key)]
             assert case.step is not None
-            told = json.dumps(write(handler._wanted_status(case, case.step)))
+            told = json.dumps(write(handler._telling.wanted_status(case, case.step)))
             if told != self.statuses.get(case.reassignment.meta.name):
                 self._happens()
                 self.statuses[case.reassignment.meta.name] = told
@@ -365,9 +366,9 @@ def test_a_reassignment_of_thousands_of_topics_fits_into_a_request(stood_before:
     spec: dict[str, Any] = {"throttle": {"interBroker": "50Mi", "intraBroker": "50Mi"}, "drainBrokers": [1]}
     step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), assess_all(plan.moves, seen), holds_throttles=True)
     case = Case(reassignment("large", **spec), plan, step)
-    planned = plan_throttles([handler._share(case)], seen)
+    planned = plan_throttles([share_of(case)], seen)
     case.records, case.lists = planned.records["default/large"], planned.lists["default/large"]
-    told = json.dumps(write(handler._wanted_status(case, step)))
+    told = json.dumps(write(handler._telling.wanted_status(case, step)))
     assert len(told) < 100_000
     changes = [change for change in planned.changes if change.resource == TOPIC]
     assert len(changes) == 5_000 - len(half)
@@ -377,7 +378,7 @@ def test_a_reassignment_of_thousands_of_topics_fits_into_a_request(stood_before:
     again = reassignment("large", json.loads(told), **spec)
     ended = Case(again, plan, Step(Phase.VERIFYING, REASSIGNMENT["Planning"].says()), again.status)
     ended.records, ended.lists = again.status.throttle, again.status.throttled_lists
-    back = [change for change in plan_throttles([handler._share(ended)], seen).changes if change.resource == TOPIC]
+    back = [change for change in plan_throttles([share_of(ended)], seen).changes if change.resource == TOPIC]
     assert {change.name for change in back} == plan.topics - half
     assert {value for change in back for value in change.values.values()} == {None}
 

@@ -1,0 +1,88 @@
+"""Reassignments that a cluster makes itself: what it drains, what it proposes.
+
+Their names begin with what they are for, so that an operator that takes over finds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.model.fields import write
+from ballast_operator.model.meta import Key
+from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.status import ready_condition
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+    from ballast_operator.handlers.managed import Scene
+
+
+class OwnReassignments:
+    """Of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, key: Key, shared: Shared) -> None:
+        self._key = key
+        self._shared = shared
+
+    async def drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
+        """See to it that a Reassignment empties what has to go; the words of why it does not until a person acts."""
+        current = self.last(prefix)
+        if current is None:
+            await self.create(scene, unique(prefix, mode), mode)
+            return None
+        if current.meta.deleting:
+            return None
+        phase = current.status.phase
+        if phase in (Phase.FAILED, Phase.CANCELLED, Phase.ROLLED_BACK):
+            said = ready_condition(current.status.conditions)
+            text = said.message if said else f"Reassignment {current.meta.name} ended as {phase}."
+            return f"{text} Delete Reassignment {current.meta.name} to try again"
+        if phase in ENDS or phase is Phase.STALE or not _same_mode(current, mode):
+            # What it was to empty has changed, or new replicas came meanwhile: another one takes its place.
+            await self._shared.writer.delete_reassignment(current)
+        return None
+
+    def drained(self, prefix: str) -> bool:
+        """Whether nothing drains any more: its throttles have to be put back while what it drained still answers."""
+        current = self.last(prefix)
+        return current is None or current.status.phase in ENDS
+
+    async def drop(self, prefix: str) -> None:
+        """What was being drained is wanted again, or is gone."""
+        current = self.last(prefix)
+        if current is not None and not current.meta.deleting and current.status.phase not in ENDS:
+            await self._shared.writer.delete_reassignment(current)
+
+    def last(self, prefix: str) -> Reassignment | None:
+        """The Reassignment with this prefix that has not ended, else the last one."""
+        found = [
+            one
+            for one in self._shared.cache.reassignments_of(self._key)
+            if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references
+        ]
+        found.sort(key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
+        return found[-1] if found else None
+
+    async def create(self, scene: Scene, name: str, mode: Mapping[str, Any], approval: str = "Automatic") -> None:
+        cluster = scene.cluster
+        spec: dict[str, Any] = {"clusterRef": {"name": cluster.meta.name}, "approval": approval, **mode}
+        if cluster.spec.rebalance is not None and cluster.spec.rebalance.throttle is not None:
+            spec["throttle"] = write(cluster.spec.rebalance.throttle)
+        await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
+        # It is known already, so its event will tell nothing new.
+        scene.again.reassignments_within(0.0)
+
+
+def unique(prefix: str, content: Any) -> str:
+    return f"{prefix}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
+
+
+def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
+    """Whether a drain that runs empties at least what has to be emptied now."""
+    spec = reassignment.spec
+    if "drainBrokers" in mode:
+        return set(spec.drain_brokers) == set(mode["drainBrokers"])
+    rows = {(row["broker"], row["directory"]) for row in mode["drainDirectories"]}
+    return rows <= {(row.broker, row.directory) for row in spec.drain_directories}

@@ -1,0 +1,97 @@
+"""Reassignments that Kubernetes lets nobody change: told by themselves, or in an Event, while the others go on.
+
+A policy, an admission webhook that is down, or a Role may refuse every change of one object, for as long as nobody does
+anything about it. Such a one is asked for again after a while, and at once when somebody has changed it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.refused import LONGEST_SECONDS, TRY_AGAIN_SECONDS, answer_in
+from ballast_operator.clock import monotonic
+from ballast_operator.events import WARNING, Events
+from ballast_operator.logs import about
+from ballast_operator.model.meta import Meta
+from ballast_operator.model.reassignment import KIND, Reassignment
+from ballast_operator.status import REASSIGNMENT, Verdict
+from ballast_operator.worker import Again
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`subject` is what the object was like, but for what the operator itself has written to it since."""
+
+    verdict: Verdict
+    subject: Meta
+    at: float
+
+
+class Refusals:
+    """Of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._known: dict[str, Refusal] = {}
+        self._spent = 0.0
+
+    def look(self, uids: Iterable[str]) -> None:
+        """A look begins, at these."""
+        self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
+        self._spent = 0.0
+
+    def of(self, reassignment: Reassignment) -> Verdict | None:
+        """What is said of one that was refused when it was tried last."""
+        known = self._known.get(reassignment.meta.uid)
+        return known.verdict if known is not None else None
+
+    def due(self, reassignment: Reassignment) -> bool:
+        """Whether to try to change it now."""
+        known = self._known.get(reassignment.meta.uid)
+        if self._spent > LONGEST_SECONDS:
+            return False
+        return (
+            known is None or known.subject != _subject(reassignment.meta) or monotonic() - known.at >= TRY_AGAIN_SECONDS
+        )
+
+    def come_back(self, reassignment: Reassignment, again: Again) -> None:
+        """To one that was not changed: refused, or not tried in this look any more."""
+        again.reassignments_within(TRY_AGAIN_SECONDS if reassignment.meta.uid in self._known else 0.0)
+
+    def note(self, reassignment: Reassignment, error: ApiError | ApiUnavailableError) -> Verdict:
+        """A change of it was refused. What fails for all is raised on."""
+        answer = answer_in(error)
+        if answer is None:
+            raise error
+        verdict = REASSIGNMENT["KubernetesRefused"].says(error=answer.message.rstrip("."))
+        if self.of(reassignment) != verdict:
+            where = about(KIND, reassignment.key)
+            log.warning("Reassignment %s is not changed: %s", reassignment.key, error, extra=where)
+        self._known[reassignment.meta.uid] = Refusal(verdict, _subject(reassignment.meta), monotonic())
+        self._events.send(reassignment, WARNING, verdict.reason, verdict.message)
+        return verdict
+
+    @contextmanager
+    def told(self, reassignment: Reassignment) -> Iterator[None]:
+        """A change of this one: that it is refused is noted and ends here; that it is not ends what was noted."""
+        before, began = self._known.get(reassignment.meta.uid), monotonic()
+        try:
+            yield
+        except (ApiError, ApiUnavailableError) as error:
+            self.note(reassignment, error)
+        finally:
+            after = self._known.get(reassignment.meta.uid)
+            if after is not before:
+                self._spent += monotonic() - began
+            elif after is not None:
+                del self._known[reassignment.meta.uid]
+
+
+def _subject(meta: Meta) -> Meta:
+    return replace(meta, resource_version="")

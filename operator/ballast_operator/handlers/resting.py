@@ -1,0 +1,106 @@
+"""Reassignments that have come to rest: what is left of their deletion, and of the time that they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ballast_operator.events import WARNING, Events
+from ballast_operator.handlers.plans import Plans
+from ballast_operator.handlers.refusals import Refusals
+from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.model.times import seconds_of
+from ballast_operator.plan.lifecycle import Goal, goal_of
+from ballast_operator.status import EVENTS
+from ballast_operator.worker import Again
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+GITOPS_MARKS = (
+    "argocd.argoproj.io/tracking-id",
+    "argocd.argoproj.io/instance",
+    "app.kubernetes.io/instance",
+    "kustomize.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/name",
+)
+
+
+class Resting:
+    """Of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
+        self._shared = shared
+        self._plans = plans
+        self._refusals = refusals
+
+    async def looked_after(self, reassignment: Reassignment, again: Again) -> bool:
+        """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
+        status = reassignment.status
+        if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
+            return False
+        self._plans.forget(reassignment)
+        if self._refusals.due(reassignment):
+            with self._refusals.told(reassignment):
+                await self._conclude(reassignment, again)
+                return True
+        self._refusals.come_back(reassignment, again)
+        return True
+
+    async def _conclude(self, reassignment: Reassignment, again: Again) -> None:
+        status = reassignment.status
+        if reassignment.meta.deleting:
+            await self.release(reassignment)
+        elif status.phase in ENDS:
+            if status.observed_generation != reassignment.meta.generation:
+                generation = reassignment.meta.generation
+                # Who waits for a condition goes by the generation that it names.
+                said = tuple(replace(one, observed_generation=generation) for one in status.conditions)
+                current = replace(status, observed_generation=generation, conditions=said)
+                if await self._shared.writer.write_status(reassignment, current):
+                    warn_of_ttl(self._shared.events, reassignment)
+            await self._expire(reassignment, again)
+
+    async def _expire(self, reassignment: Reassignment, again: Again) -> None:
+        """ttlSecondsAfterFinished."""
+        ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
+        if ttl is None or finished is None:
+            return
+        if _tracked_by(reassignment) is not None:
+            return
+        left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
+        if left > 0:
+            again.reassignments_within(left)
+        else:
+            await self._shared.writer.delete_reassignment(reassignment)
+
+    async def release(self, reassignment: Reassignment) -> None:
+        if reassignment.meta.finalized:
+            await self._shared.writer.set_finalizer(reassignment, False)
+        self._plans.forget(reassignment)
+
+
+def warn_of_ttl(events: Events, reassignment: Reassignment) -> None:
+    """Where it ends, or its spec changes after that: it may stay in Git for ever."""
+    mark = _tracked_by(reassignment)
+    if reassignment.spec.ttl_seconds_after_finished is not None and mark is not None:
+        said = EVENTS["TtlIgnored"].says(mark=mark)
+        events.send(reassignment, WARNING, said.reason, said.message)
+
+
+def _tracked_by(reassignment: Reassignment) -> str | None:
+    """The mark of the GitOps that would create it again."""
+    marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
+    return next((mark for mark in GITOPS_MARKS if mark in marks), None)
+
+
+def _stale_unplanned(reassignment: Reassignment) -> bool:
+    """Rows that were stale when the plan was to be made stay so until the spec changes."""
+    status, meta = reassignment.status, reassignment.meta
+    current = status.observed_generation == meta.generation and not meta.deleting
+    return status.phase is Phase.STALE and status.plan is None and current
+
+
+def nothing_to_undo(reassignment: Reassignment) -> bool:
+    status = reassignment.status
+    return not status.holds_throttles and (status.started_at is None or status.phase in ENDS)

@@ -1,0 +1,175 @@
+"""What is written to Reassignments: what is about to happen, before it does, and how far it has come."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.refusals import Refusals
+from ballast_operator.handlers.resting import warn_of_ttl
+from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, ReassignmentStatus, RollbackStatus
+from ballast_operator.model.times import seconds_of
+from ballast_operator.plan.lifecycle import Step, refused
+from ballast_operator.plan.progress import progress_of
+from ballast_operator.status import Verdict, conditions, ready_condition
+from ballast_operator.worker import Again
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+IDLE_LOOK_SECONDS = 15.0
+PROGRESS_SECONDS = 3.0
+# Every topic may own a Reassignment: a status does not name thousands.
+MOST_NAMED = 100
+
+
+class Telling:
+    """Of one cluster's Reassignments. Used by that cluster's worker only."""
+
+    def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
+        self._shared = shared
+        self._plans = plans
+        self._refusals = refusals
+
+    async def write(self, case: Case, again: Again) -> bool:
+        """Write what is about to happen. Only if that stands may it happen."""
+        if case.step is None:
+            return False
+        if self._refusals.due(case.reassignment):
+            with self._refusals.told(case.reassignment):
+                return await self._hold(case, again) and await self._write(case, case.step, again)
+        self._refusals.come_back(case.reassignment, again)
+        verdict = self._refusals.of(case.reassignment)
+        if verdict is not None:
+            case.step = refused(case.step, case.reassignment, verdict)
+        return False
+
+    async def tell(self, reassignment: Reassignment, verdict: Verdict, again: Again) -> None:
+        """The cluster cannot be asked."""
+        status = reassignment.status
+        wanted = replace(
+            status,
+            phase=status.phase or Phase.PLANNING,
+            observed_generation=reassignment.meta.generation,
+            conditions=self.said(reassignment, verdict),
+        )
+        if not await self._shared.writer.write_status(reassignment, wanted):
+            again.reassignments_within(LOOK_SECONDS)
+
+    async def _hold(self, case: Case, again: Again) -> bool:
+        """Before anything is begun our finalizer: a deletion has to wait until it has been put back."""
+        step, reassignment = case.step, case.reassignment
+        assert step is not None
+        needed = step.starts or step.holds_throttles
+        if not needed or reassignment.meta.finalized or reassignment.meta.deleting:
+            return True
+        try:
+            held = await self._shared.writer.set_finalizer(reassignment, True)
+        except (ApiError, ApiUnavailableError) as error:
+            case.step = refused(step, reassignment, self._refusals.note(reassignment, error))
+            self._refusals.come_back(reassignment, again)
+            await self._write(case, case.step, again)
+            return False
+        if not held:
+            again.reassignments_within(0.0)
+            return False
+        case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        return True
+
+    async def _write(self, case: Case, step: Step, again: Again) -> bool:
+        reassignment = case.reassignment
+        before = reassignment.status
+        if step.replan:
+            await self._plans.discard(reassignment)
+        wanted = self.wanted_status(case, step)
+        urgent = (
+            before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
+            or before.throttled_lists != wanted.throttled_lists
+            or _reason(before) != _reason(wanted) or before.observed_generation != wanted.observed_generation
+        )  # fmt: skip
+        if not urgent and not (_advanced(before, wanted) and self.progress_due(before)):
+            return True
+        if not await self._shared.writer.write_status(reassignment, wanted):
+            again.reassignments_within(0.0)
+            return False
+        self.announce(reassignment, before, wanted)
+        case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        if case.reassignment.status.throttled_lists != wanted.throttled_lists:
+            log.error("Reassignment %s waits: the API server has definitions of before this operator", reassignment.key)
+            again.reassignments_within(IDLE_LOOK_SECONDS)
+            return False
+        return True
+
+    def wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
+        reassignment, now = case.reassignment, self._shared.now()
+        before = case.status
+        if step.replan:
+            before = replace(before, plan=None)
+        started = before.started_at or (now if step.starts else None)
+        ended = step.phase in ENDS or step.phase is Phase.STALE
+        progress = before.progress
+        if step.states:
+            progress = progress_of(step.states, case.notes, before.progress, now)
+        return replace(
+            before,
+            observed_generation=reassignment.meta.generation,
+            phase=step.phase,
+            progress=progress,
+            throttle=case.records,
+            throttled_lists=case.lists,
+            rollback=self._rollback_status(before, started),
+            waiting_for=step.waits_for[:MOST_NAMED],
+            started_at=started,
+            finished_at=(before.finished_at or now) if ended else None,
+            conditions=self.said(reassignment, step.verdict),
+        )
+
+    def _rollback_status(self, before: ReassignmentStatus, started: str | None) -> RollbackStatus | None:
+        if started is None or before.plan is None:
+            return None
+        return RollbackStatus(available=True, config_maps=before.plan.config_maps)
+
+    def said(self, reassignment: Reassignment, verdict: Verdict) -> tuple[Any, ...]:
+        return conditions(reassignment.status.conditions, verdict, reassignment.meta.generation, self._shared.now())
+
+    def progress_due(self, before: ReassignmentStatus) -> bool:
+        if before.progress is None or before.progress.measured_at is None:
+            return True
+        # One that is yet to come was told by a clock that was wrong.
+        return abs(seconds_of(self._shared.now()) - seconds_of(before.progress.measured_at)) >= PROGRESS_SECONDS
+
+    def announce(self, reassignment: Reassignment, before: ReassignmentStatus, after: ReassignmentStatus) -> None:
+        if before.phase == after.phase or after.phase is None:
+            return
+        ready = ready_condition(after.conditions)
+        bad = after.phase in (Phase.FAILED, Phase.STALE, Phase.CANCELLED)
+        self._shared.events.send(
+            reassignment, WARNING if bad else NORMAL, str(after.phase), ready.message if ready else str(after.phase)
+        )
+        if after.phase in ENDS:
+            warn_of_ttl(self._shared.events, reassignment)
+
+
+def _advanced(before: ReassignmentStatus, wanted: ReassignmentStatus) -> bool:
+    """Whether there is anything to tell but the time."""
+    if before.progress is None or wanted.progress is None:
+        return before != wanted
+    same_look = replace(
+        wanted.progress,
+        measured_at=before.progress.measured_at,
+        bytes_per_second=before.progress.bytes_per_second,
+        eta=before.progress.eta,
+    )
+    return replace(wanted, progress=same_look) != before
+
+
+def _reason(status: ReassignmentStatus) -> str:
+    said = ready_condition(status.conditions)
+    return said.reason if said else ""
