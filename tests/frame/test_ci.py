@@ -68,7 +68,9 @@ def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci: Callable[
     assert "ran test --compiled --numprocesses=3 tests/test_real.py -m chromium\n" in out
 
 
-def test_a_stage_reads_only_files_that_name_its_marker(run_ci, tmp_path):
+def test_a_stage_reads_only_files_that_name_its_marker(
+    run_ci: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     for folder in ("one", "all"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         for name in ("test_a.py", "test_b.py"):
