@@ -7,7 +7,8 @@
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
 - Tests with the marker `interpreted` are skipped where the broker is compiled (`ballast test --compiled`).
-- On several processors the tests of one file run one after the other on one of them, and those of a folder of SHARING.
+- With `--numprocesses` the tests of one file run one after the other in one process, and so do those of all files that
+  name the same fixture of SHARED. Files whose tests may take longest come first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import math
 import os
 import re
 import signal
@@ -34,8 +36,8 @@ from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.storage import log as storage_log
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
-# These folders share a cluster, a Spark or a broker, which takes longer to start than most tests take.
-SHARING = ("tests/operator", "tests/rebalance", "tests/clients")
+# A cluster with its operator and a Spark: there is one in a process, and it takes longer to start than most tests take.
+SHARED = ("ballast_world", "spark: SparkSession")
 NEEDS_REAL = ("disks", "java", "prometheus", "chromium", "kubernetes", "simulation")
 IS_COMPILED = not storage_log.__file__.endswith(".py")
 OWN_PACKAGES = (
@@ -79,6 +81,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = set(re.findall(r"\w+", config.option.markexpr))
     unwanted = [name for name in NEEDS_REAL if name not in wanted]
     left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
+    for item in left_out:
+        for name in NEEDS_REAL:
+            if item.get_closest_marker(name) and not says_where_ci_looks(item.path, f"mark.{name}"):
+                raise pytest.UsageError(f"{item.nodeid}: .ci/run reads files that say mark.{name}, which this does not")
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -86,17 +92,47 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("interpreted"):
                 item.add_marker(pytest.mark.skip(reason="a stand-in does not pass for what is compiled"))
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
 
-class ByFileOrFolder(LoadFileScheduling):
+@functools.cache
+def says_where_ci_looks(path: Path, text: str) -> bool:
+    """The file of a test, or one beside it that is none: then .ci/run reads the whole folder."""
+    beside = (each for each in path.parent.glob("*.py") if not each.name.startswith("test_"))
+    return any(text in each.read_text(encoding="utf-8") for each in (path, *beside))
+
+
+# ---- which process runs them, and when
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """By file, those with the longest limit first, and of these those with the most tests: a process that ends long
+    after all others had something long at last."""
+    limits: dict[Path, list[float]] = defaultdict(list)
+    for item in items:
+        limits[item.path].append(time_limit(item) or math.inf)
+    items.sort(key=lambda item: (-max(limits[item.path]), -len(limits[item.path]), item.path))
+
+
+class ByFileOrShared(LoadFileScheduling):
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # `longest_first` has said it
+        self._root = config.rootpath
+        self._units: dict[str, str] = {}
+
     def _split_scope(self, nodeid: str) -> str:
-        scope: str = super()._split_scope(nodeid)
-        return next((folder for folder in SHARING if scope.startswith(f"{folder}/")), scope)
+        file: str = super()._split_scope(nodeid)
+        if file not in self._units:
+            text = (self._root / file).read_text(encoding="utf-8")
+            self._units[file] = next((name for name in SHARED if name in text), file)
+        return self._units[file]
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrFolder:
-    return ByFileOrFolder(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrShared:
+    return ByFileOrShared(config, log)
 
 
 # ---- async tests

@@ -1,6 +1,6 @@
 """Run everything that needs nothing but Python: lint, types, import rules, tests.
 
-Without arguments each processor takes a file of tests at a time. With arguments, only pytest runs, and with them:
+Without arguments several files of tests run beside each other. With arguments, only pytest runs, and with them:
 ./ballast test tests/broker -k recovery. Tests that need real disks, Java, Prometheus, Chromium or Kubernetes run when
 their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
 ./ballast test --spec-report. With --compiled before other arguments the broker is as an image has it, compiled where
@@ -28,6 +28,10 @@ COMPILED = "--compiled"
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())"
 
 
+# Files of tests that are played beside each other: on two processors four, as most wait more than they work.
+BESIDE = min(4, 2 * (os.cpu_count() or 1))
+
+
 @dataclass(frozen=True)
 class Stage:
     name: str
@@ -39,7 +43,7 @@ STAGES = (
     Stage("format", ("-m", "ruff", "format", "--check", "--quiet")),
     Stage("types", ("-m", "mypy")),
     Stage("imports", ("-c", LINT_IMPORTS, "--no-logo")),
-    Stage("tests", ("-m", "pytest", "-q", "--numprocesses=auto", "--maxprocesses=4")),
+    Stage("tests", ("-m", "pytest", "-q", f"--numprocesses={BESIDE}")),
 )
 
 

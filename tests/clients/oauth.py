@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,18 @@ class WithTokens:
             "super.users": "User:ANONYMOUS",
         }
 
-    def start(self) -> WithTokens:
-        self.broker.start()
-        return self
+    @classmethod
+    @contextmanager
+    def running(cls, folder: Path) -> Iterator[WithTokens]:
+        """What it did was without trouble, and its log shows nobody's token."""
+        with Provider() as provider:
+            found = cls(folder, provider)
+            found.broker.start()
+            yield found
+            assert found.broker.stop() == 0
+        said = found.broker.log_text()
+        assert "Traceback" not in said, said
+        assert "eyJ" not in said, "a token is in the log"
 
     def allow(self, user: str, topic: str, group: str | None = None) -> None:
         named = [(ResourceType.TOPIC, topic)] + ([] if group is None else [(ResourceType.GROUP, group)])

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(180)]
 
 MODERN: dict[str, Any] = {"group.protocol": "consumer"}
 CLASSIC: dict[str, Any] = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.interval.ms": 100}
+# What is sent as a broker is killed may never be answered: the client asks anew, after a minute by default.
+PATIENT_FOR_SECONDS: dict[str, Any] = {"socket.timeout.ms": 6000}
 COOPERATIVE = CLASSIC | {"partition.assignment.strategy": "cooperative-sticky"}
 EAGER = CLASSIC | {"partition.assignment.strategy": "range"}
 # A rebalance is under way: what is not committed is read again, by whoever has it then.
@@ -51,7 +53,7 @@ class Rolled(Reader):
         self.name = name
         self._owners = owners
         self._eager = config.get("partition.assignment.strategy") == "range"
-        super().__init__(broker, "g", [topic], **config)
+        super().__init__(broker, "g", [topic], **PATIENT_FOR_SECONDS, **config)
 
     def _assign(self, consumer: Consumer, partitions: list[Partition]) -> None:
         self._owners.take(self.name, partitions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from e2e.processes import free_ports
+from tests.apache_java import java
 from tests.broker.controller.test_apache_tools import dump
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import TOOLS, run
@@ -87,10 +87,6 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
         node.kill()
 
 
-def java(name: str) -> list[str]:
-    return ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*", name]
-
-
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SETTLED_S
     while not condition():
@@ -110,7 +106,7 @@ def test_one_controller_becomes_three_and_one_leaves_while_its_leader_is_killed(
     again = run("metadata-quorum", *quorum.at(1), "--command-config", quorum.file(3), "add-controller", code=1)
     assert "already part of the set of voters" in again
 
-    command = [*java(TOOLS["metadata-quorum"]), *quorum.at(2)]
+    command = java(TOOLS["metadata-quorum"], *quorum.at(2))
     with subprocess.Popen([*command, *quorum.removal(1)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tool:
         quorum.nodes[1].kill()
         tool.wait(90)
@@ -175,7 +171,7 @@ def formatted(quorum: Quorum, number: int, *how: str) -> RunningBroker:
     node.folder.mkdir(parents=True)
     file = quorum.file(number)
     file.write_text("".join(f"{name}={value}\n" for name, value in node._properties.items()))
-    tool = [*java("kafka.tools.StorageTool"), "format", *how, "-t", CLUSTER_ID, "-c", str(file)]
+    tool = java("kafka.tools.StorageTool", "format", *how, "-t", CLUSTER_ID, "-c", file)
     subprocess.run(tool, check=True, timeout=60, capture_output=True)
     return node
 

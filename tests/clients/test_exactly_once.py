@@ -6,7 +6,6 @@ What a reader of committed records finds in the sink is what is in the source, e
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.asking import ask, message
 from e2e.clients import QUIET, place_of, value_of
 from e2e.processes import BrokerProcess, Cluster, until
+from tests.apache_java import compiled, java
 
 from ballast_broker.coordinator.service import partition_for
 
@@ -126,10 +126,8 @@ class JavaTransformer:
 
     def start(self) -> None:
         program = Path(__file__).with_name("Transformer.java")
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*"]
-        self._process = subprocess.Popen(
-            [*java, str(program), self._bootstrap, "source", "sink", GROUP], stdout=subprocess.DEVNULL
-        )
+        command = java(program.stem, self._bootstrap, "source", "sink", GROUP, classes=compiled(program))
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     def end(self) -> None:
         assert self._process is not None

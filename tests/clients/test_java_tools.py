@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.apache_java import java
 from tests.clients.running import RunningBroker
 from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
@@ -50,16 +50,8 @@ def run(
     name: str, *arguments: object, stdin: str | None = None, code: int = 0, java_options: Sequence[str] = ()
 ) -> str:
     """What the tool prints; it must end with this code."""
-    java = [
-        "java",
-        "-Xshare:auto",
-        "-XX:TieredStopAtLevel=1",
-        "-Xmx256m",
-        "-cp",
-        f"{os.environ['BALLAST_KAFKA_JARS']}/*",
-    ]
     ended = subprocess.run(
-        [*java, *java_options, TOOLS[name], *map(str, arguments)],
+        java(TOOLS[name], *arguments, options=java_options),
         input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

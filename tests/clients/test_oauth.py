@@ -19,7 +19,7 @@ from tests.clients import test_librdkafka as rd
 from tests.clients.oauth import USER, WithTokens
 from tests.clients.test_secured import refused
 from tests.contract.wire import WireClient
-from tests.identity_provider import Provider, new_key, signed
+from tests.identity_provider import new_key, signed
 
 from ballast_broker.security.oauthbearer import first_message
 from ballast_wire.messages import message
@@ -33,19 +33,9 @@ VALUES = [b"%d " % n + b"x" * (n * 997 % 60_000) for n in range(60)]
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with Provider() as running:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
+    with WithTokens.running(tmp_path_factory.mktemp("tokens")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def there(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
-    running = WithTokens(tmp_path_factory.mktemp("tokens"), provider).start()
-    yield running
-    assert running.broker.stop() == 0
-    said = running.broker.log_text()
-    assert "Traceback" not in said, said
-    assert "eyJ" not in said, "a token is in the log"
 
 
 class Tokens(AbstractTokenProvider):

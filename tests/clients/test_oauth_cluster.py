@@ -4,62 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from e2e.processes import free_ports
 from tests.clients import test_librdkafka as rd
 from tests.clients.oauth import AUTHORIZER
-from tests.clients.running import RunningBroker
-from tests.clients.test_secured_cluster import CLUSTER_ID, NODES, until_all_are_in_sync
+from tests.clients.three_nodes import NODES, ThreeNodes, until_all_are_in_sync
 from tests.identity_provider import AUDIENCE, CLIENTS, ISSUER, Provider
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.timeout(120)]
 TOKEN_LIFETIME_S = 6
 
 
-class Cluster:
+class Cluster(ThreeNodes):
     """Between brokers and to controllers with tokens that hold for seconds."""
 
     def __init__(self, folder: Path, provider: Provider) -> None:
+        super().__init__(folder, "OPEN", "SASL_PLAINTEXT")
         self.provider = provider
-        self.ports = free_ports(6)
-        voters = ",".join(f"{each}@127.0.0.1:{self.ports[each + 2]}" for each in NODES)
-        self.nodes = [RunningBroker(folder / f"node-{each}") for each in NODES]
-        for number, node in zip(NODES, self.nodes, strict=True):
-            own, controller = self.ports[number - 1], self.ports[number + 2]
-            node._properties |= {
-                "node.id": number,
-                "cluster.id": CLUSTER_ID,
-                "process.roles": "broker,controller",
-                "listeners": f"OPEN://127.0.0.1:{own},CONTROLLER://127.0.0.1:{controller}",
-                "listener.security.protocol.map": "OPEN:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
-                "inter.broker.listener.name": "OPEN",
-                "controller.quorum.voters": voters,
-                "sasl.enabled.mechanisms": "OAUTHBEARER",
-                "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
-                "sasl.mechanism.controller.protocol": "OAUTHBEARER",
-                "sasl.oauthbearer.jwks.endpoint.url": provider.jwks_url,
-                "sasl.oauthbearer.expected.issuer": ISSUER,
-                "sasl.oauthbearer.expected.audience": AUDIENCE,
-                "sasl.oauthbearer.token.endpoint.url": provider.token_url,
-                "sasl.oauthbearer.client.credentials.client.id": "node",
-                "sasl.oauthbearer.client.credentials.client.secret": CLIENTS["node"],
-                "authorizer.class.name": AUTHORIZER,
-                "super.users": "User:node;User:admin",
-                "offsets.topic.replication.factor": 3,
-                "replica.lag.time.max.ms": 5000,
-                "broker.session.timeout.ms": 3000,
-            }
-
-    def start(self) -> Cluster:
-        with ThreadPoolExecutor(len(NODES)) as pool:
-            list(pool.map(RunningBroker.start, self.nodes))
-        return self
+        for number in NODES:
+            self.has(
+                number,
+                {
+                    "sasl.enabled.mechanisms": "OAUTHBEARER",
+                    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+                    "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+                    "sasl.oauthbearer.jwks.endpoint.url": provider.jwks_url,
+                    "sasl.oauthbearer.expected.issuer": ISSUER,
+                    "sasl.oauthbearer.expected.audience": AUDIENCE,
+                    "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+                    "sasl.oauthbearer.client.credentials.client.id": "node",
+                    "sasl.oauthbearer.client.credentials.client.secret": CLIENTS["node"],
+                    "authorizer.class.name": AUTHORIZER,
+                    "super.users": "User:node;User:admin",
+                },
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -67,7 +49,7 @@ class Cluster:
             return self.provider.token("admin"), time.time() + 600
 
         return {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{each}" for each in self.ports[:3]),
+            "bootstrap.servers": self.bootstrap,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "OAUTHBEARER",
             "oauth_cb": give,
@@ -79,14 +61,9 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Provider() as provider:
         provider.lifetime_s = TOKEN_LIFETIME_S
-        made = Cluster(tmp_path, provider).start()
-        yield made
-        for node in made.nodes:
-            node.kill()
-    for node in made.nodes:
-        assert "Traceback" not in node.log_text(), node.log_text()
-        assert CLIENTS["node"] not in node.log_text()
-        assert "eyJ" not in node.log_text()
+        made = Cluster(tmp_path, provider)
+        with made.running(CLIENTS["node"], "eyJ"):
+            yield made
 
 
 def test_what_one_writes_the_others_have_while_tokens_end_and_keys_change(cluster: Cluster) -> None:

@@ -8,24 +8,14 @@ from pathlib import Path
 import pytest
 from tests.clients.oauth import USER, WithTokens
 from tests.clients.test_java_tools import run
-from tests.identity_provider import Provider
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-01", "CLI-02", "CLI-06")]
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with Provider() as running:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
+    with WithTokens.running(tmp_path_factory.mktemp("tokens")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def there(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
-    running = WithTokens(tmp_path_factory.mktemp("tokens"), provider).start()
-    yield running
-    assert running.broker.stop() == 0
-    said = running.broker.log_text()
-    assert "Traceback" not in said, said
 
 
 def allowed(there: WithTokens) -> tuple[str]:

@@ -203,14 +203,14 @@ def test_versions_that_know_nothing_of_it_are_carried_out_and_held(
     quotas({"client-id": "maker"}, controller_mutation_rate=2.0)  # 22 at once
     host, _, port = broker.bootstrap.rpartition(":")
     kind = message("CreateTopicsRequest")
-    new = kind.CreatableTopic(name=topic, num_partitions=23, replication_factor=1, assignments=[], configs=[])
+    new = kind.CreatableTopic(name=topic, num_partitions=24, replication_factor=1, assignments=[], configs=[])
     with closing(WireClient(host, int(port), client_id="maker")) as client:
         answer = client.call(kind(version=5, topics=[new], timeout_ms=9000, validate_only=False), 5)
         assert [each.error_code for each in answer.topics] == [0]
-        assert 300 < answer.throttle_time_ms <= 500
+        assert 500 < answer.throttle_time_ms <= 1000  # making them takes of it
         began = time.monotonic()
         client.call(message("ListGroupsRequest")(version=4, states_filter=[]), 4)
-        assert time.monotonic() - began > 0.25
+        assert time.monotonic() - began > 0.4
 
 
 def creation(name: str) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,65 +16,47 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from e2e.asking import ask, message
-from e2e.processes import free_ports
 from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
-from tests.clients.running import RunningBroker
 from tests.clients.secured import PLAIN, SCRAM
+from tests.clients.three_nodes import NODES, ThreeNodes, until_all_are_in_sync
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.timeout(120)]
-NODES = (1, 2, 3)
-CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 LOGIN = 'username="node" password="s3cret"'
 
 
-class SecuredCluster:
+class SecuredCluster(ThreeNodes):
     """Between brokers by SCRAM; to controllers by PLAIN and a certificate."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "SAFE", "SASL_SSL")
         self.authority = Authority(folder / "ca")
-        self.ports = free_ports(6)
-        voters = ",".join(f"{each}@127.0.0.1:{self.ports[each + 2]}" for each in NODES)
-        self.nodes = [RunningBroker(folder / f"node-{each}") for each in NODES]
-        for number, node in zip(NODES, self.nodes, strict=True):
-            own, controller = self.ports[number - 1], self.ports[number + 2]
-            node._properties |= {
-                "node.id": number,
-                "cluster.id": CLUSTER_ID,
-                "process.roles": "broker,controller",
-                "listeners": f"SAFE://127.0.0.1:{own},CONTROLLER://127.0.0.1:{controller}",
-                "listener.security.protocol.map": "SAFE:SASL_SSL,CONTROLLER:SASL_SSL",
-                "inter.broker.listener.name": "SAFE",
-                "controller.quorum.voters": voters,
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(self.authority.issue(f"node-{number}")),
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": str(self.authority.ca),
-                "listener.name.controller.ssl.client.auth": "required",
-                "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.controller.plain.sasl.jaas.config": f'{PLAIN} required {LOGIN} user_node="s3cret";',
-                "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-                "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
-                "sasl.mechanism.controller.protocol": "PLAIN",
-                "listener.name.safe.plain.sasl.jaas.config": (
-                    f'{PLAIN} required {LOGIN} user_node="s3cret" user_admin="admins";'
-                ),
-                "listener.name.safe.scram-sha-512.sasl.jaas.config": f"{SCRAM} required {LOGIN};",
-                "offsets.topic.replication.factor": 3,
-                "replica.lag.time.max.ms": 5000,
-                "broker.session.timeout.ms": 3000,
-                "connections.max.reauth.ms": 2000,
-            }
-
-    def start(self) -> SecuredCluster:
-        with ThreadPoolExecutor(len(NODES)) as pool:
-            list(pool.map(RunningBroker.start, self.nodes))
-        return self
+        for number in NODES:
+            self.has(
+                number,
+                {
+                    "ssl.keystore.type": "PEM",
+                    "ssl.keystore.location": str(self.authority.issue(f"node-{number}")),
+                    "ssl.truststore.type": "PEM",
+                    "ssl.truststore.location": str(self.authority.ca),
+                    "listener.name.controller.ssl.client.auth": "required",
+                    "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+                    "listener.name.controller.plain.sasl.jaas.config": f'{PLAIN} required {LOGIN} user_node="s3cret";',
+                    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+                    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+                    "sasl.mechanism.controller.protocol": "PLAIN",
+                    "listener.name.safe.plain.sasl.jaas.config": (
+                        f'{PLAIN} required {LOGIN} user_node="s3cret" user_admin="admins";'
+                    ),
+                    "listener.name.safe.scram-sha-512.sasl.jaas.config": f"{SCRAM} required {LOGIN};",
+                    "connections.max.reauth.ms": 2000,
+                },
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
         return {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{each}" for each in self.ports[:3]),
+            "bootstrap.servers": self.bootstrap,
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.authority.ca),
             "sasl.mechanism": "PLAIN",
@@ -88,24 +68,9 @@ class SecuredCluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SecuredCluster]:
-    made = SecuredCluster(tmp_path).start()
-    yield made
-    for node in made.nodes:
-        node.kill()
-    for node in made.nodes:
-        assert "Traceback" not in node.log_text(), node.log_text()
-        assert "s3cret" not in node.log_text()
-
-
-def in_sync(admin: AdminClient, topic: str) -> set[int]:
-    partition = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
-    return set(partition.isrs) if partition is not None else set()
-
-
-def until_all_are_in_sync(admin: AdminClient, topic: str) -> None:
-    deadline = time.monotonic() + 40
-    while in_sync(admin, topic) != set(NODES):
-        assert time.monotonic() < deadline, in_sync(admin, topic)
+    made = SecuredCluster(tmp_path)
+    with made.running("s3cret"):
+        yield made
 
 
 def test_what_one_writes_the_others_have_though_one_is_killed(cluster: SecuredCluster) -> None:
@@ -135,10 +100,10 @@ def test_what_one_writes_the_others_have_though_one_is_killed(cluster: SecuredCl
 def test_a_controller_lets_nobody_in_who_has_only_a_clients_password(tmp_path: Path) -> None:
     made = SecuredCluster(tmp_path)
     node = made.nodes[0]
-    node._properties["controller.quorum.voters"] = f"1@127.0.0.1:{made.ports[3]}"
+    controller = made.controllers[0]
+    made.has(1, {"controller.quorum.voters": f"1@{controller}"})
     node.start()
     try:
-        controller = f"127.0.0.1:{made.ports[3]}"
         client = made.settings | {"bootstrap.servers": controller}
         heard: list[Any] = []
         for own in (

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 from e2e.processes import BROKER_SOURCES
+from tests.apache_java import java
 
 START_TIMEOUT_S = 60.0
+MEMORY = "400m"
 STOP_TIMEOUT_S = 15.0
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 PROPERTIES = {
@@ -98,17 +100,11 @@ class Kafka(Node):
     def _start(self) -> subprocess.Popen[bytes]:
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)]
         command += [word for feature in self.features for word in ("--feature", feature)]
-        subprocess.run(self._java(*command), check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        subprocess.run(java(*command, memory=MEMORY), check=True, capture_output=True, timeout=START_TIMEOUT_S)
         return self._serve()
 
     def _serve(self) -> subprocess.Popen[bytes]:
-        return self._run(self._java("kafka.Kafka", str(self.properties)))
-
-    @staticmethod
-    def _java(*arguments: str) -> list[str]:
-        jars = os.environ["BALLAST_KAFKA_JARS"]
-        options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return ["java", *options, "-cp", f"{jars}/*", *arguments]
+        return self._run(java("kafka.Kafka", self.properties, memory=MEMORY))
 
 
 class KafkaWithoutTransactions(Kafka):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable
         ["in", "all"],
     ]
     assert out.count("ran ") == 3
-    assert "ran test --compiled -m prometheus" in out
+    assert "ran test --compiled --numprocesses=3 tests/test_real.py -m prometheus\n" in out
 
 
 def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci: Callable[..., tuple[int, str, str]]) -> None:
@@ -64,7 +65,21 @@ def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci: Callable[
     assert code == 1
     assert "FAILED (1)" in table
     assert "FAILED (3)" in table
-    assert "ran test --compiled -m prometheus" in out
+    assert "ran test --compiled --numprocesses=3 tests/test_real.py -m chromium\n" in out
+
+
+def test_a_stage_reads_only_files_that_name_its_marker(
+    run_ci: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    for folder in ("one", "all"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        for name in ("test_a.py", "test_b.py"):
+            (tmp_path / "tests" / folder / name).write_text("def test_it():\n    pass\n")
+    (tmp_path / "tests" / "one" / "test_a.py").write_text("@pytest.mark.kubernetes\ndef test_it():\n    pass\n")
+    (tmp_path / "tests" / "all" / "conftest.py").write_text("REAL = pytest.param(1, marks=pytest.mark.kubernetes)\n")
+    _, _, out = run_ci({"--prepare": "exit 0"}, "kubernetes", tested=["chromium"])
+    [ran] = re.findall(r"ran test (.*)", out)
+    assert sorted(ran.split()) == ["--compiled", "-m", "kubernetes", "tests/all", "tests/one/test_a.py"]
 
 
 def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SHARED = "_".join(["ballast", "world"])  # in one word it would bind this file to those that share one
 SPEC = "# A\n- LOG-01 one\n- LOG-02 two\n- LOG-03 three\n- LOG-04 four\n"
 
 
@@ -127,3 +129,38 @@ def test_an_unknown_behaviour_is_refused(run_tests: Callable[..., tuple[int, str
     code, out = run_tests("import pytest\n@pytest.mark.spec('LOG-99')\ndef test_a():\n    pass\n")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "docs/spec has no LOG-99" in out
+
+
+def test_files_that_share_what_is_there_once_are_in_one_process(
+    run_tests: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    each = "import time\n{}\ndef test_one():\n    time.sleep(0.2)\ndef test_two():\n    time.sleep(0.2)\n"
+    for name in "abcd":
+        (tmp_path / "tests" / f"test_{name}.py").write_text(each.format(f"# {SHARED}" if name in "ad" else ""))
+    code, out = run_tests(each.format(""), "-vv", "-n2")
+    ran = {name: process for process, name in re.findall(r"\[(gw\d)\].* PASSED tests/test_(\w+)\.py::test_one", out)}
+    assert code == 0
+    assert ran["a"] == ran["d"]
+    assert len(set(ran.values())) == 2
+
+
+def test_what_may_take_longest_comes_first(run_tests: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    (tmp_path / "tests" / "test_a.py").write_text("def test_one():\n    pass\n")
+    (tmp_path / "tests" / "test_b.py").write_text("def test_one():\n    pass\ndef test_two():\n    pass\n")
+    long = "import pytest\ndef test_one():\n    pass\n@pytest.mark.timeout(300)\ndef test_two():\n    pass\n"
+    (tmp_path / "tests" / "test_c.py").write_text(long)
+    code, out = run_tests("", "-vv", "-n1")
+    assert code == 0
+    assert re.findall(r"PASSED tests/test_(\w)\.py::test_(\w+)", out) == [
+        ("c", "one"), ("c", "two"), ("b", "one"), ("b", "two"), ("a", "one"),
+    ]  # fmt: skip
+
+
+def test_what_ci_would_not_find_is_refused(run_tests: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Its stages read only files that name their markers."""
+    text = "import pytest\n@getattr(pytest.mark, 'java')\ndef test_a():\n    pass\n"
+    code, out = run_tests(text)
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "test_it.py::test_a: .ci/run reads files that say mark.java" in out
+    (tmp_path / "tests" / "conftest.py").write_text((tmp_path / "tests" / "conftest.py").read_text() + "# mark.java\n")
+    assert run_tests(text)[0] == pytest.ExitCode.NO_TESTS_COLLECTED

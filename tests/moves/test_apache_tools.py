@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from e2e.dump_log import check_partition
+from tests.apache_java import java
 from tests.moves.brokers import Brokers, eventually, plan
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
@@ -34,9 +35,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         assert not [found for broker in running.brokers for found in broker.complaints()]
 
 
-def java(name: str, *arguments: object, code: int = 0) -> str:
-    options = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-XX:+UseSerialGC"]
-    command = ["java", *options, "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*", TOOLS[name], *map(str, arguments)]
+def run(name: str, *arguments: object, code: int = 0) -> str:
+    command = java(TOOLS[name], *arguments)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
     printed = ended.stdout + ended.stderr
     assert ended.returncode == code, f"{name} {arguments} ended with {ended.returncode}: {printed}"
@@ -54,7 +54,7 @@ class Tool:
             path = self._folder / "plan.json"
             path.write_text(text)
             arguments += ["--reassignment-json-file", path]
-        return java("reassign", *arguments, code=code)
+        return run("reassign", *arguments, code=code)
 
     def execute(self, text: str, *more: object, code: int = 0) -> str:
         return self.reassign("--execute", text, *more, code=code)
@@ -76,13 +76,13 @@ class Tool:
         path = self._folder / "topics.json"
         path.write_text(json.dumps({"version": 1, "topics": [{"topic": topic} for topic in topics]}))
         arguments = ("--generate", "--topics-to-move-json-file", path, "--broker-list", brokers, *more)
-        printed = java("reassign", "--bootstrap-server", self._brokers.bootstrap, *arguments)
+        printed = run("reassign", "--bootstrap-server", self._brokers.bootstrap, *arguments)
         current, proposed = re.findall(r"^\{.*\}$", printed, re.MULTILINE)
         return current, proposed
 
     def log_dirs(self, topic: str) -> dict[int, dict[str, list[dict[str, Any]]]]:
         """Per broker and directory: the replicas of the topic."""
-        printed = java("log-dirs", "--bootstrap-server", self._brokers.bootstrap, "--describe", "--topic-list", topic)
+        printed = run("log-dirs", "--bootstrap-server", self._brokers.bootstrap, "--describe", "--topic-list", topic)
         found = json.loads(next(line for line in printed.splitlines() if line.startswith('{"')))
         return {
             broker["broker"]: {each["logDir"]: each["partitions"] for each in broker["logDirs"]}
@@ -91,7 +91,7 @@ class Tool:
 
     def throttles(self, kind: str, name: object) -> str:
         entity = ("--entity-type", kind, "--entity-name", name)
-        printed = java("configs", "--bootstrap-server", self._brokers.bootstrap, *entity, "--describe")
+        printed = run("configs", "--bootstrap-server", self._brokers.bootstrap, *entity, "--describe")
         return "\n".join(line for line in printed.splitlines() if "throttle" in line or "max.bytes.per" in line)
 
 
@@ -232,7 +232,7 @@ def test_files_after_a_move_are_the_same_and_apache_kafka_reads_them(brokers: Br
     assert check_partition(Path(os.environ["BALLAST_KAFKA_JARS"]), target / "same-0") == []
     # Not the active segment's: for the zeros behind their entries the tool takes them for damaged, Kafka's own as well.
     indexes = [path for path in sorted((target / "same-0").glob("*index")) if path.stem != logs[-1].stem]
-    assert printed_mismatches(java("dump-log", "--files", ",".join(map(str, indexes)), "--index-sanity-check")) == []
+    assert printed_mismatches(run("dump-log", "--files", ",".join(map(str, indexes)), "--index-sanity-check")) == []
 
 
 def printed_mismatches(printed: str) -> list[str]:

@@ -6,7 +6,6 @@ The jars come from the directory that BALLAST_KAFKA_JARS names; nothing is downl
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -15,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.apache_java import java
+
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+MEMORY = "384m"
 # A busy machine takes its time.
 START_SECONDS = 150.0
 
@@ -71,7 +73,7 @@ class ApacheKafka:
     def start_broker(self, broker: int) -> None:
         with (self.directory / f"broker-{broker}.log").open("ab") as log:
             self.processes[broker] = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties(broker))), stdout=log, stderr=log, cwd=self.directory
+                java("kafka.Kafka", self._properties(broker), memory=MEMORY), stdout=log, stderr=log, cwd=self.directory
             )
 
     def kill_broker(self, broker: int) -> None:
@@ -118,12 +120,8 @@ class ApacheKafka:
         }
         self._properties(broker).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def _java(self, *arguments: str) -> list[str]:
-        jars = os.environ["BALLAST_KAFKA_JARS"]
-        return ["java", "-Xmx384m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *arguments]
-
     def _run(self, *arguments: str) -> None:
-        subprocess.run(self._java(*arguments), check=True, capture_output=True, timeout=60, cwd=self.directory)
+        subprocess.run(java(*arguments, memory=MEMORY), check=True, capture_output=True, timeout=60, cwd=self.directory)
 
     def _await_port(self, port: int, deadline: float) -> None:
         while True:

@@ -6,6 +6,7 @@ import pytest
 from tests.sim.checkers import Broken
 from tests.sim.members import PROPERTIES
 from tests.sim.schedule import Plan
+from tests.sim.test_many import fails, pool
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator.consumers import heartbeat, reconcile
@@ -17,6 +18,11 @@ from ballast_broker.coordinator.consumers.turns import Life
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(120)]
 
 PLAN = Plan(seconds=40.0, members=3, properties=PROPERTIES)
+SEEDS = range(100, 140)
+
+
+def fails_with_members(seed: int) -> str | None:
+    return fails(seed, plan=PLAN)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -29,8 +35,9 @@ def test_no_partition_has_two_readers_whatever_fails(seed: int) -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(1200)
 def test_many_schedules() -> None:
-    for seed in range(100, 140):
-        simulate(seed, PLAN)
+    with pool() as workers:
+        failed = [text for text in workers.map(fails_with_members, SEEDS, chunksize=5) if text is not None]
+    assert not failed, f"{len(failed)} of {len(SEEDS)} seeds failed:\n" + "\n".join(failed[:3])
 
 
 def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

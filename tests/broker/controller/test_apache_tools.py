@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import uuid
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.apache_java import java
 from tests.broker.controller.cluster import Cluster
 
 from ballast_broker.metadata.acls import Acl
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.java
 
 def dump(path: Path) -> list[dict[str, Any]]:
     """What DumpLogSegments prints: one entry per record, control records by their name."""
-    jars = os.environ["BALLAST_KAFKA_JARS"]
-    command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "kafka.tools.DumpLogSegments"]
-    command += ["--cluster-metadata-decoder", "--files", str(path)]
+    command = java("kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert "isvalid: false" not in done.stdout
     records = []

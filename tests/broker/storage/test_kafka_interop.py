@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.apache_java import compiled, java
 from tests.broker.storage.conftest import Bench, ReadAll, state_of
 
 from ballast_broker.storage.cleaner import clean
@@ -33,11 +34,8 @@ COMPLAINTS = re.compile(
 )
 
 
-def java(*arguments: object) -> str:
-    jars = os.environ["BALLAST_KAFKA_JARS"]
-    done = subprocess.run(
-        ["java", "-Xmx256m", "-cp", f"{jars}/*", *map(str, arguments)], capture_output=True, text=True, timeout=150
-    )
+def java_says(*arguments: object, classes: Path | None = None) -> str:
+    done = subprocess.run(java(*arguments, classes=classes), capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -46,8 +44,9 @@ def kafka_sees(
     folder: Path, *, clean: bool, append: int = 0, end: str = "close", transactions: bool = False
 ) -> dict[str, str]:
     more = ["transactions"] if transactions else []
-    lines = java(PROGRAM, folder, "clean" if clean else "unclean", append, end, START_MS, *more).splitlines()
-    return dict(line.split(" ", 1) for line in lines)
+    arguments = (folder, "clean" if clean else "unclean", append, end, START_MS, *more)
+    said = java_says(PROGRAM.stem, *arguments, classes=compiled(PROGRAM))
+    return dict(line.split(" ", 1) for line in said.splitlines())
 
 
 def of_transactions(log: Log) -> dict[str, str]:
@@ -72,7 +71,7 @@ def of_kafkas(seen: dict[str, str]) -> dict[str, str]:
 def dump(folder: Path) -> str:
     names = [n for n in sorted(os.listdir(folder)) if n.endswith(KINDS)]
     files = ",".join(str(folder / name) for name in names)
-    return java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
+    return java_says("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
 
 
 def fill(bench: Bench, log: Log) -> None:

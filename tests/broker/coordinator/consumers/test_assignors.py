@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import subprocess
 from collections import Counter
@@ -15,6 +14,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.apache_java import compiled, java
 
 from ballast_broker.coordinator.consumers.assignors import ASSIGNORS, Assignment, GroupSpec, MemberSpec
 
@@ -108,7 +108,8 @@ def question(assignor: str, group: GroupSpec) -> dict[str, Any]:
 def test_apache_kafka_assigns_the_same() -> None:
     asked = [(assignor, random_group(seed)) for seed in range(400) for assignor in sorted(ASSIGNORS)]
     lines = "\n".join(json.dumps(question(*each)) for each in asked)
-    command = ["java", "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*", str(Path(__file__).with_name("Assignors.java"))]
+    program = Path(__file__).with_name("Assignors.java")
+    command = java(program.stem, classes=compiled(program))
     answer = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=120)
     theirs = [json.loads(line) for line in answer.stdout.splitlines()]
     different = []

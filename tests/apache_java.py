@@ -1,0 +1,38 @@
+"""Apache Kafka's classes, each in a Java of its own that starts as fast as Java can: tests start hundreds of them."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+COMPILE_TIMEOUT_S = 120
+
+
+def java(
+    *arguments: object, memory: str = "256m", options: Sequence[str] = (), classes: Path | None = None
+) -> list[str]:
+    """The command that runs a class of theirs, or one of `classes`, with these arguments."""
+    path = [f"{os.environ['BALLAST_KAFKA_JARS']}/*", *([] if classes is None else [str(classes)])]
+    fast = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}"]
+    return ["java", *fast, *options, "-cp", os.pathsep.join(path), *map(str, arguments)]
+
+
+@functools.cache
+def compiled(program: Path) -> Path:
+    """A folder with the classes of this source: what Java would else do at each start is done once."""
+    folder = Path(tempfile.mkdtemp(prefix="ballast-java-"))
+    atexit.register(shutil.rmtree, folder)
+    jars = os.pathsep.join(map(str, Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")))
+    compiler = ["java", "-XX:TieredStopAtLevel=1", "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    done = subprocess.run(
+        [*compiler, "-cp", jars, "-d", folder, program],
+        capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
