@@ -43,7 +43,7 @@ NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
     "member_id", "entity_type", "pattern_type", "index", "is_future_key", "transactional_id", "producer_id", "user",
-    "mechanism", "token_id",
+    "mechanism",
 )  # fmt: skip
 OPAQUE = {
     "cluster_id": "CLUSTER",
@@ -62,9 +62,9 @@ OPAQUE = {
     "token_id": "TOKEN",
     "leader_epoch": "EPOCH",
 }
-# Compared by how far they are away.
+# Compared by how far they are away, roughly.
 TIMES = frozenset(f"{each}_timestamp{unit}" for each in ("expiry", "issue", "max") for unit in ("", "_ms"))
-MINUTE_MS = 60_000
+TEN_MINUTES_MS = 600_000
 NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # what is not replaced, where it is something else than -1
 METADATA_TOPIC_ID = UUID(int=1)
 OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
@@ -199,7 +199,8 @@ class Side:
                 api = OF_THE_QUORUM[0]
             return {key: self._stripped(api, each, key) for key, each in value.items()}
         if isinstance(value, list):
-            return [self._stripped(api, each, name) for each in value]
+            stripped = [self._stripped(api, each, name) for each in value]
+            return sorted(stripped, key=str) if name == "tokens" else stripped  # their ids are random
         opaque = OPAQUE.get(name)
         if (
             opaque is not None
@@ -212,7 +213,7 @@ class Side:
         if name == "last_timestamp" and value > TIMESTAMP_MS + 30_000:
             return "NOW"  # a marker's, by the clock of who wrote it
         if name in TIMES and value > 0:
-            return f"in {(value - time.time() * 1000) / MINUTE_MS:.0f} minutes"
+            return f"in {10 * round((value - time.time() * 1000) / TEN_MINUTES_MS)} minutes"
         if name == "hmac" and value:
             return f"HMAC of {len(value) // 2} bytes"
         if name == "port" and value != -1:

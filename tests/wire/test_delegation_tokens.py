@@ -19,7 +19,12 @@ ZOE, BOB = ({"principal_type": "User", "principal_name": each} for each in ("ZoÃ
 OWNER = {"owner_principal_type": "User", "owner_principal_name": "ZoÃ«"}
 REQUESTER = {"token_requester_principal_type": "User", "token_requester_principal_name": "ann"}
 CREATION = {**OWNER, "renewers": [BOB], "max_lifetime_ms": 60_000}
-FOR_ONESELF = {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime_ms": -1}
+FOR_ONESELF: dict[str, Any] = {
+    "owner_principal_type": None,
+    "owner_principal_name": None,
+    "renewers": [],
+    "max_lifetime_ms": -1,
+}
 CREATED = {
     **ZOE,
     **REQUESTER,

@@ -22,7 +22,7 @@ SECRET = "of this cluster"
 ANN, BOB, EVE = (Principal(name=each) for each in ("ann", "bob", "eve"))
 BY_TOKEN = Principal(name="ann", by_token=True)
 NOBODYS: dict[str, Any] = {"owner_principal_type": None, "owner_principal_name": None}
-OF_BOB = {"owner_principal_type": "User", "owner_principal_name": "bob"}
+OF_BOB: dict[str, Any] = {"owner_principal_type": "User", "owner_principal_name": "bob"}
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 
@@ -45,7 +45,7 @@ async def create(asker: Asker, who: Principal, version: int = 3, **fields: Any) 
 async def seen(asker: Asker, who: Principal, owners: list[str] | None = None, version: int = 3) -> list[str]:
     """Whose tokens."""
     asker.principal = who
-    named = owners and [{"principal_type": "User", "principal_name": each} for each in owners]
+    named = None if owners is None else [{"principal_type": "User", "principal_name": each} for each in owners]
     answer = await asker.ask("DescribeDelegationToken", version, owners=named)
     assert answer["error_code"] == ErrorCode.NONE
     for each in answer["tokens"]:

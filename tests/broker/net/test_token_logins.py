@@ -11,6 +11,7 @@ from tests.broker.net.serving import Serving
 from tests.broker.net.test_sasl import known_as, request, say, shake
 from tests.contract.logins import TokenClient
 
+from ballast_broker import token_logins
 from ballast_broker.metadata.delegation_tokens import DelegationToken
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -18,7 +19,7 @@ from ballast_broker.net.sasl import SaslListener
 from ballast_broker.net.secured import Access
 from ballast_broker.net_reply import Peer, Principal, Reply
 from ballast_broker.security.delegation import hmac_of
-from ballast_broker.security.scram import HASHES, ScramClient, ScramError, ScramServer
+from ballast_broker.security.scram import HASHES, Credential, ScramClient, ScramError, ScramServer
 from ballast_broker.token_logins import MOST_FOUND, TokenLogins
 from ballast_wire.errors import ErrorCode
 from ballast_wire.headers import frame_response, parse_request_header
@@ -48,7 +49,7 @@ class Logins:
         self.logins = TokenLogins(SECRET, lambda: self.image, lambda: self.now_ms)
         self.seen: list[Principal] = []
         listener = SaslListener(
-            tuple(HASHES), {}, lambda user, mechanism: None, self.logins.find, failure_delay_s=0.0, **how
+            tuple(HASHES), {}, lambda user, mechanism: None, find_token=self.logins.find, failure_delay_s=0.0, **how
         )
         self.serving = Serving(self._who, access=Access(sasl=listener))
 
@@ -163,9 +164,12 @@ async def test_one_that_there_is_not_is_asked_for_like_any_other() -> None:
 
 def test_what_is_kept_of_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    monkeypatch.setattr(
-        "ballast_broker.token_logins.token_credential", lambda secret, token_id, *more: made.append(token_id)
-    )
+
+    def noted(_secret: bytes, token_id: str, _mechanism: str, salt: bytes) -> Credential:
+        made.append(token_id)
+        return Credential(salt, 1, b"", b"")
+
+    monkeypatch.setattr(token_logins, "token_credential", noted)
     tokens = [TOKEN._replace(id=str(each)) for each in range(MOST_FOUND + 1)]
     logins = TokenLogins(SECRET, lambda: image_of_all, lambda: NOW_MS)
     image_of_all = image_of(*tokens)
