@@ -97,7 +97,11 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         logging.getLogger("ballast").warning(text, *handles)
     client_id = f"broker-{config.node_id}"
     try:
-        accesses = security.accesses(config, lambda user, mechanism: node.scram_credential(user, mechanism))
+        accesses = security.accesses(
+            config,
+            lambda user, mechanism: node.scram_credential(user, mechanism),
+            lambda token_id, mechanism, salt: node.token_login(token_id, mechanism, salt),
+        )
         between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
         to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
     except ConfigError as error:

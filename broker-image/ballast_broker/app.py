@@ -58,10 +58,11 @@ from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.security.properties import PROTOCOLS
-from ballast_broker.security.scram import MECHANISM_CODES, Credential
+from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
 from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
+from ballast_broker.token_logins import TokenLogins
 from ballast_broker.traffic import Traffic
 from ballast_broker.world import World
 
@@ -86,6 +87,8 @@ class Node:
         self.authorizer = authorizer_of(config)
         self.client_quotas = ClientQuotas(world.clock, settings.quota_windows(config))
         self.traffic = Traffic()
+        secret = config.delegation_token_secret
+        self._token_logins = None if secret is None else TokenLogins(secret, lambda: self.image, world.clock.wall_ms)
         self.logs: LogManager
         self.driver: RaftDriver
         self.metadata: MetadataReplica
@@ -107,6 +110,12 @@ class Node:
             return None
         kept = self.image.security.scram_credentials.get((user, MECHANISM_CODES[mechanism]))
         return None if kept is None else Credential(kept.salt, kept.iterations, kept.stored_key, kept.server_key)
+
+    def token_login(self, token_id: str, mechanism: str, salt: bytes) -> TokenLogin | None:
+        """Who comes in by a delegation token, as far as this node has read the metadata."""
+        if self._token_logins is None or not hasattr(self, "metadata"):
+            return None
+        return self._token_logins.find(token_id, mechanism, salt)
 
     @property
     def ready(self) -> bool:

@@ -190,6 +190,11 @@ class BrokerConfig:
         return bool(self.values["authorizer.class.name"])
 
     @cached_property
+    def delegation_token_secret(self) -> bytes | None:
+        """None where there are no delegation tokens."""
+        return (self.values["delegation.token.secret.key"] or "").encode() or None
+
+    @cached_property
     def super_users(self) -> frozenset[str]:
         """As in `User:alice;User:bob`."""
         return frozenset(each.strip() for each in (self.values["super.users"] or "").split(";") if each.strip())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ballast_broker.api import describe_acls, sasl
+from ballast_broker.api import delegation_tokens, describe_acls, sasl
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
@@ -24,7 +24,7 @@ from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.envelope import API_KEY as ENVELOPE
-from ballast_wire.envelope import Enclosed, disclose, enclose_answer, refusal
+from ballast_wire.envelope import Asker, Enclosed, disclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.messages import message
@@ -40,6 +40,8 @@ RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOT
 OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, REMOVE_VOTER: Operation.ALTER}
 # What nodes alone ask a controller for.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
+# What is asked for oneself: of brokers, in envelopes.
+OF_TOKENS = frozenset({38, 39, 40})
 FEATURES_SINCE = 3  # of ApiVersions
 # Without a quota, whatever they ask for: as nodes of the cluster they call themselves so (`SocketNetwork`).
 NODE_NAME = re.compile(r"broker-\d+")
@@ -63,6 +65,9 @@ CONTROLLER_APIS = {
         _api(33, "AlterConfigs", 0, 2),
         _api(36, "SaslAuthenticate", 0, 2),
         _api(37, "CreatePartitions", 0, 3),
+        _api(38, "CreateDelegationToken", 1, 3),
+        _api(39, "RenewDelegationToken", 1, 2),
+        _api(40, "ExpireDelegationToken", 1, 2),
         _api(43, "ElectLeaders", 0, 2),
         _api(44, "IncrementalAlterConfigs", 0, 1),
         _api(45, "AlterPartitionReassignments", 0, 1),
@@ -121,6 +126,8 @@ class ControllerHandlers:
     def of(self, api: Api) -> Handler:
         if api.key in RAFT_KEYS:
             return self._raft
+        if api.key in OF_TOKENS:
+            return self._token
         if api.key in API_KEYS:
             return self._controller
         if api.key == ENVELOPE:
@@ -150,6 +157,12 @@ class ControllerHandlers:
         elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):
             return await ask_for_what_is_allowed(request, context, ask)
         return await ask(request)
+
+    async def _token(self, request: Any, context: RequestContext) -> Any:
+        async def ask(allowed: Any, asker: Asker) -> Any:
+            return await self._service.handle(context.api_key, context.version, allowed, context, asker)
+
+        return await delegation_tokens.ask_if_allowed(request, context, ask)
 
     async def _envelope(self, request: Any, context: RequestContext) -> Any:
         """Something that a broker sends on. As of all that comes from brokers, they have looked whether it may be."""

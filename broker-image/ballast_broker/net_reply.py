@@ -41,6 +41,7 @@ class Principal(NamedTuple):
 
     kind: str = "User"
     name: str = "ANONYMOUS"
+    by_token: bool = False  # by a delegation token, with which no other token is to be had
 
 
 ANONYMOUS = Principal()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.config import BrokerConfig
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.going import Going, Login
-from ballast_broker.net.sasl import FindCredential, SaslListener
+from ballast_broker.net.sasl import FindCredential, FindToken, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_broker.security.oauth_settings import Endpoint, KeysSettings, OauthSettings, OwnToken
 from ballast_broker.security.properties import OAUTHBEARER
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ballast_broker.net.token_keys import TokenKeys
 
 
-def accesses(config: BrokerConfig, find: FindCredential) -> dict[str, Access]:
+def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) -> dict[str, Access]:
     """Of the listeners that are not open to everybody. ConfigError where a certificate or a file with keys cannot be
     used. Within the loop, which asks for the keys of tokens from then on."""
     found = {}
@@ -34,6 +34,7 @@ def accesses(config: BrokerConfig, find: FindCredential) -> dict[str, Access]:
                 wanted.sasl.mechanisms,
                 wanted.sasl.plain_users,
                 find,
+                find_token=find_token,
                 failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
                 max_reauth_ms=wanted.sasl.max_reauth_ms,
                 max_reauth_ms_of=wanted.sasl.max_reauth_ms_of,

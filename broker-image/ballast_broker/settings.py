@@ -10,7 +10,7 @@ from ballast_broker.api.client_quotas import QuotaWindows
 from ballast_broker.broker_properties import RACK_AWARE_SELECTOR
 from ballast_broker.config import BrokerConfig
 from ballast_broker.config_entries import dynamic_values
-from ballast_broker.controller.commands.context import ControllerConfig
+from ballast_broker.controller.commands.context import ControllerConfig, TokenConfig
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
 from ballast_broker.coordinator.consumers.service import ConsumerConfig
@@ -89,7 +89,15 @@ def controller_config(config: BrokerConfig, cluster_id: str) -> ControllerConfig
         delete_topic_enable=config.delete_topic_enable,
         inter_broker_listener_name=config.inter_broker_listener,
         has_authorizer=config.has_authorizer,
+        delegation_tokens=_token_config(config),
     )
+
+
+def _token_config(config: BrokerConfig) -> TokenConfig | None:
+    secret = config.delegation_token_secret
+    if secret is None:
+        return None
+    return TokenConfig(secret, config.delegation_token_max_lifetime_ms, config.delegation_token_expiry_time_ms)
 
 
 def controller_timing(config: BrokerConfig) -> ServiceTiming:
@@ -97,6 +105,7 @@ def controller_timing(config: BrokerConfig) -> ServiceTiming:
         session_timeout_s=config.broker_session_timeout_ms / 1000,
         leader_balance_enable=config.auto_leader_rebalance_enable,
         leader_balance_interval_s=config.leader_imbalance_check_interval_seconds,
+        token_expiry_interval_s=config.delegation_token_expiry_check_interval_ms / 1000,
     )
 
 

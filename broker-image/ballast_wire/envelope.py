@@ -33,6 +33,7 @@ class Asker(NamedTuple):
     user: str
     client_id: str
     host: str  # as Kafka writes it: "/127.0.0.1"
+    by_token: bool = False  # known by a delegation token
 
 
 class Enclosed(NamedTuple):
@@ -55,7 +56,7 @@ def enclose(request: Any, version: int, asker: Asker) -> Any:
         request.encode(version=version),
         flexible=is_flexible(name, version),
     )
-    principal = message("DefaultPrincipalData")(type=USER, name=asker.user, token_authenticated=False)
+    principal = message("DefaultPrincipalData")(type=USER, name=asker.user, token_authenticated=asker.by_token)
     return message("EnvelopeRequest")(
         request_data=frame[LENGTH_BYTES:],
         request_principal=struct.pack(">h", PRINCIPAL_VERSION) + bytes(principal.encode(version=PRINCIPAL_VERSION)),
@@ -78,7 +79,7 @@ def disclose(envelope: Any, names: dict[int, str]) -> Enclosed:
         host = f"/{ipaddress.ip_address(bytes(envelope.client_host_address))}"
     except Exception as error:  # the codec raises whatever the bytes lead it to
         raise MalformedRequest(f"what is in an envelope cannot be read: {error}") from error
-    asker = Asker(principal.name, header.client_id or "", host)
+    asker = Asker(principal.name, header.client_id or "", host, principal.token_authenticated)
     return Enclosed(name, header.version, header.correlation_id, request, asker)
 
 

@@ -44,6 +44,18 @@ class Driver:
         ]
         self._session.createDataFrame(rows, OF_A_RECORD).write.format("kafka").options(**options).save()
 
+    def obtain_token(self, cluster: str, settings: Options) -> str:
+        """As Spark does by itself where Hadoop's security is on: its connector asks for a delegation token of this
+        cluster, and from now on its user has it. The token's id."""
+        jvm: Any = self._session._jvm
+        conf = jvm.org.apache.spark.SparkEnv.get().conf()
+        for name, value in settings.items():
+            conf.set(f"spark.kafka.clusters.{cluster}.{name}", value)
+        of_cluster = jvm.org.apache.spark.kafka010.KafkaTokenSparkConf.getClusterConfig(conf, cluster)
+        token = jvm.org.apache.spark.kafka010.KafkaTokenUtil.obtainToken(conf, of_cluster)._1()
+        jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(token.getService(), token)
+        return bytes(token.getIdentifier()).decode()
+
     def stream(self, name: str, source: Options, form: str, sink: Options, trigger: dict[str, Any]) -> None:
         """Begins a query: into Kafka what makes a record, into files all that was read."""
         read = self._session.readStream.format("kafka").options(**source).load()

@@ -5,11 +5,15 @@ created, later ones may use. Values that cannot be equal (ids, ports, paths, tim
 for; entries of lists are matched by what names them, not by position. Differences that are meant are named, with the
 reason, in `differences.yaml`.
 
+A case with a `user` is asked by somebody who has said who he is: by PLAIN, or by a delegation token that was saved
+(`$token:NAME` is the one whose answer was saved as NAME).
+
     python -m tests.contract.compare KAFKA_PORT BALLAST_PORT     compares two nodes that run already
 """
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 import time
@@ -20,6 +24,7 @@ from typing import Any
 from uuid import UUID
 
 import yaml
+from tests.contract.logins import TokenClient, log_in, log_in_by
 from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
@@ -54,8 +59,12 @@ OPAQUE = {
     "last_fetch_timestamp": "TIME",
     "last_caught_up_timestamp": "TIME",
     "replica_directory_id": "DIRECTORY",
+    "token_id": "TOKEN",
     "leader_epoch": "EPOCH",
 }
+# Compared by how far they are away, roughly.
+TIMES = frozenset(f"{each}_timestamp{unit}" for each in ("expiry", "issue", "max") for unit in ("", "_ms"))
+TEN_MINUTES_MS = 600_000
 NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # what is not replaced, where it is something else than -1
 METADATA_TOPIC_ID = UUID(int=1)
 OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
@@ -73,6 +82,7 @@ class Case:
     save: dict[str, str] = field(default_factory=dict)
     host: str = LOCAL
     at: str = "broker"
+    user: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.name} ({self.api})"
@@ -89,7 +99,7 @@ def corpus(of: str = "corpus") -> list[Case]:
 def _case(file: str, each: dict[str, Any]) -> Case:
     versions = tuple(_versions(each["versions"]))
     request, save = each.get("request") or {}, each.get("save") or {}
-    origin = each.get("host", LOCAL), each.get("at", "broker")
+    origin = each.get("host", LOCAL), each.get("at", "broker"), each.get("user", "")
     return Case(file, each["case"], each["api"], versions, request, each.get("until"), save, *origin)
 
 
@@ -105,7 +115,7 @@ class Side:
     def __init__(self, port: int, log_dirs: list[str], controller_port: int = 0) -> None:
         self._ports = {"broker": port, "controller": controller_port}
         self._log_dirs = log_dirs
-        self._clients: dict[tuple[str, str], WireClient] = {}
+        self._clients: dict[tuple[str, str, str], WireClient] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._saved: dict[str, Any] = {}
 
@@ -113,11 +123,17 @@ class Side:
         for client in self._clients.values():
             client.close()
 
-    def _client(self, host: str = LOCAL, at: str = "broker") -> WireClient:
-        """Everybody is ANONYMOUS here; what tells one client from another is the address that it comes from."""
-        if (host, at) not in self._clients:
-            self._clients[host, at] = WireClient("localhost", self._ports[at], host)
-        return self._clients[host, at]
+    def _client(self, host: str = LOCAL, at: str = "broker", user: str = "") -> WireClient:
+        """Who is no user is ANONYMOUS; what tells one such client from another is the address that it comes from."""
+        if (host, at, user) not in self._clients:
+            client = self._clients[host, at, user] = WireClient("localhost", self._ports[at], host)
+            if user.startswith("$token:"):
+                token = self._saved[user.removeprefix("$token:")]
+                password = base64.b64encode(bytes.fromhex(token["hmac"])).decode()
+                log_in_by(client, "SCRAM-SHA-256", TokenClient("SCRAM-SHA-256", token["token_id"], password))
+            elif user:
+                log_in(client, user)
+        return self._clients[host, at, user]
 
     def ask(self, case: Case, version: int) -> Any:
         """The answer as plain, comparable values; the text of the error where there is none."""
@@ -126,7 +142,7 @@ class Side:
             try:
                 answer = self._once(case, version)
             except (ConnectionError, TimeoutError) as error:
-                self._clients.pop((case.host, case.at)).close()
+                self._clients.pop((case.host, case.at, case.user)).close()
                 return f"closed: {type(error).__name__}"
             if case.until is None or self._is_reached(case.until, answer) or time.monotonic() > deadline:
                 break
@@ -138,7 +154,7 @@ class Side:
     def _once(self, case: Case, version: int) -> Any:
         self._learn_topic_ids(case.request)
         request = build(message(case.api + "Request"), self._filled(case.request), version)
-        return plain(self._client(case.host, case.at).call(request, version), version)
+        return plain(self._client(case.host, case.at, case.user).call(request, version), version)
 
     @staticmethod
     def _is_reached(until: dict[str, Any], answer: Any) -> bool:
@@ -173,6 +189,8 @@ class Side:
             return bytes.fromhex(name)
         if kind == "bytes":
             return name.encode()
+        if kind == "hmac":
+            return bytes.fromhex(self._saved[name]["hmac"])
         return self._saved.get(name, "unsaved")
 
     def _stripped(self, api: str, value: Any, name: str = "") -> Any:
@@ -181,7 +199,8 @@ class Side:
                 api = OF_THE_QUORUM[0]
             return {key: self._stripped(api, each, key) for key, each in value.items()}
         if isinstance(value, list):
-            return [self._stripped(api, each, name) for each in value]
+            stripped = [self._stripped(api, each, name) for each in value]
+            return sorted(stripped, key=str) if name == "tokens" else stripped  # their ids are random
         opaque = OPAQUE.get(name)
         if (
             opaque is not None
@@ -193,6 +212,10 @@ class Side:
             return self._named_id(value)
         if name == "last_timestamp" and value > TIMESTAMP_MS + 30_000:
             return "NOW"  # a marker's, by the clock of who wrote it
+        if name in TIMES and value > 0:
+            return f"in {10 * round((value - time.time() * 1000) / TEN_MINUTES_MS)} minutes"
+        if name == "hmac" and value:
+            return f"HMAC of {len(value) // 2} bytes"
         if name == "port" and value != -1:
             return "PORT"
         return self._stripped_text(value) if isinstance(value, str) else value
@@ -256,7 +279,8 @@ def plain(value: Any, version: int) -> Any:
 
 
 def _at(answer: Any, path: str) -> Any:
-    for step in path.split("."):
+    """The whole answer, where the path is empty."""
+    for step in path.split(".") if path else ():
         try:
             answer = answer[int(step)] if step.isdecimal() else answer[step]
         except (IndexError, KeyError, TypeError):

@@ -88,6 +88,7 @@ def test_what_is_right_passes(spec: dict[str, Any]) -> None:
         ({"config": {"listener.name.a.ssl.keystore.location": "/x"}}, "are said in spec.listeners"),
         ({"config": {"listener.name.a.scram-sha-512.sasl.jaas.config": "x"}}, "are said in spec.listeners"),
         ({"config": {"ssl.client.auth": "none"}}, "are said in spec.listeners"),
+        ({"config": {"delegation.token.secret.key": "x"}}, "remove delegation.token.secret.key here, and let clients"),
         ({"listeners": [tokens()]}, "put a plain one first, or set security.internal"),
         ({"listeners": [listener(), listener("B", 9094, authentication={"type": "OAUTHBEARER"})]}, "needs oauth"),
         ({"listeners": [listener(), listener("B", 9094, tls=TLS, authentication={"type": "TLS", "oauth": OAUTH})]},

@@ -39,6 +39,11 @@ TYPED = (
     ),
     ("docs/security.md", "kafka-acls", "tests/clients/test_acls.py::test_the_tool_as_the_page_has_it"),
     ("docs/security.md", r"\./ballast status --", "tests/clients/test_secured_page.py::test_the_page_typed"),
+    (
+        "docs/security.md",
+        "kafka-delegation-tokens",
+        "tests/clients/test_delegation_tokens_java.py::test_the_tool_as_the_page_has_it",
+    ),
     ("docs/security.md", "kafka-configs", "tests/clients/test_secured_page.py::test_the_page_typed_at_kafkas_tools"),
     (
         "docs/configuration.md",

@@ -37,7 +37,8 @@ class RequestContext:
     @property
     def asker(self) -> Asker:
         """As who asks is named to a controller."""
-        return Asker(self.connection.principal.name, self.client_id or "", self.connection.host)
+        principal = self.connection.principal
+        return Asker(principal.name, self.client_id or "", self.connection.host, principal.by_token)
 
     @property
     def asker_to_tell(self) -> Asker | None:

@@ -33,6 +33,12 @@ from ballast_broker.controller.commands.context import (
     ControllerConfig,
     Outcome,
 )
+from ballast_broker.controller.commands.delegation_tokens import (
+    create_delegation_token,
+    expire_delegation_token,
+    remove_expired_tokens,
+    renew_delegation_token,
+)
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
 from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, offline_elections
 from ballast_broker.controller.commands.features import bootstrap_records, update_features
@@ -71,6 +77,9 @@ COMMANDS: dict[int, tuple[str, Command]] = {
     31: ("DeleteAcls", delete_acls),
     33: ("AlterConfigs", alter_configs),
     37: ("CreatePartitions", create_partitions),
+    38: ("CreateDelegationToken", create_delegation_token),
+    39: ("RenewDelegationToken", renew_delegation_token),
+    40: ("ExpireDelegationToken", expire_delegation_token),
     43: ("ElectLeaders", elect_leaders),
     44: ("IncrementalAlterConfigs", incremental_alter_configs),
     45: ("AlterPartitionReassignments", alter_partition_reassignments),
@@ -112,6 +121,7 @@ class ServiceTiming:
     session_timeout_s: float = 9.0
     leader_balance_enable: bool = True
     leader_balance_interval_s: float = 300.0
+    token_expiry_interval_s: float = 3600.0
 
 
 DEFAULT_TIMING = ServiceTiming()
@@ -206,6 +216,8 @@ class ControllerService:
         self._duties = [self._spawn(self._finish_activation, records), self._spawn(self._watch_sessions)]
         if self._timing.leader_balance_enable:
             self._duties.append(self._spawn(self._balance_leaders))
+        if self._config.delegation_tokens is not None:
+            self._duties.append(self._spawn(self._remove_expired_tokens))
         # Whoever died with the last controller had no connection to us that could end: ask at once.
         for broker in image.cluster.unfenced():
             if broker.id != self._config.node_id:
@@ -244,8 +256,8 @@ class ControllerService:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         driver = self._driver
         return CommandContext(
-            self._state, self._config, self._rules, self._random, driver.end_offset, driver.kraft_version,
-            driver.core.voters,
+            self._state, self._config, self._rules, self._random, driver.end_offset, self._clock.wall_ms(),
+            driver.kraft_version, driver.core.voters,
         )  # fmt: skip
 
     async def _run(self, command: Callable[[CommandContext], Outcome]) -> Any:
@@ -328,7 +340,8 @@ class ControllerService:
     ) -> Any:
         """The response, with NOT_CONTROLLER in it where another node is the active controller.
 
-        `asker`, where there is one, has a quota of its own; what nodes ask for themselves counts for nobody.
+        `asker`, where there is one, has a quota of its own, and tokens of its own; what nodes ask for themselves counts
+        for nobody.
         """
         request._version = version  # what a command may have to know; a decoded request has it already
         name = _name_of(api_key)
@@ -348,7 +361,7 @@ class ControllerService:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
             _, command = COMMANDS[api_key]
             quota = None if asker is None else self._mutation_quota(asker, api_key, version)
-            response = await self._run(lambda now: command(replace(now, mutations=quota), request))
+            response = await self._run(lambda now: command(replace(now, asker=asker, mutations=quota), request))
             if quota is not None:
                 response.throttle_time_ms = quota.throttle_ms
             if api_key == UPDATE_FEATURES and not response.error_code:
@@ -472,6 +485,11 @@ class ControllerService:
         while True:
             await asyncio.sleep(self._timing.leader_balance_interval_s)
             await self._run(balance_leaders)
+
+    async def _remove_expired_tokens(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.token_expiry_interval_s)
+            await self._run(remove_expired_tokens)
 
 
 def _name_of(api_key: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.metadata.acls import Acl
+from ballast_broker.metadata.delegation_tokens import DelegationToken
 from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
     BrokerImage,
@@ -71,6 +72,7 @@ class MetadataDelta:
         self.client_quotas_changed: dict[QuotaEntity, dict[str, float | None]] = {}
         self.acls_changed: dict[UUID, Acl | None] = {}
         self.scram_changed: dict[tuple[str, int], Any] = {}
+        self.tokens_changed: dict[str, DelegationToken | None] = {}
         self.next_producer_id: int | None = None
         self._created_ids: dict[str, UUID] = {}
 
@@ -225,6 +227,12 @@ class MetadataDelta:
     def _replay_remove_scram(self, record: Any) -> None:
         self.scram_changed[record.name, record.mechanism] = None
 
+    def _replay_token(self, record: Any) -> None:
+        self.tokens_changed[record.token_id] = DelegationToken.of(record)
+
+    def _replay_remove_token(self, record: Any) -> None:
+        self.tokens_changed[record.token_id] = None
+
     def _replay_nothing(self, record: Any) -> None:
         """A record that changes no image."""
 
@@ -331,15 +339,17 @@ class MetadataDelta:
 
     def _security(self) -> SecurityImage:
         before = self.image.security
-        if not self.acls_changed and not self.scram_changed:
+        if not self.acls_changed and not self.scram_changed and not self.tokens_changed:
             return before
         new = {acl_id: acl for acl_id, acl in self.acls_changed.items() if acl is not None}
         ids = {acl: acl_id for acl_id, acl in new.items()}
         gone = [acl_id for acl_id in self.acls_changed if acl_id in before.acls]
+        tokens = {token_id: token for token_id, token in self.tokens_changed.items() if token is not None}
         return SecurityImage(
             before.acls.changed(new, [acl_id for acl_id in gone if acl_id not in new]),
             before.acl_ids.changed(ids, [acl for acl_id in gone if (acl := before.acls[acl_id]) not in ids]),
             _edited(before.scram_credentials, self.scram_changed),
+            before.delegation_tokens.changed(tokens, self.tokens_changed.keys() - tokens.keys()),
         )
 
 
@@ -383,5 +393,7 @@ _HANDLERS: dict[str, Callable[[MetadataDelta, Any], None]] = {
     "RemoveAccessControlEntryRecord": MetadataDelta._replay_remove_acl,
     "UserScramCredentialRecord": MetadataDelta._replay_scram,
     "RemoveUserScramCredentialRecord": MetadataDelta._replay_remove_scram,
+    "DelegationTokenRecord": MetadataDelta._replay_token,
+    "RemoveDelegationTokenRecord": MetadataDelta._replay_remove_token,
     "NoOpRecord": MetadataDelta._replay_nothing,
 }

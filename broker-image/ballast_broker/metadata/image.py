@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.metadata.acls import Acl
+from ballast_broker.metadata.delegation_tokens import DelegationToken
 from ballast_broker.metadata.persistent import PersistentMap
 
 NO_LEADER = -1
@@ -199,11 +200,12 @@ class ProducerIdsImage:
 
 @dataclass(frozen=True)
 class SecurityImage:
-    """Access control entries, and SCRAM credentials as their records say them."""
+    """Access control entries, SCRAM credentials as their records say them, and delegation tokens by their ids."""
 
     acls: PersistentMap[UUID, Acl] = field(default_factory=PersistentMap)
     acl_ids: PersistentMap[Acl, UUID] = field(default_factory=PersistentMap)
     scram_credentials: Mapping[tuple[str, int], Any] = field(default_factory=lambda: EMPTY)
+    delegation_tokens: PersistentMap[str, DelegationToken] = field(default_factory=PersistentMap)
 
 
 @dataclass(frozen=True)

@@ -93,4 +93,6 @@ def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:
         delta.acls_changed.setdefault(acl_id, None)
     for credential in before.security.scram_credentials:
         delta.scram_changed.setdefault(credential, None)
+    for token_id in before.security.delegation_tokens:
+        delta.tokens_changed.setdefault(token_id, None)
     return delta

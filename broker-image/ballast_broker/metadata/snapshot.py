@@ -35,6 +35,8 @@ def image_records(image: MetadataImage) -> Iterator[Any]:
             "ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.producer_ids.next_producer_id
         )
     yield from image.security.scram_credentials.values()
+    for token in sorted(image.security.delegation_tokens.values()):
+        yield token.record()
     for acl_id, acl in image.security.acls.items():
         yield acl_record(acl_id, acl)
 

@@ -39,6 +39,7 @@ class Oauthbearer:
         self._asked_anew = False
         self._failed = False
         self.user = ""
+        self.by_token = False
         self.done = False
         self.lifetime_ms: int | None = None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ballast_broker.net_reply import Dispatch, Peer, Pending, Principal, Reply
 from ballast_broker.security.oauthbearer import OauthbearerError
 from ballast_broker.security.properties import OAUTHBEARER, PLAIN
-from ballast_broker.security.scram import Credential, ScramError, ScramServer
+from ballast_broker.security.scram import Credential, ScramError, ScramServer, TokenLogin
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.headers import frame_response, is_flexible, parse_request_header, skip_header_tags
@@ -33,6 +33,11 @@ HIGHEST = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 WITH_LIFETIME = 1  # the version of SaslAuthenticate
 MAX_FRAME_BYTES = 16 * 1024
 FindCredential = Callable[[str, str], Credential | None]
+FindToken = Callable[[str, str, bytes], TokenLogin | None]
+
+
+def no_token(_token_id: str, _mechanism: str, _salt: bytes) -> TokenLogin | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class SaslListener:
     plain_users: Mapping[str, str] = field(repr=False)
     find: FindCredential  # user, mechanism
     failure_delay_s: float = 0.1
+    find_token: FindToken = no_token  # its id, mechanism, and the salt that it is to be asked with
     max_reauth_ms: int = 0
     max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own
     begin_oauth: Callable[[Callable[[str], None]], Mechanism] | None = None  # given what is told of a bad token
@@ -70,6 +76,7 @@ class Later(Exception):
 
 class Mechanism(Protocol):
     user: str
+    by_token: bool  # a delegation token
     done: bool
     lifetime_ms: int | None  # how long what was shown holds; None: for ever
 
@@ -82,6 +89,7 @@ class _Plain:
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
         self.user = ""
+        self.by_token = False
         self.done = False
         self.lifetime_ms: int | None = None
 
@@ -185,7 +193,13 @@ class Authentication:
             assert listener.begin_oauth is not None
             return listener.begin_oauth(self._failing)
         nonce = secrets.token_urlsafe(24)
-        return ScramServer(name, lambda user: listener.find(user, name), nonce, listener.secret)
+        return ScramServer(
+            name,
+            lambda user: listener.find(user, name),
+            nonce,
+            listener.secret,
+            lambda token_id, salt: listener.find_token(token_id, name, salt),
+        )
 
     def _authenticate(self, request: Any, version: int, correlation_id: int) -> Reply:
         if self._mechanism is None:
@@ -232,14 +246,14 @@ class Authentication:
             self._failing(str(refused))
             raise
         if mechanism.done:
-            self._known(mechanism.user, mechanism.lifetime_ms)
+            self._known(Principal(name=mechanism.user, by_token=mechanism.by_token), mechanism.lifetime_ms)
         return answer
 
     def _failing(self, why: str) -> None:
         log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, why)
 
-    def _known(self, user: str, shown_ms: int | None) -> None:
-        known_as = (self._mechanism_name, user)
+    def _known(self, principal: Principal, shown_ms: int | None) -> None:
+        known_as = (self._mechanism_name, principal.name)
         if self._known_as is not None and self._known_as != known_as:
             raise Refused(f"Cannot change principals during re-authentication from User:{self._known_as[1]}")
         self._mechanism, self._bare = None, False
@@ -248,7 +262,7 @@ class Authentication:
         if lifetime_ms is not None:
             self._known_as = known_as
             self._ends_at_s = self._loop.time() + lifetime_ms / 1000
-        self._connection.settled(Principal(name=user), self._dispatch if lifetime_ms is None else self)
+        self._connection.settled(principal, self._dispatch if lifetime_ms is None else self)
 
     def _again(self, ready: asyncio.Future[None], step: Callable[[], Reply]) -> Reply:
         """Nothing more is read from this client until then."""

@@ -18,9 +18,11 @@ LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16_384
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MOST_FOUND = 8
 Salted = dict[tuple[bytes, int], bytes]  # salt and iterations → what the password comes to
+BY_TOKEN = "tokenauth"  # Kafka's extension: the user is a delegation token's id
 MECHANISM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _FIRST = re.compile(r"(?P<header>(?P<binding>[nyp])(?:=[^,]*)?,(?:a=(?P<authorization>[^,]*))?,)"
-                    r"(?P<bare>(?:m=[^,]*,)?n=(?P<name>[^,]*),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)")  # fmt: skip
+                    r"(?P<bare>(?:m=[^,]*,)?n=(?P<name>[^,]*),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
+                    r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))")  # fmt: skip
 _FINAL = re.compile(r"(?P<without_proof>c=(?P<binding>[^,]*),r=(?P<nonce>[^,]*)(?:,[^,]+)*?),p=(?P<proof>[^,]*)")
 _SERVER_FIRST = re.compile(r"r=(?P<nonce>[^,]+),s=(?P<salt>[^,]+),i=(?P<iterations>\d{1,9})(?:,.*)?")
 
@@ -34,6 +36,14 @@ class Credential(NamedTuple):
     iterations: int
     stored_key: bytes
     server_key: bytes
+
+
+class TokenLogin(NamedTuple):
+    """Of a delegation token that there is."""
+
+    owner: str
+    credential: Credential
+    lifetime_ms: Callable[[], int]
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
@@ -50,15 +60,26 @@ def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -
 class ScramServer:
     """One authentication: `step` answers the client's messages; `user` is known once `done`."""
 
-    def __init__(self, mechanism: str, find: Callable[[str], Credential | None], nonce: str, secret: bytes) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        find: Callable[[str], Credential | None],
+        nonce: str,
+        secret: bytes,
+        find_token: Callable[[str, bytes], TokenLogin | None] = lambda token_id, salt: None,
+    ) -> None:
+        """`find_token` is given the salt to use as well."""
         self._hash = HASHES[mechanism]
         self._find = find
+        self._find_token = find_token
+        self._token: TokenLogin | None = None
         self._own_nonce = nonce
         self._secret = secret
         self._header = self._nonce = self._exchange = ""
         self._credential: Credential | None = None
         self._credential_is_real = False
         self.user = ""
+        self.by_token = False
         self.done = False
         self.lifetime_ms: int | None = None  # a password holds for ever
 
@@ -79,7 +100,9 @@ class ScramServer:
         if found["authorization"] is not None and _name_of(found["authorization"]) != self.user:
             raise ScramError("Client requested an authorization id that is different from username")
         self._header, self._nonce = found["header"], found["nonce"] + self._own_nonce
-        known = self._find(self.user)
+        extensions = dict(pair.split("=", 1) for pair in found["extensions"].split(",")[1:])
+        self.by_token = extensions.get(BY_TOKEN, "").lower() == "true"
+        known = self._of_token() if self.by_token else self._find(self.user)
         self._credential_is_real = known is not None
         credential = self._credential = known or self._nobody()
         salt = base64.b64encode(credential.salt).decode()
@@ -87,10 +110,16 @@ class ScramServer:
         self._exchange = f"{found['bare']},{answer}"
         return answer.encode()
 
+    def _of_token(self) -> Credential | None:
+        self._token = self._find_token(self.user, self._own_salt())
+        return None if self._token is None else self._token.credential
+
     def _nobody(self) -> Credential:
-        salt = hmac.digest(self._secret, self.user.encode(), "sha256")
         nothing = bytes(hashlib.new(self._hash).digest_size)
-        return Credential(salt, LEAST_ITERATIONS, nothing, nothing)
+        return Credential(self._own_salt(), LEAST_ITERATIONS, nothing, nothing)
+
+    def _own_salt(self) -> bytes:
+        return hmac.digest(self._secret, self.user.encode(), "sha256")
 
     def _final(self, text: str, credential: Credential) -> bytes:
         found = _FINAL.fullmatch(text)
@@ -107,6 +136,10 @@ class ScramServer:
         right = hmac.compare_digest(hashlib.new(self._hash, key).digest(), credential.stored_key)
         if not right or len(proof) != len(signature) or not self._credential_is_real:
             raise ScramError("Invalid client credentials")
+        if self._token is not None:
+            self.user, self.lifetime_ms = self._token.owner, self._token.lifetime_ms()
+            if self.lifetime_ms <= 0:
+                raise ScramError("the delegation token has expired")
         self.done = True
         return b"v=" + base64.b64encode(hmac.digest(credential.server_key, exchange, self._hash))
 

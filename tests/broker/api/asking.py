@@ -19,7 +19,7 @@ from ballast_broker.api.registry import BROKER_APIS, handler_of
 from ballast_broker.config import broker_config
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.service import COMMANDS
-from ballast_broker.net_reply import ANONYMOUS
+from ballast_broker.net_reply import ANONYMOUS, Principal
 from ballast_broker.real_world import RealClock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
@@ -33,8 +33,10 @@ PROPERTIES = {"node.id": "1", "log.dirs": "/data/d1,/data/d2", "num.partitions":
 class Peer:
     host = "/127.0.0.1"
     listener = "PLAINTEXT"
-    principal = ANONYMOUS
     time: Any = None
+
+    def __init__(self, principal: Principal = ANONYMOUS) -> None:
+        self.principal = principal
 
     def on_close(self, callback: Any) -> None:
         """Nobody hangs up here."""
@@ -53,6 +55,7 @@ class Asker:
         self.created: list[str] = []
         self.config = broker_config(PROPERTIES | properties)
         self.away = False
+        self.principal = ANONYMOUS
         self._next_producer_id = 1000
         self.services: Any = SimpleNamespace(
             node_id=1,
@@ -80,7 +83,7 @@ class Asker:
         if self.away:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
         _, command = COMMANDS[request.API_KEY]
-        outcome = command(replace(self.scene.context, rules=Rules(self.config)), request)
+        outcome = command(replace(self.scene.context, rules=Rules(self.config), asker=asker), request)
         self.scene.apply(outcome.records)
         return outcome.response
 
@@ -89,7 +92,7 @@ class Asker:
         api = APIS[name]
         sent = build(message(name + "Request"), fields, version)
         request = message(name + "Request").decode(sent.encode(version), version=version)
-        context = RequestContext(self.services, api.key, version, correlation_id, "tests", Peer())
+        context = RequestContext(self.services, api.key, version, correlation_id, "tests", Peer(self.principal))
         try:
             response = await handler_of(api.module)(request, context)
         except ApiError as error:

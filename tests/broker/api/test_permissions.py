@@ -47,6 +47,7 @@ REFUSALS = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
 }
 # What is not about anything that one could have a right to: an id, a place, a name or a repetition that cannot be.
 NOT_ABOUT_RIGHTS = {

@@ -10,7 +10,7 @@ from typing import Any
 from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
 
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.controller.commands.context import ConfigEntry, ControllerConfig
+from ballast_broker.controller.commands.context import ConfigEntry, ControllerConfig, TokenConfig
 from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import API_KEYS, ControllerService, ServiceTiming
@@ -66,6 +66,7 @@ class Node:
         directories: int = 1,
         rack: str | None = None,
         seed: int = 0,
+        tokens: TokenConfig | None = None,
     ) -> None:
         self.id = node_id
         self.network = network
@@ -79,6 +80,7 @@ class Node:
         self.failures: list[Exception] = []
         self.previous_epoch = -1
         self.seed = seed
+        self.tokens = tokens
         self.alive = False
         self.other_listeners: dict[str, Listener] = {}
         """Named before its own; nobody listens there."""
@@ -106,7 +108,9 @@ class Node:
             self.service = ControllerService(
                 driver=self.driver,
                 replica=self.replica,
-                config=ControllerConfig(CLUSTER_ID, self.id, inter_broker_listener_name="PLAINTEXT"),
+                config=ControllerConfig(
+                    CLUSTER_ID, self.id, inter_broker_listener_name="PLAINTEXT", delegation_tokens=self.tokens
+                ),
                 rules=FewConfigs(),
                 clock=self.clock,
                 random=random,

@@ -16,6 +16,7 @@ from tests.broker.controller.cluster import Cluster
 
 from ballast_broker.metadata.acls import Acl
 from ballast_broker.metadata.batches import data_batch
+from ballast_broker.metadata.delegation_tokens import DelegationToken
 from ballast_broker.metadata.records import record
 from ballast_broker.metadata.snapshot import acl_record
 
@@ -88,3 +89,26 @@ def test_access_control_entries(tmp_path: Path) -> None:
     assert created["type"] == "ACCESS_CONTROL_ENTRY_RECORD"
     assert list(created["data"].values())[1:] == list(entry)
     assert (removed["type"], removed["data"]["id"]) == ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", created["data"]["id"])
+
+
+@pytest.mark.spec("CLI-13")
+@pytest.mark.timeout(120)
+def test_delegation_tokens(tmp_path: Path) -> None:
+    token = DelegationToken("n8NK4bc1Qze724ECwi2_aQ", "User:ann", "User:bob", ("User:carol",), 1000, 3000, 2000)
+    path = tmp_path / "00000000000000000000.log"
+    records = [token.record(), record("RemoveDelegationTokenRecord", token_id=token.id)]
+    path.write_bytes(data_batch(records, 1_700_000_000_000, epoch=1))
+    created, removed = dump(path)
+    assert (created["type"], created["data"]) == (
+        "DELEGATION_TOKEN_RECORD",
+        {
+            "owner": "User:ann",
+            "requester": "User:bob",
+            "renewers": ["User:carol"],
+            "issueTimestamp": 1000,
+            "maxTimestamp": 3000,
+            "expirationTimestamp": 2000,
+            "tokenId": token.id,
+        },
+    )
+    assert (removed["type"], removed["data"]) == ("REMOVE_DELEGATION_TOKEN_RECORD", {"tokenId": token.id})

@@ -27,7 +27,7 @@ from ballast_broker.config_types import ConfigError
 from ballast_broker.net import remote, secured, token_keys
 from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.net.oauth import TokenChecker
-from ballast_broker.net.sasl import Authentication, SaslListener
+from ballast_broker.net.sasl import Authentication, SaslListener, no_token
 from ballast_broker.net.secured import Access
 from ballast_broker.net.token_keys import TokenKeys
 from ballast_broker.security.oauth_settings import OauthSettings
@@ -469,7 +469,7 @@ async def test_a_file_without_keys_is_told_at_the_start(tmp_path: Path, text: st
         }
     )
     with pytest.raises(ConfigError, match=r"Invalid value file:.* for configuration sasl\.oauthbearer\.jwks\.endpoint"):
-        security_settings.accesses(config, lambda user, mechanism: None)
+        security_settings.accesses(config, lambda user, mechanism: None, no_token)
 
 
 async def test_bad_tokens_of_all_kinds_are_refused_alike(provider: Provider) -> None:

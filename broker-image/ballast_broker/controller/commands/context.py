@@ -12,6 +12,7 @@ from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from ballast_broker.seams import Random
+from ballast_wire.envelope import Asker
 from ballast_wire.errors import ApiError, ErrorCode
 
 MAX_RECORDS_PER_BATCH = 10_000
@@ -47,6 +48,15 @@ class ConfigRules(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenConfig:
+    """Of delegation tokens; the same at all nodes of a cluster."""
+
+    secret: bytes = field(repr=False)
+    max_lifetime_ms: int = 7 * 24 * 3_600_000
+    expiry_time_ms: int = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerConfig:
     cluster_id: str
     node_id: int
@@ -58,6 +68,7 @@ class ControllerConfig:
     delete_topic_enable: bool = True
     inter_broker_listener_name: str = ""
     has_authorizer: bool = False
+    delegation_tokens: TokenConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +80,12 @@ class CommandContext:
     rules: ConfigRules
     random: Random
     next_offset: int = 0
+    now_ms: int = 0
     kraft_version: int = 0
     controllers: Sequence[int] = ()
     """The ids of those that vote."""
+    asker: Asker | None = None
+    """Who asks, where that is known."""
     mutations: MutationQuota | None = None
     """Of whoever asks; None: he may change as much as he likes."""
     _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
