@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import units
 
-from manifests.monitoring.grafana.house import THIRD, dashboard, graph, link_to, over_time, steps
+from manifests.monitoring.grafana.house import THIRD, Panel, dashboard, graph, link_to, over_time, steps
 from manifests.monitoring.grafana.queries import BROKER, BROKERS, CLUSTER, OF_BROKER, OF_CLUSTER, quantile, rate, series
 
 DURATION = "ballast_request_duration_seconds"
 
 
 def build() -> Dashboard:
-    requests = (
+    rows = (
+        ("Requests", _requests()),
+        ("Connections", _connections()),
+        ("Quotas", _quotas()),
+        ("Event loop", _event_loop()),
+        ("Replicas", _replicas()),
+        ("Compaction", _compaction()),
+    )
+    about = "Brokers as their clients meet them: requests, latency, errors, connections, and what holds them up."
+    return dashboard("broker", "Broker", about, (*CLUSTER, BROKERS), OF_CLUSTER, rows)
+
+
+def _requests() -> Sequence[Panel]:
+    return (
         graph("Requests", units.RequestsPerSecond, "Answered, by kind.", stacked=True).with_target(
             over_time(f"sum by (api) ({rate(f'{DURATION}_count', OF_BROKER)})", "{{api}}")
         ),
@@ -30,7 +45,10 @@ def build() -> Dashboard:
             "From a request's last byte to its reply. Fetch includes what a consumer was willing to wait for records.",
         ).with_target(over_time(quantile(0.99, DURATION, "api", OF_BROKER), "{{api}}")),
     )  # fmt: skip
-    connections = (
+
+
+def _connections() -> Sequence[Panel]:
+    return (
         graph("Connections", units.NoUnit, "Open ones.", width=THIRD).with_target(
             over_time(series("ballast_connections", OF_BROKER), BROKER)
         ),
@@ -46,7 +64,10 @@ def build() -> Dashboard:
             "Requests in memory", units.BytesIEC, "Bytes of requests that are still coming in.", width=THIRD
         ).with_target(over_time(series("ballast_request_queue_bytes", OF_BROKER), BROKER)),
     )  # fmt: skip
-    quotas = (
+
+
+def _quotas() -> Sequence[Panel]:
+    return (
         graph(
             "Clients told to wait", units.CountsPerSecond,
             "By the quota that they are over: bytes produced or fetched, time that requests take, partitions made and "
@@ -56,7 +77,10 @@ def build() -> Dashboard:
             over_time(f"sum by (quota) ({rate('ballast_quota_throttled_seconds_total', OF_BROKER)})", "{{quota}}")
         ),
     )  # fmt: skip
-    loop = (
+
+
+def _event_loop() -> Sequence[Panel]:
+    return (
         graph(
             "Turns of the event loop, 99th percentile", units.Seconds,
             "What is long in one turn holds up all requests of the broker.", limits=steps(0.1, 0.5),
@@ -71,8 +95,11 @@ def build() -> Dashboard:
             over_time(series("ballast_event_loop_longest_turn_cpu_seconds", OF_BROKER), f"{BROKER}, processor", "B")
         ),
     )  # fmt: skip
+
+
+def _replicas() -> Sequence[Panel]:
     to_directories = link_to("directories", "Directories of broker ${__field.labels.broker}", broker="broker")
-    replicas = (
+    return (
         graph("Replicas", units.NoUnit, "Leaders and followers.", width=THIRD)
         .data_links([to_directories])
         .with_target(over_time(series("ballast_replicas", OF_BROKER), BROKER)),
@@ -84,7 +111,10 @@ def build() -> Dashboard:
             "By the controller. More than a few: this broker knows less than the controller.", width=THIRD,
         ).with_target(over_time(rate("ballast_isr_failed_updates_total", OF_BROKER), BROKER)),
     )  # fmt: skip
-    cleaner = (
+
+
+def _compaction() -> Sequence[Panel]:
+    return (
         graph("Compaction, read", units.BytesPerSecondSI, "Bytes that compaction reads.", width=THIRD).with_target(
             over_time(rate("ballast_cleaner_read_bytes_total", OF_BROKER), BROKER)
         ),
@@ -97,13 +127,3 @@ def build() -> Dashboard:
             limits=steps(1),
         ).with_target(over_time(series("ballast_cleaner_uncleanable_partitions", OF_BROKER), BROKER)),
     )  # fmt: skip
-    rows = (
-        ("Requests", requests),
-        ("Connections", connections),
-        ("Quotas", quotas),
-        ("Event loop", loop),
-        ("Replicas", replicas),
-        ("Compaction", cleaner),
-    )
-    about = "Brokers as their clients meet them: requests, latency, errors, connections, and what holds them up."
-    return dashboard("broker", "Broker", about, (*CLUSTER, BROKERS), OF_CLUSTER, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import units
 
@@ -11,6 +13,7 @@ from manifests.monitoring.grafana.house import (
     FILL_STEPS,
     NONE_ALLOWED,
     QUARTER,
+    Panel,
     dashboard,
     graph,
     link_to,
@@ -23,8 +26,13 @@ TO_BROKER = link_to("broker", "Broker ${__field.labels.broker}", broker="broker"
 
 
 def build() -> Dashboard:
-    used, total = series("ballast_log_dir_used_bytes"), series("ballast_log_dir_total_bytes")
-    state = (
+    rows = (("State", _state()), ("Brokers", _brokers()), ("Traffic", _traffic()), ("Agreement", _agreement()))
+    about = "One cluster at a glance: what is wrong, which broker differs from the others, what goes in and out."
+    return dashboard("cluster", "Cluster", about, CLUSTER, OF_CLUSTER, rows)
+
+
+def _state() -> Sequence[Panel]:
+    return (
         number("Brokers", units.NoUnit, "Brokers that are scraped.", width=EIGHTH).with_target(
             over_time(f"count({series('ballast_replicas')})", "brokers")
         ),
@@ -52,7 +60,11 @@ def build() -> Dashboard:
             width=QUARTER, limits=FILL_STEPS,
         ).with_target(over_time(f"max({fill()})", "fullest")),
     )  # fmt: skip
-    brokers = (
+
+
+def _brokers() -> Sequence[Panel]:
+    used, total = series("ballast_log_dir_used_bytes"), series("ballast_log_dir_total_bytes")
+    return (
         graph("Fill of brokers", units.PercentUnit, "All directories of a broker together.", limits=FILL_STEPS)
         .max(1)
         .data_links([TO_BROKER])
@@ -67,7 +79,10 @@ def build() -> Dashboard:
         .data_links([TO_BROKER])
         .with_target(over_time(series("ballast_under_replicated_partitions"), BROKER)),
     )
-    traffic = (
+
+
+def _traffic() -> Sequence[Panel]:
+    return (
         graph("Bytes in", units.BytesPerSecondSI, "Produced, by the leader that took them.", stacked=True)
         .data_links([TO_BROKER])
         .with_target(over_time(f"sum by (broker) ({rate('ballast_partition_bytes_in_total')})", BROKER)),
@@ -75,7 +90,10 @@ def build() -> Dashboard:
         .data_links([TO_BROKER])
         .with_target(over_time(f"sum by (broker) ({rate('ballast_partition_bytes_out_total')})", BROKER)),
     )
-    agreement = (
+
+
+def _agreement() -> Sequence[Panel]:
+    return (
         graph("Changes of the ISR", units.OpsPerSecond, "Many, with no broker down: disks or network are slow.")
         .with_target(over_time(f"sum({rate('ballast_isr_shrinks_total')})", "shrinks"))
         .with_target(over_time(f"sum({rate('ballast_isr_expands_total')})", "expands", "B")),
@@ -92,6 +110,3 @@ def build() -> Dashboard:
             )
         ),
     )  # fmt: skip
-    rows = (("State", state), ("Brokers", brokers), ("Traffic", traffic), ("Agreement", agreement))
-    about = "One cluster at a glance: what is wrong, which broker differs from the others, what goes in and out."
-    return dashboard("cluster", "Cluster", about, CLUSTER, OF_CLUSTER, rows)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import units
 
 from manifests.monitoring.grafana.house import (
     FILL_STEPS,
     NONE_ALLOWED,
+    Panel,
     bars,
     dashboard,
     graph,
@@ -30,25 +33,32 @@ from manifests.monitoring.grafana.queries import (
 
 # From here on BallastDisksImbalanced fires.
 SPREAD_STEPS = steps(0.15, 0.25)
+USED, TOTAL = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
+FILL = fill(OF_DIRECTORY)
+TO_TOPICS = link_to("topics", "What lies on broker ${__field.labels.broker}", broker="broker")
 
 
 def build() -> Dashboard:
-    used, total = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
-    chosen = fill(OF_DIRECTORY)
+    rows = (("State", _state()), ("Levels", _levels()), ("Content", _content()))
+    about = "All log directories: how full and how level they are, how fast they grow, which will be full first."
+    return dashboard("directories", "Directories", about, (*CLUSTER, BROKERS, DIRECTORIES), OF_CLUSTER, rows)
+
+
+def _state() -> Sequence[Panel]:
     # The disk of a node that is a controller only stands empty; a cordoned one can sink but not rise.
-    levelled = f"{chosen} and on (namespace, job, broker) {series('ballast_replicas')}"
+    levelled = f"{FILL} and on (namespace, job, broker) {series('ballast_replicas')}"
     closed = f"on (namespace, job, broker, log_dir) {series('ballast_log_dir_cordoned', OF_DIRECTORY)} == 1"
-    state = (
+    return (
         number(
             "Spread", units.PercentUnit, "Fullest minus emptiest. The rebalance job proposes what levels them.",
             limits=SPREAD_STEPS,
         ).with_target(over_time(f"max({levelled}) - min({levelled} unless {closed})", "spread")),
         number("Fullest", units.PercentUnit, "A full directory goes offline.", limits=FILL_STEPS).with_target(
-            over_time(f"max({chosen})", "fullest")
+            over_time(f"max({FILL})", "fullest")
         ),
         number(
             "Full within a day", units.NoUnit, "Directories, at the rate of the last six hours.", limits=NONE_ALLOWED
-        ).with_target(over_time(f"sum(predict_linear({used}[6h], 86400) > bool {total})", "directories")),
+        ).with_target(over_time(f"sum(predict_linear({USED}[6h], 86400) > bool {TOTAL})", "directories")),
         number("Offline", units.NoUnit, "Directories that failed.", limits=NONE_ALLOWED).with_target(
             over_time(f"sum({series('ballast_log_dir_offline', OF_DIRECTORY)})", "directories")
         ),
@@ -56,37 +66,42 @@ def build() -> Dashboard:
             over_time(f"sum({series('ballast_log_dir_cordoned', OF_DIRECTORY)})", "directories")
         ),
         number("Free", units.BytesIEC, "On all chosen directories together.").with_target(
-            over_time(f"sum({total}) - sum({used})", "free")
+            over_time(f"sum({TOTAL}) - sum({USED})", "free")
         ),
     )  # fmt: skip
-    to_topics = link_to("topics", "What lies on broker ${__field.labels.broker}", broker="broker")
-    levels = (
+
+
+def _levels() -> Sequence[Panel]:
+    return (
         bars(
             "Fill now", units.PercentUnit, "Fullest first. Everything used on the volume counts, also by others.",
             height=10, limits=FILL_STEPS,
         )
-        .data_links([to_topics])
-        .with_target(now(f"sort_desc({chosen})", DIRECTORY)),
+        .data_links([TO_TOPICS])
+        .with_target(now(f"sort_desc({FILL})", DIRECTORY)),
         graph("Fill over time", units.PercentUnit, "Of each directory.", limits=FILL_STEPS)
         .max(1)
-        .data_links([to_topics])
-        .with_target(over_time(chosen, DIRECTORY)),
+        .data_links([TO_TOPICS])
+        .with_target(over_time(FILL, DIRECTORY)),
         graph(
             "Fill in 24 hours at this rate", units.PercentUnit, "A line through the last six hours, drawn on.",
             limits=steps(0.9, 1),
         )
-        .data_links([to_topics])
-        .with_target(over_time(f"predict_linear({used}[6h], 86400) / {total}", DIRECTORY)),
+        .data_links([TO_TOPICS])
+        .with_target(over_time(f"predict_linear({USED}[6h], 86400) / {TOTAL}", DIRECTORY)),
     )  # fmt: skip
-    content = (
+
+
+def _content() -> Sequence[Panel]:
+    return (
         graph(
             "Growth", units.BytesPerSecondSI, "Over the last hour; below zero where retention or a move frees space.",
             below_zero=True,
         )
-        .data_links([to_topics])
-        .with_target(over_time(f"deriv({used}[1h])", DIRECTORY)),
+        .data_links([TO_TOPICS])
+        .with_target(over_time(f"deriv({USED}[1h])", DIRECTORY)),
         graph("Replicas per directory", units.NoUnit, "Needs metrics.partitions.enable.")
-        .data_links([to_topics])
+        .data_links([TO_TOPICS])
         .with_target(
             over_time(f"count by (broker, log_dir) ({series('ballast_replica_size_bytes', OF_DIRECTORY)})", DIRECTORY)
         ),
@@ -95,14 +110,11 @@ def build() -> Dashboard:
             "On the volume, but not by replicas. A plan cannot move it; much of it makes level disks impossible.",
         ).with_target(
             over_time(
-                f"sum by (broker, log_dir) ({used}) - "
+                f"sum by (broker, log_dir) ({USED}) - "
                 f"sum by (broker, log_dir) ({series('ballast_replica_size_bytes', OF_DIRECTORY)})", DIRECTORY
             )
         ),
         graph("Size of the volumes", units.BytesIEC, "Steps where a volume was grown.").with_target(
-            over_time(total, DIRECTORY)
+            over_time(TOTAL, DIRECTORY)
         ),
     )  # fmt: skip
-    rows = (("State", state), ("Levels", levels), ("Content", content))
-    about = "All log directories: how full and how level they are, how fast they grow, which will be full first."
-    return dashboard("directories", "Directories", about, (*CLUSTER, BROKERS, DIRECTORIES), OF_CLUSTER, rows)
