@@ -140,6 +140,9 @@ class MetricsPage:
             count += sum(partition.leader == NO_LEADER for partition in some)
             yield NOTHING
         yield from family("ballast_leaderless_partitions", "gauge", [(self._broker, count)])
+        # Of the same image as the places of replicas on this page: who reads of a new replica reads of this as well.
+        moving = len(image.topics.reassigning)
+        yield from family("ballast_reassigning_partitions", "gauge", [(self._broker, moving)])
 
     def _of_directories(self) -> Iterator[str]:
         directories = self._seen.logs.directories

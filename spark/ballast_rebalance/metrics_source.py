@@ -34,8 +34,12 @@ RACK = "ballast_broker_info"
 OFFLINE = "ballast_log_dir_offline"
 CORDONED = "ballast_log_dir_cordoned"
 MOVES = "ballast_moves"
+REASSIGNING = "ballast_reassigning_partitions"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
+UNORDERED = "the order of assignments is not known: plans can be read but not handed over"
+# Brokers of a release before do not tell.
+UNSEEN = "whether whole topics are being reassigned is not known: they look like ones with more replicas"
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,11 @@ class _Source:
         if replicas.empty:
             raise _without_replicas(small)
         lacks = _complete(replicas)
+        if not _tells_reassignments(small):
+            lacks.append(UNSEEN)
         order_known = bool(replicas["position"].notna().all())
         if not order_known:
-            lacks.append("the order of assignments is not known: plans can be read but not handed over")
+            lacks.append(UNORDERED)
             replicas = replicas.sort_values(["topic", "partition", "leader", "broker"], ascending=[1, 1, 0, 1])
             replicas["position"] = replicas.groupby(["topic", "partition"]).cumcount()
         replicas["position"] = replicas["position"].astype(np.int64)
@@ -147,7 +153,7 @@ class _Source:
 
     def _small(self) -> pd.DataFrame:
         """Directories and brokers: a row per metric and directory."""
-        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES, COUNT)
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES, REASSIGNING, COUNT)
         queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
         return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
@@ -243,6 +249,14 @@ def _one_cluster_at_rest(small: pd.DataFrame) -> None:
         raise Refusal(
             "ReassignmentInProgress", f"{moving} replicas are moving between directories; ask again after that"
         )
+    # Each node tells of the whole cluster, as far as its metadata have come.
+    reassigned = int(small.loc[small["name"] == REASSIGNING, "value"].max() if _tells_reassignments(small) else 0)
+    if reassigned:
+        raise Refusal("ReassignmentInProgress", f"{reassigned} partitions are being reassigned; ask again after that")
+
+
+def _tells_reassignments(small: pd.DataFrame) -> bool:
+    return bool((small["name"] == REASSIGNING).any())
 
 
 def _directories(small: pd.DataFrame) -> list[Directory]:

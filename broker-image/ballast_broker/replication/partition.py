@@ -28,6 +28,8 @@ class Registration(Protocol):
     @property
     def replicas(self) -> tuple[int, ...]: ...
     @property
+    def adding_replicas(self) -> tuple[int, ...]: ...
+    @property
     def isr(self) -> tuple[int, ...]: ...
     @property
     def leader(self) -> int: ...
@@ -139,8 +141,8 @@ class Partition:
     """State of one partition on this broker. Attributes are read by everybody and written here only."""
 
     __slots__ = (
-        "broker_id", "epoch_start_offset", "followers", "high_watermark", "isr", "leader_epoch", "leader_id",
-        "log_end_offset", "max_lag_ms", "min_insync_replicas", "partition_epoch", "pending", "replicas",
+        "adding_replicas", "broker_id", "epoch_start_offset", "followers", "high_watermark", "isr", "leader_epoch",
+        "leader_id", "log_end_offset", "max_lag_ms", "min_insync_replicas", "partition_epoch", "pending", "replicas",
         "topic_partition", "waiting",
     )  # fmt: skip
 
@@ -153,6 +155,7 @@ class Partition:
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.adding_replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
         self.pending: IsrChange | None = None
         self.followers: dict[int, Follower] = {}
@@ -177,7 +180,8 @@ class Partition:
 
     @property
     def under_replicated(self) -> bool:
-        return self.is_leader and len(self.isr) < len(self.replicas)
+        """Fewer in sync than there are to be, without those that a reassignment is only about to add."""
+        return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
 
     @property
     def under_min_isr(self) -> bool:
@@ -193,7 +197,7 @@ class Partition:
         if metadata.partition_epoch > self.partition_epoch:
             self.pending = None
         self.partition_epoch = metadata.partition_epoch
-        self.replicas = metadata.replicas
+        self.replicas, self.adding_replicas = metadata.replicas, metadata.adding_replicas
         for broker_id in self.isr.difference(metadata.isr):
             follower = self.followers.get(broker_id)
             if follower is not None:
@@ -224,6 +228,7 @@ class Partition:
         ):
             return False
         self.partition_epoch = metadata.partition_epoch
+        self.adding_replicas = metadata.adding_replicas
         return True
 
     def _reset_followers(self, new_epoch: bool, now_ms: int) -> None:

@@ -49,7 +49,7 @@ def _state() -> Sequence[Panel]:
             limits=NONE_ALLOWED,
         ).with_target(over_time(f"sum({series('ballast_under_min_isr_partitions')})", "partitions")),
         number(
-            "Under-replicated", units.NoUnit, "Partitions whose ISR is not whole. During a move: those that move.",
+            "Under-replicated", units.NoUnit, "Partitions with fewer replicas in sync than they should have.",
             width=EIGHTH, limits=NONE_ALLOWED,
         ).with_target(over_time(f"sum({series('ballast_under_replicated_partitions')})", "partitions")),
         number(
@@ -75,7 +75,7 @@ def _brokers() -> Sequence[Panel]:
         graph("Replicas per broker", units.NoUnit, "Leaders and followers.")
         .data_links([TO_BROKER])
         .with_target(over_time(series("ballast_replicas"), BROKER)),
-        graph("Under-replicated by leader", units.NoUnit, "Partitions that the broker leads, with their ISR not whole.")
+        graph("Under-replicated by leader", units.NoUnit, "Partitions that the broker leads and that lack a replica.")
         .data_links([TO_BROKER])
         .with_target(over_time(series("ballast_under_replicated_partitions"), BROKER)),
     )

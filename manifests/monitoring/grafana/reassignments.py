@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import units
 
-from manifests.monitoring.grafana.house import FILL_STEPS, QUARTER, dashboard, graph, number, over_time, steps
+from manifests.monitoring.grafana.house import FILL_STEPS, QUARTER, THIRD, dashboard, graph, number, over_time, steps
 from manifests.monitoring.grafana.queries import (
     BROKER,
     BROKERS,
@@ -54,10 +54,18 @@ def build() -> Dashboard:
         .with_target(over_time(fill(OF_BROKER), DIRECTORY)),
     )  # fmt: skip
     others = (
-        graph("Under-replicated", units.NoUnit, "Partitions that move between brokers, until their copy is whole.")
-        .with_target(over_time(series("ballast_under_replicated_partitions", OF_BROKER), BROKER)),
-        graph("Produce latency, 99th percentile", units.Seconds, "If it rises with the copying, lower the throttle.")
-        .with_target(over_time(quantile(0.99, DURATION, "broker", f'{OF_BROKER},api="Produce"'), BROKER)),
+        graph(
+            "Being reassigned", units.NoUnit, "Partitions of the cluster whose replicas go to other brokers.",
+            width=THIRD,
+        ).with_target(over_time(f"max({series('ballast_reassigning_partitions', OF_BROKER)})", "partitions")),
+        graph(
+            "Under-replicated", units.NoUnit, "Partitions that lack a replica. One that only moves lacks none.",
+            width=THIRD,
+        ).with_target(over_time(series("ballast_under_replicated_partitions", OF_BROKER), BROKER)),
+        graph(
+            "Produce latency, 99th percentile", units.Seconds, "If it rises with the copying, lower the throttle.",
+            width=THIRD,
+        ).with_target(over_time(quantile(0.99, DURATION, "broker", f'{OF_BROKER},api="Produce"'), BROKER)),
     )  # fmt: skip
     rows = (("State", state), ("Progress", progress), ("Meanwhile", others))
     about = "Moves of replicas: their progress, what they wait for, and what producers notice of them."

@@ -221,6 +221,17 @@ async def test_the_active_controller_tells_how_many_partitions_nobody_leads(acti
     assert samples_of(page)["ballast_controller_heard", own] == 1
 
 
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("active", [True, False])
+async def test_each_node_tells_how_many_partitions_are_being_reassigned(active: bool) -> None:
+    """A topic of which all partitions are looks like one with more replicas."""
+    topic = UUID(int=1)
+    image = MetadataImage(topics=TopicsImage(reassigning=PersistentMap({(topic, 0): True, (topic, 1): True})))
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
+    found = samples_of(await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum)))
+    assert found["ballast_reassigning_partitions", frozenset({("broker", str(NODE))})] == 2
+
+
 async def test_a_controller_alone_has_no_partitions() -> None:
     page = await page_of(busy_rooms().observed(replicas=None, groups=None))
     assert "ballast_controller_active" in page

@@ -20,6 +20,7 @@ class Metadata:
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
+    adding_replicas: tuple[int, ...] = ()
 
 
 def leader(*, replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), end: int = 0) -> Partition:
@@ -220,6 +221,23 @@ def test_newer_metadata_overtakes_a_proposal() -> None:
     answer = partition.isr_answered(change, ErrorCode.NONE, isr=(1,), leader_epoch=0, partition_epoch=1)
     assert answer is IsrAnswer.WAIT
     assert partition.isr == {1, 2}
+
+
+def test_a_replica_that_is_only_being_added_is_not_missed() -> None:
+    """A reassignment goes on for as long as its copies take; what it takes away from safety is nothing."""
+    partition = leader(replicas=(1, 2), isr=(1, 2))
+    joining = Metadata((1, 2, 3), (1, 2), 1, partition_epoch=1, adding_replicas=(3,))
+    partition.become(joining, log_end_offset=0, high_watermark=0, now_ms=0)
+    assert not partition.under_replicated
+    lost = Metadata((1, 2, 3), (1,), 1, partition_epoch=2, adding_replicas=(3,))
+    partition.become(lost, log_end_offset=0, high_watermark=0, now_ms=0)
+    assert partition.under_replicated
+    partition.become(
+        Metadata((1, 2, 3), (1, 2), 1, partition_epoch=3, adding_replicas=(3,)),
+        log_end_offset=0, high_watermark=0, now_ms=0,
+    )  # fmt: skip
+    assert partition.take_epoch(Metadata((1, 2, 3), (1, 2), 1, partition_epoch=4)), "nobody has another role"
+    assert partition.under_replicated, "it was added, and is not in sync"
 
 
 def test_where_replicas_lie_is_taken_in_without_looking_at_the_role_again() -> None:
