@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
     )
+    source.add_argument(
+        "--prometheus-ca",
+        type=Path,
+        metavar="FILE",
+        help="certificates (PEM) of who may have signed Prometheus's",
+    )
     source.add_argument("--cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
@@ -102,6 +108,9 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
         print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
         return 2
+    if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
+        print("--prometheus-ca is for an address with https://", file=sys.stderr)
+        return 2
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
@@ -154,8 +163,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
             cluster_labels=tuple(args.cluster_label),
             max_age_s=args.max_age,
             token_file=args.prometheus_token,
+            ca_file=args.prometheus_ca,
         )
-        metrics.read_token()  # a slip of the pen shows now, not at the first look
+        metrics.access()  # a slip of the pen shows now, not at the first look
     return JobOptions(
         proposal=ProposalOptions(
             cluster=args.cluster or "cluster",

@@ -133,7 +133,8 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
             f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}",
         )
     frame = joined[list(measured.replicas.columns)]
-    lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
+    answered = (metrics_source.UNORDERED, metrics_source.UNSEEN)
+    lacks = tuple(text for text in measured.lacks if text not in answered)
     return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks, all_known=True)
 
 
@@ -237,8 +238,8 @@ def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFram
         .option("step", f"{max(1.0, options.interval_s):g}")
         .option("delay", "0")
     )
-    token = options.metrics.read_token()
-    reader = reader.option("token", token) if token else reader
+    for name, value in options.metrics.access().items():
+        reader = reader.option(name, value) if value else reader
     writer = reader.load().writeStream.foreachBatch(on_batch).trigger(processingTime=f"{options.interval_s:g} seconds")
     if options.checkpoint is not None:
         writer = writer.option("checkpointLocation", options.checkpoint)

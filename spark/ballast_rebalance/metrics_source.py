@@ -15,7 +15,7 @@ from ballast_planner import Broker, Directory
 from ballast_rebalance.forecast import Floats, sustained_growth
 from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 from ballast_rebalance.prometheus import MATCH, SELECTOR
-from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
+from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError, read_authorities
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ UNSEEN = "whether whole topics are being reassigned is not known: they look like
 class MetricsOptions:
     """`cluster_labels` become matchers; a broker seen within `memory_s` must still be there.
 
-    Whoever asks reads the token anew: it may have been replaced since.
+    Whoever asks reads the token and the authorities anew: they may have been replaced since.
     """
 
     url: str
@@ -56,6 +56,7 @@ class MetricsOptions:
     window_s: float = 6 * 3_600.0
     rate_s: float = 300.0
     token_file: Path | None = None
+    ca_file: Path | None = None
 
     @property
     def match(self) -> str:
@@ -63,12 +64,22 @@ class MetricsOptions:
 
     def read_token(self) -> str:
         """Empty where none is asked for."""
-        if self.token_file is None:
-            return ""
+        return self._read(self.token_file, "token").strip()
+
+    def read_authorities(self) -> str:
+        """Empty where those count that the machine believes. Executors are given the text: the file is the driver's."""
+        text = self._read(self.ca_file, "authority")
+        return read_authorities(text) if self.ca_file is not None else ""
+
+    def access(self) -> dict[str, str]:
+        """How to get in, as options of the data source."""
+        return {"token": self.read_token(), "authorities": self.read_authorities()}
+
+    def _read(self, file: Path | None, what: str) -> str:
         try:
-            return self.token_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise PrometheusError(f"the token for {self.url} cannot be read: {error}") from error
+            return "" if file is None else file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PrometheusError(f"the {what} for {self.url} cannot be read: {error}") from error
 
 
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
@@ -94,8 +105,9 @@ class _Source:
 
     def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float | None) -> None:
         self.spark, self.options = spark, options
-        self.token = options.read_token()
-        self.endpoint = Endpoint(options.url, bearer_token=self.token or None)
+        self.access = options.access()
+        token, authorities = (self.access[name] or None for name in ("token", "authorities"))
+        self.endpoint = Endpoint(options.url, bearer_token=token, authorities=authorities)
         self.at_s = self.endpoint.now() if at_s is None else at_s
 
     def check_fresh(self) -> None:
@@ -123,7 +135,7 @@ class _Source:
         replicas = self._replicas()
         if replicas.empty:
             raise _without_replicas(small)
-        lacks = _complete(replicas)
+        lacks = [*_complete(replicas), *_offline(small)]
         if not _tells_reassignments(small):
             lacks.append(UNSEEN)
         order_known = bool(replicas["position"].notna().all())
@@ -143,7 +155,7 @@ class _Source:
             "time": f"{self.at_s:.3f}",
             "match": self.options.match,
             "splitBy": "broker",
-            "token": self.token,
+            **self.access,
         }
         reader = self.spark.read.format("prometheus")
         for key, value in settings.items():
@@ -229,6 +241,15 @@ def _complete(replicas: pd.DataFrame) -> list[str]:
         lacks.append(f"there is no history of broker {', '.join(blind)}: unlike the rest it is not forecast")
     replicas["leader"] = replicas["leader"].fillna(0.0) > 0
     return lacks
+
+
+def _offline(small: pd.DataFrame) -> list[str]:
+    """A note for each failed directory: where replicas are missing, that is why."""
+    rows = small[(small["name"] == OFFLINE) & (small["value"] > 0)].sort_values(["broker", "log_dir"])
+    return [
+        f"{row.log_dir} on broker {row.broker} is offline: what lies there is in no metrics"
+        for row in rows.itertuples(index=False)
+    ]
 
 
 def _without_controllers(small: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ Options
   splitBy        a label; each of its values, and not to have it, becomes queries of their own (needs `$selector`)
   match          matchers that every query carries, for instance cluster="a"
   token          a bearer token that the server asks for
+  authorities    whose certificate the server may have, as PEM (default: of whom the machine believes)
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
 Rows: time timestamp, value double, name if there are several queries, then the labels. An instant query's series are
@@ -78,7 +79,12 @@ class Settings:
             return float(lowered[name]) if lowered.get(name) else None
 
         return Settings(
-            endpoint=Endpoint(lowered["url"], number("timeout") or 60.0, bearer_token=lowered.get("token")),
+            endpoint=Endpoint(
+                lowered["url"],
+                number("timeout") or 60.0,
+                bearer_token=lowered.get("token"),
+                authorities=lowered.get("authorities"),
+            ),
             queries=tuple(sorted(queries.items())),
             named=named,
             labels=tuple(filter(None, (label.strip() for label in lowered.get("labels", "").split(",")))),

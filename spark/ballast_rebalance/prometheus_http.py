@@ -1,19 +1,21 @@
 """Prometheus's query API over HTTP: asks, tries again, and takes no partial answer for a whole one.
 
 Blocking; used by the driver and by Spark's Python workers, so it must be importable without Spark. A server that says
-`warnings` has left something out: that is an error here, never a silent hole.
+`warnings` or `isPartial` has left something out: that is an error here, never a silent hole.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
@@ -32,7 +34,10 @@ class PartialAnswerError(PrometheusError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole."""
+    """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole.
+
+    `authorities` are those that its certificate may be of, as PEM; without, those that this machine believes.
+    """
 
     url: str
     timeout_s: float = 60.0
@@ -40,6 +45,7 @@ class Endpoint:
     attempts: int = 4
     first_pause_s: float = 0.2
     bearer_token: str | None = None
+    authorities: str | None = None
 
     def query(self, expression: str, at_s: float | None = None) -> list[dict[str, Any]]:
         """An instant vector: dictionaries with `metric` and `value`."""
@@ -104,7 +110,7 @@ class Endpoint:
         else:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
-            with _OPENER.open(request, timeout=self.timeout_s) as answer:
+            with _opener(self.authorities).open(request, timeout=self.timeout_s) as answer:
                 text = self._read(answer)
         except urllib.error.HTTPError as error:
             if error.code in REDIRECTS:
@@ -140,7 +146,21 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+@lru_cache(maxsize=8)
+def _opener(authorities: str | None) -> urllib.request.OpenerDirector:
+    context = ssl.create_default_context(cadata=authorities)
+    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+
+
+def read_authorities(text: str) -> str:
+    """The text, if there are certificates in it; raises PrometheusError."""
+    try:
+        if not text.strip():  # which Python would take for none given
+            raise ValueError("nothing")
+        _opener(text)
+    except (ssl.SSLError, ValueError) as error:
+        raise PrometheusError(f"there are no certificates (PEM): {error}") from error
+    return text
 
 
 def _data_of(text: bytes, url: str) -> Any:
@@ -152,6 +172,8 @@ def _data_of(text: bytes, url: str) -> Any:
         raise PrometheusError(f"{url}: {document.get('error', 'no data') if isinstance(document, dict) else 'no data'}")
     if document.get("warnings"):
         raise PartialAnswerError(f"{url}: the answer is partial: {'; '.join(document['warnings'])}")
+    if document.get("isPartial"):  # as VictoriaMetrics says it, with status success and without a warning
+        raise PartialAnswerError(f"{url}: the answer is partial: not all of its storage answered")
     return document["data"]
 
 

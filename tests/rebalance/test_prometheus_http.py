@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.certificates import Authority
 
 from ballast_rebalance.metrics_source import MetricsOptions, _Source
 from ballast_rebalance.prometheus import (
@@ -120,6 +123,24 @@ def test_passing_faults_are_tried_again(serve: Serve) -> None:
 
 
 @pytest.mark.spec("REB-02")
+def test_a_certificate_of_an_authority_of_ones_own(serve: Serve, tmp_path: Path) -> None:
+    """As of a Prometheus in OpenShift; the driver reads the file, and workers are told what is in it."""
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    server = serve(lambda *_: (200, vector(({"a": "b"}, 1.0))))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(ours.issue("prometheus"))
+    server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    for file in (None, others.ca):
+        options = MetricsOptions(url, ca_file=file)
+        endpoint = Endpoint(url, attempts=1, authorities=options.access()["authorities"] or None)
+        with pytest.raises(PrometheusError, match="certificate verify failed"):
+            endpoint.query("up")
+    told = MetricsOptions(url, ca_file=ours.ca).access()
+    assert Settings.from_options({"url": url, "query": "up", **told}).endpoint.query("up")[0]["metric"] == {"a": "b"}
+
+
+@pytest.mark.spec("REB-02")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_told_and_neither_query_nor_token_go_elsewhere(serve: Serve, status: int) -> None:
     elsewhere = serve(lambda *_: (200, vector()))
@@ -176,10 +197,16 @@ def test_a_bad_query_is_not_tried_again(serve: Serve) -> None:
 
 
 @pytest.mark.spec("REB-02")
-def test_a_partial_answer_is_an_error(serve: Serve) -> None:
-    server = serve(lambda *_: (200, vector() | {"warnings": ["a store did not answer"]}))
-    with pytest.raises(PartialAnswerError, match="a store did not answer"):
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [({"warnings": ["a store did not answer"]}, "a store did not answer"), ({"isPartial": True}, "not all of its")],
+)
+def test_a_partial_answer_is_an_error(serve: Serve, told: dict[str, Any], says: str) -> None:
+    server = serve(lambda *_: (200, vector() | told))
+    with pytest.raises(PartialAnswerError, match=says):
         Endpoint(server.url).query("up")
+    whole = serve(lambda *_: (200, vector() | {"isPartial": False, "warnings": []}))
+    assert Endpoint(whole.url).query("up") == []
 
 
 @pytest.mark.spec("REB-02")
