@@ -163,6 +163,7 @@ def _propose(
             ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
             page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
             options.report.parent.mkdir(parents=True, exist_ok=True)
+        proposal.require_carried_out(resources[-1], options.out, load)
             options.report.write_text(page, encoding="utf-8")
             written.append(options.report)
     except OSError as error:

@@ -147,6 +147,28 @@ def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, ke
     return older
 
 
+def require_carried_out(resource: Mapping[str, Any], directory: Path, load: ClusterLoad) -> None:
+    """Raises Refusal where somebody has approved a file of this job for the cluster, and its moves are yet to come.
+
+    From the files alone nobody can tell that one has failed: it stands in the way until it expires or is removed.
+    """
+    for path in sorted(directory.glob("*-rebalance-*.yaml")):
+        for older in _older_in(path):
+            spec = older.resource["spec"]
+            if not _is_of(older.resource, resource) or not _approved(older.resource) or spec.get("cancel"):
+                continue
+            if str(spec.get("expiresAt", "")) >= resource["spec"]["inputTime"] and _has_moves_left(older, load):
+                raise Refusal("ReassignmentInProgress", f"{path} is approved, and its moves are not done yet")
+
+
+def _has_moves_left(older: Older, load: ClusterLoad) -> bool:
+    """Rows whose replicas are elsewhere by now are nobody's business any more."""
+    try:
+        return bool(plan_explicit(load, rows_from_resource(older.resource, older.config_maps)).moves)
+    except ValueError:
+        return False
+
+
 def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
     """One file in the working tree, in the place of the superseded ones.
 
@@ -251,12 +273,15 @@ def _expired(path: Path, at: str) -> bool:
 
 def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
     found = _documents(path, "Reassignment")
-    return bool(found) and all(
-        _is_ours(item)
-        and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]
-        and item["metadata"].get("namespace") == by["metadata"]["namespace"]
-        and not _approved(item)
-        for item in found
+    return bool(found) and all(_is_of(item, by) and not _approved(item) for item in found)
+
+
+def _is_of(resource: Mapping[str, Any], by: Mapping[str, Any]) -> bool:
+    """Whether this job made it for the same cluster."""
+    return (
+        _is_ours(resource)
+        and resource["spec"].get("clusterRef") == by["spec"]["clusterRef"]
+        and resource["metadata"].get("namespace") == by["metadata"]["namespace"]
     )
 
 

@@ -278,6 +278,35 @@ def test_yaml_supersedes_only_what_nobody_approved(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("REB-08")
+def test_nothing_is_proposed_beside_an_approved_file_whose_moves_are_yet_to_come(tmp_path: Path) -> None:
+    """Between the merge and the end of the moves: the next look would plan from a base that is about to change."""
+    plan, found, resources = a_proposal()
+    file = write_yaml(resources, tmp_path)
+    resource = yaml.safe_load(file.read_text())
+
+    def approve(**more: Any) -> None:
+        resource["spec"] |= {"approvedPlan": resource["spec"]["planHash"], **more}
+        file.write_text(yaml.safe_dump(resource))
+
+    approve()
+    grown = replace(found, replicas=found.replicas.assign(size=found.replicas["size"] * 1.1))
+    refused = a_later_look(FakeStore(), grown, tmp_path)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, "not done yet" in str(refused)) == ("ReassignmentInProgress", True)
+    approve(cancel=True)
+    assert isinstance(a_later_look(FakeStore(), grown, tmp_path), Outcome)
+    approve(cancel=False, expiresAt="2023-11-14T22:14:00Z")
+    assert isinstance(a_later_look(FakeStore(), grown, tmp_path), Outcome)
+    approve(expiresAt="2023-11-15T22:13:20Z")
+    to = {(m.topic, m.partition, broker): path for m in plan.moves for broker, path in m.to.as_pairs().items()}
+    places = [
+        to.get((row.topic, row.partition, row.broker), row.log_dir) for row in found.replicas.itertuples(index=False)
+    ]
+    done = replace(found, replicas=found.replicas.assign(log_dir=places))
+    assert isinstance(a_later_look(FakeStore(), done, tmp_path), Outcome), "all of it is done"
+
+
+@pytest.mark.spec("REB-08")
 def test_a_file_that_expired_unapproved_is_written_anew(tmp_path: Path) -> None:
     """Merged as it was, its Reassignment would end before it began."""
     plan, found, first = a_proposal()
