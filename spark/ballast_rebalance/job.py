@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance
 from ballast_rebalance import admin, metrics_source, proposal, report, worth
-from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity, with_weights
+from ballast_rebalance.measured import (
+    Measured,
+    Refusal,
+    check,
+    require_volumes,
+    shared_volumes,
+    unkept_racks,
+    with_capacity,
+    with_weights,
+)
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import Older, ProposalOptions, ProposalStore
@@ -75,6 +84,7 @@ def run_once(
         planning = planning_for(options, store)
         measured = measure(spark, options)
         check(measured)
+        measured = replace(measured, lacks=(*measured.lacks, *unkept_racks(measured)))
         if options.capacity_bytes is not None:
             measured = with_capacity(measured, options.capacity_bytes)
         else:
@@ -85,6 +95,8 @@ def run_once(
         now = measured.load() if options.horizon_s > 0 else None
         plan = plan_balance(load, planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
+        if options.capacity_bytes is None:
+            require_volumes(measured, plan)
         found = True
         if rehearsal:
             return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks), pending=True)
@@ -151,6 +163,7 @@ def _propose(
         return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
     if options.out is not None:  # what is refused is refused before anything is made
+        proposal.require_carried_out(resources[-1], options.out, load)
         proposal.superseded_files(resources, options.out, keeps)
     submitted = proposal.submit(resources, store, keeps) if store is not None else None
     written: list[Path] = []
@@ -163,7 +176,6 @@ def _propose(
             ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
             page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
             options.report.parent.mkdir(parents=True, exist_ok=True)
-        proposal.require_carried_out(resources[-1], options.out, load)
             options.report.write_text(page, encoding="utf-8")
             written.append(options.report)
     except OSError as error:

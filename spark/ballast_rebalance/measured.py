@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns, brokers_with_one_volume
+from ballast_planner import Broker, ClusterLoad, Directory, LoadError, Plan, ReplicaColumns, brokers_with_one_volume
 from ballast_rebalance.forecast import predict_sizes
 
 REPLICA_COLUMNS = (
@@ -22,6 +22,10 @@ REPLICA_COLUMNS = (
 )  # fmt: skip
 
 EMPTY = "there are no replicas yet: nothing is to be levelled"
+# Of all replicas of a broker, so much in use in each of its directories says that they lie on one volume.
+HELD_TOGETHER = 0.9
+# Where replicas take less than this of a volume, a plan cannot be far wrong about it.
+NOTABLE_SHARE = 0.01
 
 
 class Refusal(Exception):
@@ -131,6 +135,34 @@ def shared_volumes(measured: Measured) -> list[str]:
     ]
 
 
+def unkept_racks(measured: Measured) -> list[str]:
+    """A note where a live broker has no rack and others have one: no plan keeps to racks then."""
+    alive = [broker for broker in measured.brokers if broker.alive]
+    without = [str(broker.id) for broker in alive if broker.rack is None]
+    if not without or len(without) == len(alive):
+        return []
+    return [f"racks are not kept to: of broker {', '.join(without)} none is known"]
+
+
+def require_volumes(measured: Measured, plan: Plan) -> None:
+    """Raises Refusal for a plan that moves bytes to or from a broker whose directories surely lie on one volume.
+
+    Each would be taken for as full as all of them, and twice as much would go as is too much: and then back again.
+    """
+    touched = {broker for move in plan.moves for broker in {*move.from_.replicas} ^ {*move.to.replicas}}
+    held = measured.replicas.groupby("broker")["size"].sum()
+    for broker in brokers_with_one_volume(measured.directories):
+        own = [row for row in measured.directories if row.broker == broker and row.online]
+        bytes_held = int(held.get(broker, 0))
+        together = all(row.used_bytes >= HELD_TOGETHER * bytes_held for row in own)
+        if broker in touched and together and bytes_held >= NOTABLE_SHARE * own[0].total_bytes:
+            raise Refusal(
+                "CapacityUnknown",
+                f"the directories of broker {broker} lie on one volume, whose level says nothing about each of them: "
+                "say with --capacity BYTES what each may hold",
+            )
+
+
 def check(measured: Measured) -> None:
     """Raises Refusal where something is missing that a cluster must have."""
     frame = measured.replicas
@@ -177,7 +209,8 @@ def _check_partitions(frame: pd.DataFrame, all_known: bool) -> None:
         raise Refusal(
             "MetricsPartial",
             f"{len(fewer)} partitions have fewer replicas in the metrics than others of their topic, first "
-            f"{_name(fewer.index[0])}: a broker is not scraped, or they are being reassigned",
+            f"{_name(fewer.index[0])}: a broker is not scraped, or they are being reassigned; where they are to have "
+            "fewer, --bootstrap says so",
         )
     numbers = counts.reset_index().groupby("topic")["partition"].agg(["max", "size"])
     gaps = numbers[numbers["max"] + 1 != numbers["size"]]

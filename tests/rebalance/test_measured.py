@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.moves.brokers import Brokers
-from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
+from tests.rebalance.skewed import GIB, brokers_of, directories_of, skewed_cluster
 
-from ballast_planner import Directory, PlanOptions, plan_balance
+from ballast_planner import Broker, Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
 from ballast_rebalance.job import JobOptions, _with_order, run_once
@@ -28,11 +28,13 @@ from ballast_rebalance.measured import (
 )
 from ballast_rebalance.metrics_source import (
     COUNT,
+    OFFLINE,
     TOTAL,
     USED,
     MetricsOptions,
     _complete,
     _directories,
+    _offline,
     _without_replicas,
 )
 from ballast_rebalance.proposal import ProposalOptions
@@ -137,6 +139,13 @@ def test_two_clusters_under_one_label_are_told_apart_or_refused() -> None:
     assert caught.value.reason == "MetricsInconsistent"
 
 
+@pytest.mark.spec("REB-08")
+def test_a_directory_that_failed_is_told_where_its_replicas_are_missing() -> None:
+    rows = [(TOTAL, "1", "/a", 10.0), (OFFLINE, "1", "/a", 0.0), (OFFLINE, "1", "/b", 1.0)]
+    found = _offline(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "value"]))
+    assert found == ["/b on broker 1 is offline: what lies there is in no metrics"]
+
+
 @pytest.mark.spec("REB-04")
 def test_a_broker_without_history_among_others_is_told() -> None:
     frame = measured().replicas.assign(leader=1.0, bytes_in=1.0, growth=1.0)
@@ -173,6 +182,44 @@ def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes()
     assert [d.used_bytes for d in apart.directories] == [d.used_bytes for d in measured().directories]
     assert plan_balance(apart.load(), PlanOptions(level_leaders=False)).moves
     assert shared_volumes(measured()) == []
+
+
+@pytest.mark.spec("REB-08")
+def test_a_plan_from_the_level_of_a_volume_that_directories_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each seems as full as both together: twice too much would go, and with the next proposal come back."""
+    places = [(0, "/a" if p % 2 else "/b") for p in range(36)] + [(1, "/a" if p % 2 else "/b") for p in range(8)]
+    rows = [("t", p, b, d, 2 * GIB, True, 0, NAN, NAN, NAN, NAN) for p, (b, d) in enumerate(places)]
+    frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
+    brokers = [Broker(0), Broker(1)]
+    used = {0: 73 * GIB, 1: 17 * GIB}
+    shared = [Directory(broker, path, 100 * GIB, used[broker]) for broker in (0, 1) for path in ("/a", "/b")]
+    own = [row._replace(used_bytes=used[row.broker] // 2) for row in shared]
+    found = {"of": Measured(0.0, brokers, shared, frame, True)}
+    monkeypatch.setattr("ballast_rebalance.job.measure", lambda *_: found["of"])
+    options = JobOptions(proposal=ProposalOptions("c"), bootstrap="h:1", horizon_s=0.0)
+    spark: Any = None
+    refused = run_once(spark, options)
+    assert (refused.reason, "--capacity" in refused.message) == ("CapacityUnknown", True)
+    assert not refused.pending
+    assert run_once(spark, replace(options, capacity_bytes=50 * GIB)).reason == "Proposed"
+    found["of"] = replace(found["of"], directories=own)
+    assert run_once(spark, options).reason == "Proposed", "disks of their own that are as level"
+
+
+@pytest.mark.spec("REB-05", "REB-08")
+def test_a_broker_without_a_rack_among_others_is_told_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is proposed may put all replicas of a partition into one rack: who approves it has to know."""
+    spark: Any = None
+    options = JobOptions(proposal=ProposalOptions("c"), bootstrap="h:1", horizon_s=0.0)
+
+    def notes(*racks: str | None, dead: int | None = None) -> list[str]:
+        brokers = [Broker(index + 1, rack, alive=index != dead) for index, rack in enumerate(racks)]
+        found = replace(measured(), brokers=brokers)
+        monkeypatch.setattr("ballast_rebalance.job.measure", lambda *_: found)
+        return [text for text in run_once(spark, options).lacks if "racks" in text]
+
+    assert notes("a", None, "b") == ["racks are not kept to: of broker 2 none is known"]
+    assert notes(None, None, None) == notes("a", "b", "c") == notes("a", None, "b", dead=1) == []
 
 
 Rows = list[dict[str, Any]]
