@@ -14,6 +14,7 @@ from tests.moves.brokers import Brokers
 from tests.rebalance.skewed import GIB, brokers_of, directories_of, skewed_cluster
 
 from ballast_planner import Broker, Directory, PlanOptions, plan_balance
+from ballast_rebalance import job
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
 from ballast_rebalance.job import JobOptions, _with_order, run_once
@@ -195,7 +196,7 @@ def test_a_plan_from_the_level_of_a_volume_that_directories_share_is_refused(mon
     shared = [Directory(broker, path, 100 * GIB, used[broker]) for broker in (0, 1) for path in ("/a", "/b")]
     own = [row._replace(used_bytes=used[row.broker] // 2) for row in shared]
     found = {"of": Measured(0.0, brokers, shared, frame, True)}
-    monkeypatch.setattr("ballast_rebalance.job.measure", lambda *_: found["of"])
+    monkeypatch.setattr(job, "measure", lambda *_: found["of"])
     options = JobOptions(proposal=ProposalOptions("c"), bootstrap="h:1", horizon_s=0.0)
     spark: Any = None
     refused = run_once(spark, options)
@@ -215,7 +216,7 @@ def test_a_broker_without_a_rack_among_others_is_told_with_the_plan(monkeypatch:
     def notes(*racks: str | None, dead: int | None = None) -> list[str]:
         brokers = [Broker(index + 1, rack, alive=index != dead) for index, rack in enumerate(racks)]
         found = replace(measured(), brokers=brokers)
-        monkeypatch.setattr("ballast_rebalance.job.measure", lambda *_: found)
+        monkeypatch.setattr(job, "measure", lambda *_: found)
         return [text for text in run_once(spark, options).lacks if "racks" in text]
 
     assert notes("a", None, "b") == ["racks are not kept to: of broker 2 none is known"]
