@@ -16,7 +16,9 @@ from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers import clusters as clusters_module
 from ballast_operator.handlers import plans as plans_module
+from ballast_operator.handlers import topics as topics_module
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
@@ -261,7 +263,7 @@ async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
     assert subject is not None
     shared = shared_by(cache, Policy())
     handler = ClusterHandler(CLUSTER, shared)
-    monkeypatch.setattr("ballast_operator.handlers.clusters.monotonic", lambda: now[0])
+    monkeypatch.setattr(clusters_module, "monotonic", lambda: now[0])
     if kind == 429:
         with pytest.raises(ApiError):
             await handler.starting(subject, again)
@@ -286,7 +288,7 @@ async def test_topics_that_a_slow_webhook_keeps_do_not_make_the_operator_look_st
             now[0] += 10.0
             raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "context deadline exceeded"))
 
-    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    monkeypatch.setattr(topics_module, "monotonic", lambda: now[0])
     cache, batch = Cache(), Batch({})
     for index in range(100):
         spec = {"clusterRef": {"name": "demo"}, "partitions": 1, "deletionPolicy": "Delete"}
@@ -337,8 +339,8 @@ async def test_many_plans_are_made_and_told_in_several_looks(monkeypatch: pytest
         case.plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
 
     plans = Plans(CLUSTER, shared_by(Cache(), Told()))
-    monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
-    monkeypatch.setattr("ballast_operator.handlers.plans.monotonic", lambda: now[0])
+    monkeypatch.setattr(plans_module, "observe_whole", whole)
+    monkeypatch.setattr(plans_module, "monotonic", lambda: now[0])
     monkeypatch.setattr(plans, "_make_plan", plan)
     cases = [Case(reassignment(f"r{index}", drainBrokers=[0])) for index in range(10)]
     await plans.make(cases, await whole(), cast(KafkaConnection, None))
@@ -393,7 +395,7 @@ def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
                 raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "failed calling webhook"))
             return await super().write_status(resource, status)
 
-    monkeypatch.setattr("ballast_operator.handlers.topics.monotonic", lambda: now[0])
+    monkeypatch.setattr(topics_module, "monotonic", lambda: now[0])
     cache, told, batch = Cache(), Webhook(), Batch({})
     for index in range(100):
         _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from tests.operator.faults import FaultyApi
 from tests.operator.making import NOW, move, reassignment, topic_view, view
 from tests.operator.world import World
 
+from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.apply.refused import TRY_AGAIN_SECONDS
 from ballast_operator.cache import Cache
@@ -178,11 +179,11 @@ def throttled(*cases: Case, now: KafkaView, monkeypatch: pytest.MonkeyPatch) -> 
     """(rates that are set, by broker; who may start) where nothing of a refused one's status could be written."""
     set_to: dict[str, str] = {}
 
-    async def alter(_: object, changes: tuple[AlterConfig, ...]) -> dict[tuple[str, str], Outcome]:
+    async def alter(_: KafkaConnection, changes: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
         set_to.update({change.name: str(change.values[RATE]) for change in changes})
         return {(change.resource, change.name): Outcome() for change in changes}
 
-    monkeypatch.setattr("ballast_operator.apply.kafka.alter_configs", alter)
+    monkeypatch.setattr(kafka_actions, "alter_configs", alter)
     plan = plan_throttles([share_of(case) for case in cases], now)
     ready = []
     for case in cases:
