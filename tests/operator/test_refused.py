@@ -179,7 +179,7 @@ def throttled(*cases: Case, now: KafkaView, monkeypatch: pytest.MonkeyPatch) -> 
     """(rates that are set, by broker; who may start) where nothing of a refused one's status could be written."""
     set_to: dict[str, str] = {}
 
-    async def alter(_: object, changes: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
+    async def alter(_: KafkaConnection, changes: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
         set_to.update({change.name: str(change.values[RATE]) for change in changes})
         return {(change.resource, change.name): Outcome() for change in changes}
 
