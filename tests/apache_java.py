@@ -26,7 +26,7 @@ def java(
 @functools.cache
 def compiled(program: Path) -> Path:
     """A folder with the classes of this source: what Java would else do at each start is done once."""
-    folder = Path(tempfile.mkdtemp(prefix="ballast-java-"))
+    folder = Path(tempfile.mkdtemp(prefix="ballast-classes-"))
     atexit.register(shutil.rmtree, folder)
     jars = os.pathsep.join(map(str, Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")))
     compiler = ["java", "-XX:TieredStopAtLevel=1", "-m", "jdk.compiler/com.sun.tools.javac.Main"]
