@@ -42,7 +42,7 @@ class _Held:
 
 @dataclass(repr=False)
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
-    """Equal ones give the same tokens. `refusal` is why there was none the last time."""
+    """Equal ones give the same tokens. `refusal` is why there was none the last time; empty where there was one."""
 
     uri: str
     client_id: str
@@ -50,6 +50,7 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
     scope: str | None = None
     ca_pem: str | None = None
     refusal: str = field(default="", compare=False)
+    _failure: str = field(default="", compare=False)  # of the last attempt
     _held: _Held | None = field(default=None, compare=False)
     _asked_at_s: float = field(default=-math.inf, compare=False)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, compare=False)
@@ -60,7 +61,9 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             if self._held is None or now_s >= self._held.renewed_at_s:
                 self._renew(now_s)
             if self._held is None or now_s >= self._held.ends_at_s:
+                self.refusal = self._failure
                 raise TokenError(self.refusal)
+            self.refusal = ""
             return self._held.token
 
     def _renew(self, now_s: float) -> None:
@@ -71,9 +74,9 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             ends_at_s = _end_of(token)
             if ends_at_s <= now_s:
                 raise TokenError(f"the token that {self.uri} gives has ended already")
-            self._held, self.refusal = _Held(token, now_s + (ends_at_s - now_s) * RENEWED_AT, ends_at_s), ""
+            self._held = _Held(token, now_s + (ends_at_s - now_s) * RENEWED_AT, ends_at_s)
         except (TokenError, OSError, http.client.HTTPException, ValueError) as error:
-            self.refusal = str(error) if isinstance(error, TokenError) else f"{self.uri}: {_words(error)}"
+            self._failure = str(error) if isinstance(error, TokenError) else f"{self.uri}: {_words(error)}"
         finally:
             self._asked_at_s = time.monotonic()
 

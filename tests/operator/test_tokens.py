@@ -43,10 +43,11 @@ def test_the_old_one_is_shown_while_no_newer_one_is_to_be_had(provider: Provider
     provider.answer = (503, b"<html>down</html>")
     time.sleep(4.9)
     assert tokens.token() == first
-    assert tokens.refusal == f"{provider.token_url} answers 503"
+    assert (tokens.refusal, len(provider.asked)) == ("", 2)
     time.sleep(1.2)
     with pytest.raises(TokenError, match="answers 503"):
         tokens.token()
+    assert tokens.refusal == f"{provider.token_url} answers 503"
     provider.answer = None
     time.sleep(AGAIN_S)
     assert tokens.token() != first
