@@ -202,7 +202,10 @@ class Cluster:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError, KafkaTimeoutError
 
-        how = {"client_id": CLIENT_ID} | dict(options or {})
+        from ballast_operator.kafka_client import BOOTSTRAP_TIMEOUT_MS
+
+        how: dict[str, Any] = {"client_id": CLIENT_ID, "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+        how |= options or {}
         try:
             self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **how)
         except KafkaTimeoutError as error:
