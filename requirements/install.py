@@ -17,6 +17,7 @@ standard library alone. It guarantees:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -33,6 +34,9 @@ REQUIREMENTS = Path(__file__).resolve().parent
 PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
+LITTLE_BYTES = 256 * 2**20
+# What pip's words have in them where it could not connect, look up a name, or get through a proxy.
+UNREACHABLE = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL")
 # Explaining needs nothing installed, nor does reading arguments. A command that cannot read them yet does so later.
 READ_ARGUMENTS = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]).parse(sys.argv[2:])"
 REFUSED = 2
@@ -190,7 +194,9 @@ class Environment:
                 shutil.rmtree(self._temporary, ignore_errors=True)
         if child.returncode != 0:
             last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-            raise InstallError("\n".join([f"{text}: failed", *last, f"All of it: {self._log}"]))
+            raise InstallError(
+                "\n".join([f"{text}: failed", *last, *advice(self.home, last), f"All of it: {self._log}"])
+            )
 
     def _watch(self, child: subprocess.Popen[bytes], text: str) -> None:
         since = time.monotonic()
@@ -207,6 +213,17 @@ class Environment:
             words = log.read().decode("utf-8", "replace").splitlines()[-1].split()
             return " ".join(words[:2]) if words else ""
         return ""
+
+
+def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> list[str]:
+    """What to do where the words of a step that failed do not say it: pip's and venv's seldom do."""
+    free_bytes, said = shutil.disk_usage(home).free, "\n".join(words)
+    if free_bytes < little_bytes or os.strerror(errno.ENOSPC) in said:
+        left = f"{home} has {free_bytes // 2**20} MB left"
+        return [f"{left}: make room, or choose another place with BALLAST_HOME=/path."]
+    if any(each in said for each in UNREACHABLE):
+        return ["No package index was reached; `pip config list` shows which one is asked, and by what proxy."]
+    return []
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:

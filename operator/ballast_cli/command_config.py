@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from ballast_operator.kafka_client import ConnectionSettings
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+OAUTHBEARER = "OAUTHBEARER"
 MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 KNOWN = frozenset(
     {
@@ -31,7 +33,10 @@ KNOWN = frozenset(
 
 def add_argument(parser: Any) -> None:
     parser.add_argument(
-        "--command-config", type=Path, metavar="FILE", help="properties of Kafka's clients: TLS, user and password"
+        "--command-config",
+        type=Path,
+        metavar="FILE",
+        help="properties of Kafka's clients: TLS, user and password, token",
     )
 
 
@@ -51,8 +56,8 @@ def library_options(args: argparse.Namespace, client_id: str) -> dict[str, Any]:
         options = client_options(settings)
     except OSError as error:  # what ssl raises is one
         raise CommandError(f"{args.command_config}: what it names cannot be used: {error}") from error
-    security = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
-    kept = {name: value for name, value in options.items() if name in security or name.startswith("ssl_")}
+    security = ("security_protocol", "sasl_", "ssl_", "bootstrap_timeout_ms")
+    kept = {name: value for name, value in options.items() if name.startswith(security)}
     return kept | {"client_id": client_id}
 
 
@@ -76,10 +81,15 @@ def settings_of(bootstrap: str, file: Path | None) -> ConnectionSettings:
 def _settings(bootstrap: str, given: Mapping[str, str]) -> ConnectionSettings:
     from ballast_operator.kafka_client import ConnectionSettings
 
-    for name in given:
-        if name not in KNOWN:
-            print(f"--command-config: {name} has no effect here", file=sys.stderr)
     protocol = given.get("security.protocol", "PLAINTEXT")
+    known = KNOWN
+    if protocol.startswith("SASL") and given.get("sasl.mechanism") == OAUTHBEARER:
+        from ballast_cli import command_token
+
+        known |= command_token.KNOWN
+    for name in given:
+        if name not in known:
+            print(f"--command-config: {name} has no effect here", file=sys.stderr)
     if protocol not in PROTOCOLS:
         raise CommandError(f"security.protocol is {protocol}: there are {', '.join(PROTOCOLS)}")
     how: dict[str, Any] = {}
@@ -135,21 +145,29 @@ def _java_store(given: Mapping[str, str], which: str, data: bytes) -> str:
 
 
 def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
-    from ballast_broker.security.jaas import JaasError, parse_login_module
-
     mechanism = given.get("sasl.mechanism", "GSSAPI")
     if mechanism not in MODULES:
         raise CommandError(f"sasl.mechanism is {mechanism}: there are {', '.join(MODULES)}")
+    options = _login_options(mechanism, given)
+    if mechanism == OAUTHBEARER:
+        from ballast_cli.command_token import tokens
+
+        return {"sasl_mechanism": mechanism, "tokens": tokens(given, options)}
+    if not {"username", "password"} <= options.keys():
+        raise CommandError("sasl.jaas.config needs username and password")
+    return {"sasl_mechanism": mechanism, "username": options["username"], "password": options["password"]}
+
+
+def _login_options(mechanism: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    from ballast_broker.security.jaas import JaasError, parse_login_module
+
+    text = given.get("sasl.jaas.config")
+    if text is None and mechanism == OAUTHBEARER:
+        return {}  # all that it could say, there are properties for
     try:
-        module = parse_login_module(given.get("sasl.jaas.config", ""))
+        module = parse_login_module(text or "")
     except JaasError as error:
         raise CommandError(f"sasl.jaas.config: {error}") from None
     if module.name != MODULES[mechanism]:
         raise CommandError(f"sasl.jaas.config: the login module of {mechanism} is {MODULES[mechanism]}")
-    if not {"username", "password"} <= module.options.keys():
-        raise CommandError("sasl.jaas.config needs username and password")
-    return {
-        "sasl_mechanism": mechanism,
-        "username": module.options["username"],
-        "password": module.options["password"],
-    }
+    return module.options

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ballast_cli import CommandError
+from ballast_operator.reachability import why_unreachable
 
 ANY = "any"
 CLIENT_ID = "ballast-reassign"
@@ -199,11 +200,18 @@ class Cluster:
     def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
         """`options` are kafka-python's."""
         from kafka import KafkaAdminClient
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaError, KafkaTimeoutError
 
+        from ballast_operator.kafka_client import BOOTSTRAP_TIMEOUT_MS
+
+        how: dict[str, Any] = {"client_id": CLIENT_ID, "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+        how |= options or {}
         try:
-            how = {"client_id": CLIENT_ID} | dict(options or {})
             self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **how)
+        except KafkaTimeoutError as error:
+            shown = "whom --command-config names" if "sasl_mechanism" in how else None
+            why = why_unreachable(bootstrap, how.get("ssl_context"), shown)
+            raise CommandError(f"no cluster at {bootstrap}: {why}") from error
         except (KafkaError, OSError, ValueError) as error:
             raise CommandError(f"no cluster at {bootstrap}: {error}") from error
 

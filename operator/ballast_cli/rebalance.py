@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from ballast_cli import CommandError, command_config
+from ballast_cli.reach import require_listener
 from ballast_rebalance import command
 
 
@@ -17,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.bootstrap is not None and not args.apply:  # who proposes tells it in the KafkaCluster's status
+        require_listener(args.bootstrap)
     if args.command_config is not None:
         if args.bootstrap is None:
             raise CommandError("--command-config says how to reach what --bootstrap names: give both")

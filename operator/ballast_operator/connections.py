@@ -5,13 +5,15 @@ When what a KafkaCluster says about reaching it changes, the old connection is c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
-from ballast_operator.model.cluster import External, KafkaCluster
+from ballast_operator.model.cluster import External, KafkaCluster, Sasl
 from ballast_operator.plan.secured import Reach
 from ballast_operator.tls_secrets import SecretMissingError, read_secret, read_whole
+from ballast_operator.tokens import ClientCredentials
 
 TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
 
@@ -54,14 +56,6 @@ class Connections:
             if ("tls.crt" in tls) != ("tls.key" in tls):
                 has, lacks = ("tls.crt", "tls.key") if "tls.crt" in tls else ("tls.key", "tls.crt")
                 raise SecretMissingError(f"Secret {external.tls.secret_name} has {has} and no {lacks}")
-        sasl: Mapping[str, str] = {}
-        if external.sasl:
-            sasl = await read_secret(self._api, namespace, external.sasl.secret_name, ("username", "password"))
-        for key in ("username", "password") if external.sasl else ():
-            if key not in sasl:
-                raise SecretMissingError(
-                    f"Secret {external.sasl.secret_name if external.sasl else ''} has no key {key}"
-                )
         return ConnectionSettings(
             bootstrap_servers=external.bootstrap_servers,
             tls=external.tls is not None,
@@ -69,7 +63,23 @@ class Connections:
             ca_pem=tls.get("ca.crt"),
             certificate_pem=tls.get("tls.crt"),
             key_pem=tls.get("tls.key"),
-            sasl_mechanism=str(external.sasl.mechanism) if external.sasl else None,
-            username=sasl.get("username"),
-            password=sasl.get("password"),
+            **(await self._sasl(namespace, external.sasl) if external.sasl else {}),
         )
+
+    async def _sasl(self, namespace: str, sasl: Sasl) -> dict[str, Any]:
+        found: dict[str, Any] = {"sasl_mechanism": str(sasl.mechanism)}
+        if sasl.oauth is None:
+            return found | dict(await self._login(namespace, sasl.secret_name, ("username", "password")))
+        oauth, ca = sasl.oauth, None
+        login = await self._login(namespace, sasl.secret_name, ("clientId", "clientSecret"))
+        if oauth.tls is not None:
+            ca = (await read_whole(self._api, namespace, oauth.tls.secret_name, ("ca.crt",)))["ca.crt"]
+        tokens = ClientCredentials(oauth.token_endpoint_uri, login["clientId"], login["clientSecret"], oauth.scope, ca)
+        return found | {"tokens": tokens}
+
+    async def _login(self, namespace: str, secret: str, keys: Sequence[str]) -> Mapping[str, str]:
+        found = await read_secret(self._api, namespace, secret, keys)
+        for key in keys:
+            if key not in found:
+                raise SecretMissingError(f"Secret {secret} has no key {key}")
+        return found

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.admin import DescribeQuorumRequest
 
 from ballast_operator.pem import as_ascii, load_pair
@@ -55,8 +56,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How to reach a cluster; equal settings may share a connection. `hosts`: which names the certificates at addresses
-    have to carry, where it is not the address itself."""
+    """How to reach a cluster; equal settings may share a connection. `tokens`: with OAUTHBEARER. `hosts`: which names
+    the certificates at addresses have to carry, where it is not the address itself."""
 
     bootstrap_servers: str
     tls: bool = False
@@ -68,7 +69,13 @@ class ConnectionSettings:
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = None
+    tokens: AbstractTokenProvider | None = None
     hosts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shown(self) -> str | None:
+        """By what a broker should know us, in words; None where it does not ask."""
+        return None if self.sasl_mechanism is None else "our token" if self.tokens else f"user {self.username}"
 
     def __repr__(self) -> str:
         return f"ConnectionSettings({self.bootstrap_servers!r}, tls={self.tls}, sasl={self.sasl_mechanism})"
@@ -90,7 +97,9 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
         options["ssl_check_hostname"] = settings.verify_hostname
     protocol = ("SASL_" if settings.sasl_mechanism else "") + ("SSL" if settings.tls else "PLAINTEXT")
     options["security_protocol"] = protocol
-    if settings.sasl_mechanism:
+    if settings.tokens is not None:
+        options |= {"sasl_mechanism": settings.sasl_mechanism, "sasl_oauth_token_provider": settings.tokens}
+    elif settings.sasl_mechanism:
         options |= {
             "sasl_mechanism": settings.sasl_mechanism,
             "sasl_plain_username": settings.username,
@@ -213,8 +222,9 @@ class KafkaConnection:
         try:
             return KafkaAdminClient(**options)
         except kafka_errors.KafkaTimeoutError as error:
-            settings = self.settings
-            why = why_unreachable(settings.bootstrap_servers, options.get("ssl_context"), settings.username)
+            if refusal := getattr(self.settings.tokens, "refusal", ""):
+                raise KafkaUnavailableError(f"There is no token to show: {refusal}") from error
+            why = why_unreachable(self.settings.bootstrap_servers, options.get("ssl_context"), self.settings.shown)
             raise KafkaUnavailableError(why) from error
 
     def _drop(self) -> None:

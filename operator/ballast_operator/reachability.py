@@ -13,8 +13,9 @@ CONNECT_SECONDS = 3.0
 ALERT_SECONDS = 1.0
 
 
-def why_unreachable(addresses: str, context: ssl.SSLContext | None, user: str | None) -> str:
-    """What the first address that can be asked answers; `context` and `user` where TLS and SASL are configured."""
+def why_unreachable(addresses: str, context: ssl.SSLContext | None, shown: str | None) -> str:
+    """What the first address that can be asked answers; `context` where TLS is configured, `shown` where SASL is: by
+    what it should have known us."""
     reason = "there is no address"
     for address in addresses.split(","):
         host, _, port = address.strip().rpartition(":")
@@ -27,8 +28,8 @@ def why_unreachable(addresses: str, context: ssl.SSLContext | None, user: str | 
         except (OSError, ValueError) as error:
             reason = f"{address}: {error}"
             continue
-        if user is not None:
-            return f"{address} can be reached, but did not authenticate user {user}"
+        if shown is not None:
+            return f"{address} can be reached, but did not authenticate {shown}"
         return f"{address} can be reached, but does not answer; it may want {'SASL' if context else 'TLS or SASL'}"
     return reason
 

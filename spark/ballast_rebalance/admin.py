@@ -25,7 +25,7 @@ def measure_by_admin(
 ) -> Measured:
     """Everything of now. `capacity_bytes` stands in where brokers are too old to say how large a disk is."""
     from kafka.admin import KafkaAdminClient
-    from kafka.errors import AuthorizationError, KafkaError
+    from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 
     at_s = time.time()
     try:
@@ -41,6 +41,9 @@ def measure_by_admin(
     except AuthorizationError as error:
         text = f"{bootstrap} does not allow it: {error.message}; it takes DESCRIBE on the cluster and on the topics"
         raise Refusal("ClusterUnavailable", text) from error
+    except KafkaTimeoutError as error:
+        why = "it is not there, wants TLS or SASL, or did not authenticate us"
+        raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}: {why}") from error
     except KafkaError as error:
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error
     if moving:

@@ -77,7 +77,8 @@ def test_a_certificate_whose_key_has_a_password(tmp_path: Path) -> None:
     )
     right = Namespace(bootstrap="a:1", command_config=written(tmp_path, *lines, "ssl.key.password=hush"))
     options = library_options(right, "test")
-    assert sorted(options) == ["client_id", "security_protocol", "ssl_check_hostname", "ssl_context"]
+    of_tls = ["security_protocol", "ssl_check_hostname", "ssl_context"]
+    assert sorted(options) == ["bootstrap_timeout_ms", "client_id", *of_tls]
     assert options["client_id"] == "test"
     wrong = Namespace(bootstrap="a:1", command_config=written(tmp_path, *lines))
     with pytest.raises(CommandError, match="what it names cannot be used"):

@@ -8,8 +8,10 @@ import os
 import select
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,7 +132,7 @@ def test_arguments_that_mean_nothing_are_refused(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["status"], ["reassign", "generate"]])
+@pytest.mark.parametrize("command", [["status"], ["reassign", "generate"], ["rebalance"]])
 def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -139,6 +141,23 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
         assert main([*command, "--bootstrap", address]) == 2
     assert time.monotonic() - began < 5
     assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["reassign", "generate"]])
+def test_somebody_who_does_not_speak_with_us_is_told(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As a broker that wants TLS or a password; `reassign` said after half a minute that it could not bootstrap."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as closing:
+        serving = threading.Thread(target=closing.serve_forever, args=(0.05,))
+        serving.start()
+        address = f"127.0.0.1:{closing.server_address[1]}"
+        began = time.monotonic()
+        try:
+            assert main([*command, "--bootstrap", address]) == 2
+        finally:
+            closing.shutdown()
+            serving.join()
+    assert time.monotonic() - began < 20
+    assert "can be reached, but does not answer; it may want TLS or SASL" in capsys.readouterr().err
 
 
 def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:

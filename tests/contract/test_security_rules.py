@@ -128,3 +128,28 @@ def test_the_listener_for_tokens_on_the_page_is_taken_with_all_that_it_says() ->
     (shown,) = yaml.safe_load(block("docs/kubernetes.md", "- name: TOKENS"))
     assert messages(listeners=[listener(), shown]) == []
     assert write(read(Listener, shown, "listener")) == shown
+
+
+def elsewhere(mechanism: str = "OAUTHBEARER", **oauth: Any) -> list[str]:
+    """What is said of a cluster elsewhere, to which the operator goes so."""
+    sasl = {"mechanism": mechanism, "secretName": "client"} | ({"oauth": oauth} if oauth else {})
+    spec = {"external": {"bootstrapServers": "kafka:9093", "sasl": sasl}}
+    apply_defaults(SCHEMA, spec)
+    return refused(spec)
+
+
+@pytest.mark.spec("OPR-01", "OPR-40")
+def test_a_cluster_elsewhere_may_want_tokens() -> None:
+    uri = {"tokenEndpointUri": "https://issuer.example/token"}
+    assert elsewhere(**uri) == []
+    assert elsewhere(**uri, scope="kafka a/b", tls={"secretName": "issuer"}) == []
+    for said, words in (
+        (elsewhere(), "needs oauth, which says where the token is to be had"),
+        (elsewhere("PLAIN", **uri), "the others go without it"),
+        (elsewhere(scope="kafka"), "Required value"),
+        (elsewhere(tokenEndpointUri="file:///var/run/secrets/token"), "should match"),
+        (elsewhere(tokenEndpointUri="https://me:x@issuer/token"), "Write https://HOST:PORT/PATH"),
+        (elsewhere(tokenEndpointUri="http://issuer/token", tls={"secretName": "issuer"}), "or remove oauth.tls"),
+        (elsewhere(**uri, scope=" kafka"), "should match"),
+    ):
+        assert any(words in one for one in said), (words, said)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -215,6 +216,36 @@ def test_a_package_with_another_hash_is_refused(ready: Checkout) -> None:
     assert str(ready.home / "install.log") in answer.stderr
     ready.write_lock("broker", "2.0")
     assert ready.run("broker").stdout.split()[1] == "2.0"
+
+
+def test_without_a_network_it_says_what_to_look_at(ready: Checkout) -> None:
+    """pip says only that it found no version of the package."""
+    ready.write_lock("broker", "2.0")
+    ready.variables = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
+    answer = ready.run("broker")
+    assert answer.returncode == 1
+    assert "No package index was reached; `pip config list` shows which one" in answer.stderr
+
+
+def test_a_full_disk_is_told_although_venv_does_not(tmp_path: Path) -> None:
+    """It says that a program returned 1."""
+    advice = runpy.run_path(str(ROOT / "requirements" / "install.py"))["advice"]
+    assert advice(tmp_path, ["returned non-zero exit status 1."], little_bytes=0) == []
+    for words, little_bytes in (["returned 1"], 2**62), (["[Errno 28] No space left on device"], 0):
+        (line,) = advice(tmp_path, words, little_bytes)
+        assert re.fullmatch(rf"{tmp_path} has \d+ MB left: make room, or choose another place .*", line)
+
+
+def test_a_directory_whose_name_separates_paths_is_refused(checkout: Checkout, tmp_path: Path) -> None:
+    """Python looked for its packages in two halves of the name, and found that there was no ballast_cli."""
+    colon = checkout.root.rename(tmp_path / "co:lon")
+    for root, home in ((colon, checkout.home), (colon, None)):
+        variables = {"PATH": os.environ["PATH"]} | ({"BALLAST_HOME": str(home)} if home else {})
+        answer = subprocess.run(
+            [root / "ballast", "status", "--help"], env=variables, capture_output=True, text=True, check=False
+        )
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr.startswith(f"ballast: cannot run from a directory with a colon in its name: {colon}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -36,7 +36,7 @@ class ApacheKafka:
     """Brokers 0..n-1, each with several log directories; the first one is the controller.
 
     `protocols` names further listeners and their security protocols, `settings` what these need; `format_options` are
-    given to Kafka's tool that formats the directories.
+    given to Kafka's tool that formats the directories, `java_options` to Java.
     """
 
     directory: Path
@@ -48,6 +48,7 @@ class ApacheKafka:
     protocols: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     format_options: tuple[str, ...] = ()
+    java_options: tuple[str, ...] = ()
     listeners: dict[int, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -73,8 +74,9 @@ class ApacheKafka:
     def start_broker(self, broker: int) -> None:
         with (self.directory / f"broker-{broker}.log").open("ab") as log:
             self.processes[broker] = subprocess.Popen(
-                java("kafka.Kafka", self._properties(broker), memory=MEMORY), stdout=log, stderr=log, cwd=self.directory
-            )
+                java("kafka.Kafka", self._properties(broker), memory=MEMORY, options=self.java_options),
+                stdout=log, stderr=log, cwd=self.directory,
+            )  # fmt: skip
 
     def kill_broker(self, broker: int) -> None:
         process = self.processes.pop(broker)

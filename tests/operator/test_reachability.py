@@ -59,7 +59,7 @@ def test_an_address_where_nobody_listens_and_one_where_somebody_else_does() -> N
     assert "refused" in why_unreachable(nobody(), None, None)
     with listening() as address:
         assert why_unreachable(f"{nobody()},{address}", None, None).endswith("it may want TLS or SASL")
-        assert "did not authenticate user operator" in why_unreachable(address, None, "operator")
+        assert "did not authenticate user operator" in why_unreachable(address, None, "user operator")
 
 
 def test_a_certificate_that_is_not_believed(tmp_path: Path) -> None:

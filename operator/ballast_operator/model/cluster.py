@@ -41,6 +41,7 @@ class SaslMechanism(StrEnum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
 
 
 class AuthenticationType(StrEnum):
@@ -67,9 +68,24 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsSecret:
+    secret_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEndpoint:
+    """Where the operator gets its token. `tls` has who is believed there."""
+
+    token_endpoint_uri: str
+    scope: str | None = None
+    tls: TlsSecret | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sasl:
     mechanism: SaslMechanism
     secret_name: str
+    oauth: TokenEndpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +129,6 @@ class NodePorts:
 
     host: str
     first: int
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSecret:
-    secret_name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,160 @@
+"""A token for a cluster that wants OAUTHBEARER, from an identity provider (RFC 6749, client credentials).
+
+The client library asks in the thread that connects, which a provider holds up for `WITHIN_S` at most. A token is kept
+until most of its time has gone; while nothing newer can be had, it is shown for as long as it holds. Only https and
+http are spoken, and nobody is followed elsewhere: who may make a KafkaCluster shall not read the operator's files.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import math
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from ballast_operator.pem import as_ascii
+
+WITHIN_S = 5.0
+MOST_BYTES = 1024 * 1024
+RENEWED_AT = 0.8  # of the time that it holds
+AGAIN_S = 1.0  # a provider is asked no oftener
+MOST_WORDS = 200
+
+
+class TokenError(Exception):
+    """There is no token; the text says why, and has no secret in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    token: str
+    renewed_at_s: float
+    ends_at_s: float
+
+
+@dataclass(repr=False)
+class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
+    """Equal ones give the same tokens. `refusal` is why there was none the last time; empty where there was one."""
+
+    uri: str
+    client_id: str
+    client_secret: str
+    scope: str | None = None
+    ca_pem: str | None = None
+    refusal: str = field(default="", compare=False)
+    _failure: str = field(default="", compare=False)  # of the last attempt
+    _held: _Held | None = field(default=None, compare=False)
+    _asked_at_s: float = field(default=-math.inf, compare=False)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, compare=False)
+
+    def token(self) -> str:
+        with self._one_at_a_time:
+            now_s = time.time()
+            if self._held is None or now_s >= self._held.renewed_at_s:
+                self._renew(now_s)
+            if self._held is None or now_s >= self._held.ends_at_s:
+                self.refusal = self._failure
+                raise TokenError(self.refusal)
+            self.refusal = ""
+            return self._held.token
+
+    def _renew(self, now_s: float) -> None:
+        if time.monotonic() < self._asked_at_s + AGAIN_S:
+            return
+        try:
+            token = _token_in(self._answer())
+            ends_at_s = _end_of(token)
+            if ends_at_s <= now_s:
+                raise TokenError(f"the token that {self.uri} gives has ended already")
+            self._held = _Held(token, now_s + (ends_at_s - now_s) * RENEWED_AT, ends_at_s)
+        except (TokenError, OSError, http.client.HTTPException, ValueError) as error:
+            self._failure = str(error) if isinstance(error, TokenError) else f"{self.uri}: {_words(error)}"
+        finally:
+            self._asked_at_s = time.monotonic()
+
+    def _answer(self) -> bytes:
+        parts = urlsplit(self.uri)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {
+            "Authorization": f"Basic {login}",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+            "Connection": "close",
+        }
+        connection = self._connection(parts.scheme, str(parts.hostname), parts.port)
+        try:
+            connection.request("POST", path, urlencode(form), headers)
+            with connection.getresponse() as answer:
+                found = _read(answer)
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise TokenError(f"{self.uri} answers {answer.status}{_said(found)}")
+        return found
+
+    def _connection(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+        if scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=WITHIN_S)
+        context = ssl.create_default_context(cadata=as_ascii(self.ca_pem) if self.ca_pem else None)
+        return http.client.HTTPSConnection(host, port, timeout=WITHIN_S, context=context)
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    until_s, found = time.monotonic() + WITHIN_S, b""
+    while piece := answer.read1(MOST_BYTES):
+        found += piece
+        if len(found) > MOST_BYTES or time.monotonic() > until_s:
+            raise TokenError("the token endpoint's answer is too long, or too slow")
+    return found
+
+
+def _token_in(answer: bytes) -> str:
+    try:
+        token = json.loads(answer)["access_token"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        token = None
+    if not isinstance(token, str) or not token:
+        raise TokenError("the token endpoint's answer has no access_token")
+    return token
+
+
+def _end_of(token: str) -> float:
+    """As it says itself; the brokers check the rest. One that does not say it is not kept."""
+    try:
+        said = token.split(".")[1]
+        claims: Any = json.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        ends_at_s = float(claims["exp"])
+    except (ValueError, RecursionError, LookupError, TypeError, OverflowError):
+        ends_at_s = math.nan
+    if not math.isfinite(ends_at_s) or not token.isascii() or not token.isprintable():
+        raise TokenError("the token endpoint gives no JWT with an end (exp)")
+    return ends_at_s
+
+
+def _said(body: bytes) -> str:
+    """What RFC 6749 has a provider say of an error. All else stays unsaid: it may be of something that is none."""
+    try:
+        found = json.loads(body)
+        words = [str(found[name]) for name in ("error", "error_description") if name in found]
+    except (ValueError, RecursionError, TypeError):
+        return ""
+    text = "".join(each if each.isprintable() else " " for each in ": ".join(words)[:MOST_WORDS])
+    return f": {text}" if text else ""
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not believed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or error).lower().replace("_", " ")
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

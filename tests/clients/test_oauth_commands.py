@@ -1,0 +1,192 @@
+"""Our own commands come in with tokens, by the files that Apache Kafka's tools take."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.certificates import Authority
+from tests.clients import test_librdkafka as rd
+from tests.clients.oauth import MODULE, USER, WithTokens
+from tests.identity_provider import CLIENTS, Provider
+
+from ballast_cli import CommandError, command_config
+from ballast_cli.__main__ import main
+from ballast_rebalance.admin import measure_by_admin
+
+pytestmark = [
+    pytest.mark.spec("CLI-06"),
+    # kafka-python leaves some of its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture(scope="module")
+def provider(certified: Authority) -> Iterator[Provider]:
+    """At https, by a certificate that no system believes."""
+    with Provider(certified.issue("issuer")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def there(provider: Provider, certified: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithTokens]:
+    running = WithTokens(tmp_path_factory.mktemp("tokens"), provider)
+    options = f'ssl.truststore.type="PEM" ssl.truststore.location="{certified.ca}"'
+    running.broker._properties |= {"super.users": f"User:ANONYMOUS;User:{USER}"} | {
+        f"listener.name.{each}.oauthbearer.sasl.jaas.config": f"{MODULE} required {options};"
+        for each in ("open", "safe")
+    }
+    running.broker.start()
+    yield running
+    assert running.broker.stop() == 0
+
+
+def written(there: WithTokens, folder: Path, listener: str, **more: str) -> Path:
+    """Names are written with `_` for `.`."""
+    lines = {
+        "security.protocol": "SASL_SSL" if listener == "SAFE" else "SASL_PLAINTEXT",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(there.authority.ca),
+        "sasl.mechanism": "OAUTHBEARER",
+    } | {name.replace("_", "."): value for name, value in more.items()}
+    file = folder / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return file
+
+
+def believing(certified: Authority, more: str = "") -> str:
+    return f'{MODULE} required {more} ssl.truststore.type="PEM" ssl.truststore.location="{certified.ca}";'
+
+
+def ways(there: WithTokens, certified: Authority, folder: Path) -> dict[str, dict[str, str]]:
+    url = there.provider.token_url
+    token = folder / "a token"
+    token.write_text(there.provider.token(USER) + "\n")
+    return {
+        "properties": {
+            "sasl_jaas_config": believing(certified),
+            "sasl_oauthbearer_token_endpoint_url": url,
+            "sasl_oauthbearer_client_credentials_client_id": USER,
+            "sasl_oauthbearer_client_credentials_client_secret": CLIENTS[USER],
+            "sasl_oauthbearer_scope": "kafka",
+        },
+        "login module": {
+            "sasl_jaas_config": believing(certified, f'clientId="{USER}" clientSecret="{CLIENTS[USER]}" scope="kafka"'),
+            "sasl_oauthbearer_token_endpoint_url": url,
+            "sasl_login_callback_handler_class": (
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+            ),
+        },
+        "file": {
+            "sasl_jaas_config": f"{MODULE} required;",
+            "sasl_oauthbearer_token_endpoint_url": token.as_uri(),
+        },
+    }
+
+
+@pytest.mark.parametrize("listener", ["OPEN", "SAFE"])
+@pytest.mark.parametrize("way", ["properties", "login module", "file"])
+def test_every_command_comes_in(
+    there: WithTokens, certified: Authority, tmp_path: Path, topic: str, listener: str, way: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    rd.create(there.broker, topic, 2)
+    file = written(there, tmp_path, listener, **ways(there, certified, tmp_path)[way])
+    bootstrap = there.broker.listeners[listener]
+    at = ["--bootstrap", bootstrap, "--command-config", str(file)]
+    assert main(["status", *at]) == 0
+    said = capsys.readouterr()
+    assert ("volume-0" in said.out, said.err) == (True, "")
+    assert main(["reassign", "generate", *at, "--topics", topic, "--json", str(tmp_path / "plan.json")]) == 0
+    options = command_config.library_options(Namespace(bootstrap=bootstrap, command_config=file), "test")
+    assert topic in set(measure_by_admin(bootstrap, options).replicas["topic"])
+
+
+def test_a_command_that_takes_longer_than_its_token_gets_another(
+    there: WithTokens, certified: Authority, tmp_path: Path
+) -> None:
+    """Of the session, which is three seconds at this listener, the library sees to the end itself."""
+    from kafka.admin import KafkaAdminClient
+
+    file = written(there, tmp_path, "SAFE", **ways(there, certified, tmp_path)["properties"])
+    bootstrap, there.provider.lifetime_s = there.broker.listeners["SAFE"], 4
+    try:
+        options = command_config.library_options(Namespace(bootstrap=bootstrap, command_config=file), "test")
+        before = len(there.provider.asked)
+        client = KafkaAdminClient(bootstrap_servers=bootstrap, **options)
+        until = time.monotonic() + 9
+        while time.monotonic() < until:
+            assert client.describe_cluster()["brokers"]
+            time.sleep(0.2)
+        client.close()
+        assert len(there.provider.asked) - before >= 2, "one after 80 percent of four seconds each"
+    finally:
+        there.provider.lifetime_s = 600
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sasl_oauthbearer_client_credentials_client_secret": "hush"}, "answers 401 Unauthorized"),
+        ({"sasl_jaas_config": f"{MODULE} required;"}, "certificate verify failed"),
+        ({"sasl_oauthbearer_token_endpoint_url": "file:///nowhere/token"}, "/nowhere/token cannot be read: No such"),
+        ({"sasl_oauthbearer_token_endpoint_url": "http://127.0.0.1:9/token"}, "127.0.0.1:9/token: Connection refused"),
+    ],
+)
+def test_why_there_is_no_token_is_told(
+    there: WithTokens, certified: Authority, tmp_path: Path, changes: dict[str, str], says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    given = ways(there, certified, tmp_path)["properties"] | changes
+    file = written(there, tmp_path, "OPEN", **given)
+    for command in (["status"], ["reassign", "generate", "--json", str(tmp_path / "plan.json")], ["rebalance"]):
+        assert main([*command, "--bootstrap", there.broker.listeners["OPEN"], "--command-config", str(file)]) == 2
+        # The provider, which is in this process, tells there of a handshake that failed.
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ballast ")]
+        assert len(said) == 1
+        assert f"--command-config {file}: there is no token to show: " in said[0]
+        assert says in said[0]
+        assert "hush" not in said[0]
+
+
+def test_a_token_that_a_broker_does_not_believe_is_told_to_be_so(
+    there: WithTokens, certified: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(there, tmp_path, "OPEN", **ways(there, certified, tmp_path)["file"])
+    token = there.provider.token(USER, aud="somebody else")
+    (tmp_path / "a token").write_text(token)
+    for command in (["status"], ["reassign", "generate", "--json", str(tmp_path / "plan.json")], ["rebalance"]):
+        assert main([*command, "--bootstrap", there.broker.listeners["OPEN"], "--command-config", str(file)]) != 0
+        found = capsys.readouterr()
+        said = found.err + found.out  # where a refusal of the job goes
+        assert "did not authenticate" in said, command
+        assert token not in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sasl_oauthbearer_token_endpoint_url": ""}, "sasl.oauthbearer.token.endpoint.url is missing"),
+        ({"sasl_oauthbearer_client_credentials_client_id": ""}, "client.credentials.client.id is missing"),
+        ({"sasl_login_callback_handler_class": "org.example.Ours"}, "sasl.login.callback.handler.class"),
+        ({"sasl_jaas_config": "org.example.Module required;"}, "the login module of OAUTHBEARER is"),
+        ({"sasl_jaas_config": f'{MODULE} required unsecuredLoginStringClaim_sub="x";'}, "nobody has signed"),
+        ({"sasl_login_refresh_window_factor": "7"}, "sasl.login.refresh.window.factor"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_told(
+    there: WithTokens, certified: Authority, tmp_path: Path, changes: dict[str, str], says: str
+) -> None:
+    given = ways(there, certified, tmp_path)["properties"] | changes
+    with pytest.raises(CommandError) as refused:
+        command_config.settings_of("a:1", written(there, tmp_path, "OPEN", **given))
+    assert says in str(refused.value)
+    assert CLIENTS[USER] not in str(refused.value)
