@@ -112,7 +112,7 @@ def test_a_token_is_shown_as_to_apache_kafka(nodes: tuple[Node, Node], mechanism
     others: tuple[Sequence[ScramClient], ...] = (
         [TokenClient(mechanism, "none", token[1]) for token in tokens],
         [TokenClient(mechanism, token[0], "other") for token in tokens],
-        [ScramClient(mechanism, *token, "as a user") for token in tokens],
+        [ScramClient(mechanism, *token, "as-a-user") for token in tokens],
     )
     for clients in others:
         theirs, ours = (said(node, mechanism, each) for node, each in zip(nodes, clients, strict=True))
