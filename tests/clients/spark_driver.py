@@ -48,7 +48,7 @@ class Driver:
         """As Spark does by itself where Hadoop's security is on: its connector asks for a delegation token of this
         cluster, and from now on its user has it. The token's id."""
         jvm: Any = self._session._jvm
-        conf = jvm.org.apache.spark.SparkEnv.get().conf()
+        conf = self._session.sparkContext._jsc.sc().env().conf()
         for name, value in settings.items():
             conf.set(f"spark.kafka.clusters.{cluster}.{name}", value)
         of_cluster = jvm.org.apache.spark.kafka010.KafkaTokenSparkConf.getClusterConfig(conf, cluster)

@@ -72,7 +72,7 @@ def test_the_tool_as_the_page_has_it(secured: Secured, tmp_path: Path) -> None:
     assert RENEWER in told[1]
     assert all("Completed" in each for each in told[2:]), told[2:]
     at = ("--bootstrap-server", secured.broker.listeners["SAFE"], "--command-config", config)
-    assert created["id"] not in run("delegation-tokens", *at, "--describe")
+    assert created["id"] not in run("delegation-tokens", *at, "--describe", "--owner-principal", f"User:{USER}")
     gone = run("delegation-tokens", *at, "--renew", "--renew-time-period", -1, "--hmac", hmac, code=1)
     assert "Delegation Token is not found on server" in gone
 
@@ -126,5 +126,7 @@ def test_sparks_connector_shows_a_token(secured: Secured, tmp_path: Path, topic:
         token_id = spark.do("obtain_token", cluster="one", settings=settings)
         found = spark.read(at[1], subscribe=topic)
     assert [each["value"] for each in found] == lines
-    described = run("delegation-tokens", *at, "--command-config", config, "--describe")
+    described = run(
+        "delegation-tokens", *at, "--command-config", config, "--describe", "--owner-principal", f"User:{USER}"
+    )
     assert row(described, token_id)["owner"] == f"User:{USER}"

@@ -116,7 +116,7 @@ async def test_a_session_ends_with_its_token_and_a_renewed_one_renews_it() -> No
         shown("one", secret=b"other"),
         shown("one", extensions="tokenauth=false"),
         shown("one", extensions="other=true"),
-        ScramClient(MECHANISM, "one", base64.b64encode(hmac_of(SECRET, "one")).decode(), "as a user"),
+        ScramClient(MECHANISM, "one", base64.b64encode(hmac_of(SECRET, "one")).decode(), "as-a-user"),
     ],
 )
 async def test_who_does_not_show_a_token_does_not_come_in(client: ScramClient) -> None:
