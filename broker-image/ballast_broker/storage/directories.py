@@ -69,6 +69,17 @@ def marked_folder_name(topic_partition: TopicPartition, unique: str, suffix: str
     return f"{topic_partition.topic[: _MAXIMUM_NAME - len(end) - len(number)]}{number}{end}"
 
 
+def name_of_move(broker_epoch: int, number: int, random: Random) -> str:
+    """The unique id of a copy: says which of two moves was begun later. No clock does, but a broker's epochs grow."""
+    return f"{max(0, broker_epoch):016x}{number & 0xFFFFFFFF:08x}{random.bytes_of(4).hex()}"
+
+
+def order_of_move(folder: str) -> int:
+    """-1 of a copy that Apache Kafka has begun: its ids are random, and hardly one is as small as an epoch."""
+    marked = _MARKED_NAME.match(os.path.basename(folder))
+    return int(marked["unique"][:24], 16) if marked and marked["unique"].startswith("0000") else -1
+
+
 class LogDirectory:
     """One of `log.dirs`."""
 

@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk, Random
-from ballast_broker.storage.directories import DELETE_SUFFIX, marked_folder_name
+from ballast_broker.storage.directories import DELETE_SUFFIX, FUTURE_SUFFIX, marked_folder_name, name_of_move
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_wire.names import TopicPartition
 
@@ -23,12 +23,19 @@ class Folders:
         self._disk = disk
         self._random = random
         self._maintenance = maintenance
+        self._copies = 0
 
     def name_of(self, topic_partition: TopicPartition, suffix: str) -> str:
         """`topic-partition`, or a marked name that no other folder has."""
         if not suffix:
             return str(topic_partition)
         return marked_folder_name(topic_partition, self._random.bytes_of(16).hex(), suffix)
+
+    def name_of_copy(self, topic_partition: TopicPartition, broker_epoch: int) -> str:
+        self._copies += 1
+        return marked_folder_name(
+            topic_partition, name_of_move(broker_epoch, self._copies, self._random), FUTURE_SUFFIX
+        )
 
     def rename(self, log: Log, suffix: str) -> None:
         path = f"{log.directory.path}/{self.name_of(log.topic_partition, suffix)}"
