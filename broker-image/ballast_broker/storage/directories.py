@@ -16,8 +16,8 @@ from uuid import UUID
 
 from ballast_broker.seams import Disk, DiskUsage, Random
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
+from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
-from ballast_broker.storage.outdated import Outdated
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
@@ -91,8 +91,7 @@ class LogDirectory:
         self.error: BaseException | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
-        self.checkpoints: dict[str, tuple[int, float]] = {}  # a hash of what each file holds, and since when
-        self.outdated = Outdated()
+        self.checkpoints = Checkpoints()
         self.writes = 0  # all of them, for metrics and for what share of them is slow
         self.slow_writes = 0
         self.slow_until = 0.0

@@ -40,11 +40,10 @@ class Folders:
     def rename(self, log: Log, suffix: str) -> None:
         path = f"{log.directory.path}/{self.name_of(log.topic_partition, suffix)}"
         before = log.folder.path
-        if suffix:  # the checkpoints of its directory speak of it still
-            log.directory.outdated.add(log.topic_partition)
         with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
             self._disk.rename(before, path)
             log.folder.path = path
+        log.directory.checkpoints.changed(log.topic_partition)
         if suffix == DELETE_SUFFIX:
             self._maintenance.forget_removals_under(before)
         elif not suffix:
@@ -60,6 +59,7 @@ class Folders:
         """Its folder is renamed `-delete` already."""
         log.closed = True
         log.invalidate_write_state()
+        log.directory.checkpoints.gone(log.topic_partition)
         for segment in log.segments:
             segment.abandon()
         if log.directory.online:

@@ -114,6 +114,13 @@ class LogManager:
         """Those that checkpoints speak of: the metadata log too."""
         return [*self._logs.values(), *([self._raft_log] if self._raft_log else [])]
 
+    def logs_named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
+        """In one directory: the current log, the metadata log, and the future one where copies are meant as well."""
+        named = [self._logs.get(topic_partition), self._future_logs.get(topic_partition) if copies else None]
+        if self._raft_log is not None and self._raft_log.topic_partition == topic_partition:
+            named.append(self._raft_log)
+        return [log for log in named if log is not None and log.directory is directory]
+
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self._logs.get(topic_partition)
 
@@ -417,6 +424,7 @@ class LogManager:
             log.close()
             self._folders.rename(log, STRAY_SUFFIX)
             self._strays[log.folder.path] = log.topic_partition
+            log.directory.checkpoints.gone(log.topic_partition)
             self._log_is_gone(log.topic_partition)
 
     def _log_is_gone(self, topic_partition: TopicPartition) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import flushing, retention
+from ballast_broker.storage import flushing, lookup, retention
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
 from ballast_wire.names import TopicPartition, spread
 
@@ -41,7 +41,7 @@ def roll(log: Log, base_offset: int) -> Segment:
     else:
         old.seal()
     log.write_epochs()
-    if old.size and base_offset == log.end_offset > log.recovery_point:
+    if old.size and base_offset == log.end_offset > log.recovery_point and _reaches_end(log, old):
         flushing.note_unflushed(log, base_offset)
     segment = log.new_segment(base_offset)
     log.producers.map_end_offset = base_offset
@@ -55,3 +55,11 @@ def create_segment(log: Log, base_offset: int) -> Segment:
     segment = Segment(context.disk, context.open_files, log.folder, base_offset, 0, config.segment_index_bytes)
     segment.create(context.clock.wall_ms(), preallocate_bytes=config.segment_bytes if config.preallocate else 0)
     return segment
+
+
+def _reaches_end(log: Log, segment: Segment) -> bool:
+    """Where a log was cut inside of a gap that cleaning left, or inside of a batch, its records end before it does."""
+    if not log.truncations:
+        return True
+    last = lookup.trusting_index(log, segment, lambda: segment.boundary_before(segment.size))
+    return last is not None and last[1] == log.end_offset
