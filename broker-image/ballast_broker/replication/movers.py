@@ -52,6 +52,7 @@ class Movers:
         clock: Clock,
         rate: ByteRate,
         assignments: Assignments,
+        broker_epoch: Callable[[], int],
         reserve: int | None,
     ) -> None:
         self._count = count
@@ -60,6 +61,7 @@ class Movers:
         self._clock = clock
         self.rate = rate
         self._assignments = assignments
+        self._broker_epoch = broker_epoch
         self._reserve = reserve
         self._movers: dict[int, Mover] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -73,7 +75,7 @@ class Movers:
         source = replica.online_log()
         goes_on = topic_partition in self._logs.future_logs
         if not goes_on:
-            self._logs.create_future(topic_partition, destination)
+            self._logs.create_future(topic_partition, destination, self._broker_epoch())
         future = self._logs.future_logs[topic_partition]
         move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, goes_on=goes_on)
         source.cleaning_paused += 1

@@ -105,6 +105,7 @@ class Replicas:
             clock=clock,
             rate=self.moves_rate,
             assignments=self.assignments,
+            broker_epoch=broker_epoch,
             reserve=settings.log_dir_reserve_bytes,
         )
         self._directories = Directories(logs, self._replicas, self.movers)
@@ -270,7 +271,7 @@ class Replicas:
     # -- metadata -----------------------------------------------------------------------------------------------------
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed):
-            self._logs.cordon(self._dynamic(image, CORDONED))  # first: replicas may come with it
+            self._logs.placement.cordon(self._dynamic(image, CORDONED))  # first: replicas may come with it
         for topic in delta.topics_deleted.values():
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)

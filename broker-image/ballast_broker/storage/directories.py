@@ -16,8 +16,8 @@ from uuid import UUID
 
 from ballast_broker.seams import Disk, DiskUsage, Random
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
+from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
-from ballast_broker.storage.outdated import Outdated
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
@@ -69,6 +69,17 @@ def marked_folder_name(topic_partition: TopicPartition, unique: str, suffix: str
     return f"{topic_partition.topic[: _MAXIMUM_NAME - len(end) - len(number)]}{number}{end}"
 
 
+def name_of_move(broker_epoch: int, number: int, random: Random) -> str:
+    """The unique id of a copy: says which of two moves was begun later. No clock does, but a broker's epochs grow."""
+    return f"{max(0, broker_epoch):016x}{number & 0xFFFFFFFF:08x}{random.bytes_of(4).hex()}"
+
+
+def order_of_move(folder: str) -> int:
+    """-1 of a copy that Apache Kafka has begun: its ids are random, and hardly one is as small as an epoch."""
+    marked = _MARKED_NAME.match(os.path.basename(folder))
+    return int(marked["unique"][:24], 16) if marked and marked["unique"].startswith("0000") else -1
+
+
 class LogDirectory:
     """One of `log.dirs`."""
 
@@ -80,8 +91,7 @@ class LogDirectory:
         self.error: BaseException | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
-        self.checkpoints: dict[str, tuple[int, float]] = {}  # a hash of what each file holds, and since when
-        self.outdated = Outdated()
+        self.checkpoints = Checkpoints()
         self.writes = 0  # all of them, for metrics and for what share of them is slow
         self.slow_writes = 0
         self.slow_until = 0.0

@@ -46,5 +46,15 @@ class CorruptFile(Exception):
     """A checkpoint, index or snapshot does not follow its format; who reads it decides how to go on without it."""
 
 
+class OlderFormat(OSError):
+    """It would have to be cut off, and is nothing that a crash has left: the directory stays as it is, offline."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} has messages in a format from before Kafka 0.11, which Ballast does not read. "
+            "Start Apache Kafka on this directory, copy the topic to a new one and delete it."
+        )
+
+
 class DirectoryRefused(Exception):
     """A log directory cannot be used: another process has it, or it belongs to another cluster or broker."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
-from ballast_broker.storage.outdated import OUTDATED_SUFFIX
+from ballast_broker.storage.doubts import Mark
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -102,11 +102,13 @@ def forget_unflushed(log: Log, segment: Segment) -> None:
         _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
 
 
-def forget_outdated(log: Log, checkpoint_name: str) -> None:
+def forget_doubts(log: Log, marks: Iterable[Mark]) -> None:
     """The checkpoint speaks of this log now. Any thread."""
-    with log.disk_faults(), _unless_deleted(log), contextlib.suppress(FileNotFoundError):
-        mark = checkpoint_name + OUTDATED_SUFFIX
-        _whatever_it_is_called(log, lambda: f"{log.folder.path}/{mark}", lambda disk, path: disk.remove(path))
+    with log.disk_faults(), _unless_deleted(log):
+        with log.flush_lock:  # the folder of that name is not another log's meanwhile
+            for mark in marks:
+                with contextlib.suppress(FileNotFoundError):
+                    log.context.disk.remove(f"{log.folder.path}/{mark.file_name}")
         _sync_folder(log)
 
 

@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk, Random
-from ballast_broker.storage.directories import DELETE_SUFFIX, marked_folder_name
+from ballast_broker.storage.directories import DELETE_SUFFIX, FUTURE_SUFFIX, marked_folder_name, name_of_move
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_wire.names import TopicPartition
 
@@ -23,6 +23,7 @@ class Folders:
         self._disk = disk
         self._random = random
         self._maintenance = maintenance
+        self._copies = 0
 
     def name_of(self, topic_partition: TopicPartition, suffix: str) -> str:
         """`topic-partition`, or a marked name that no other folder has."""
@@ -30,14 +31,19 @@ class Folders:
             return str(topic_partition)
         return marked_folder_name(topic_partition, self._random.bytes_of(16).hex(), suffix)
 
+    def name_of_copy(self, topic_partition: TopicPartition, broker_epoch: int) -> str:
+        self._copies += 1
+        return marked_folder_name(
+            topic_partition, name_of_move(broker_epoch, self._copies, self._random), FUTURE_SUFFIX
+        )
+
     def rename(self, log: Log, suffix: str) -> None:
         path = f"{log.directory.path}/{self.name_of(log.topic_partition, suffix)}"
         before = log.folder.path
-        if suffix:  # the checkpoints of its directory speak of it still
-            log.directory.outdated.add(log.topic_partition)
         with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
             self._disk.rename(before, path)
             log.folder.path = path
+        log.directory.checkpoints.changed(log.topic_partition)
         if suffix == DELETE_SUFFIX:
             self._maintenance.forget_removals_under(before)
         elif not suffix:
@@ -53,6 +59,7 @@ class Folders:
         """Its folder is renamed `-delete` already."""
         log.closed = True
         log.invalidate_write_state()
+        log.directory.checkpoints.gone(log.topic_partition)
         for segment in log.segments:
             segment.abandon()
         if log.directory.online:

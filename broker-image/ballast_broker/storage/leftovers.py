@@ -71,18 +71,11 @@ def _complete_swap(disk: Disk, path: str, base_offset: int) -> None:
     disk.sync_directory(path)
 
 
-def resolve_overlap(disk: Disk, segment: Segment, end_offset: int, interval: int) -> list[Segment]:
-    """A segment that begins before the end of the one before it: the earlier (cleaned) one holds the truth.
-
-    What lies after `end_offset` is kept, as a segment of its own; the rest is a copy of what was cleaned.
-    """
+def keep_rest(disk: Disk, segment: Segment, end_offset: int, interval: int) -> list[Segment]:
+    """Of a segment that begins before the end of the one before it, where the earlier (cleaned) one holds the truth:
+    what lies after `end_offset`, as a segment of its own; the rest is a copy of what was cleaned."""
     found = scan_segment(segment, interval)
-    kept: list[Segment] = []
-    if found.next_offset > end_offset:
-        kept.append(_copy_from(disk, segment, end_offset, found.valid_bytes))
-    for kind in KINDS:
-        if disk.exists(segment.path(kind)):
-            disk.rename(segment.path(kind), segment.path(kind) + DELETED_SUFFIX)
+    kept = [_copy_from(disk, segment, end_offset, found.valid_bytes)] if found.next_offset > end_offset else []
     segment.close()
     return kept
 

@@ -10,7 +10,7 @@ import errno
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import outdated, truncation
+from ballast_broker.storage import doubts, retention, truncation
 from ballast_broker.storage.checkpoint import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -24,14 +24,13 @@ from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.leftovers import resolve_leftovers, resolve_overlap
+from ballast_broker.storage.leftovers import keep_rest, resolve_leftovers
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.open_files import OpenFiles
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, replay, snapshot_offsets
 from ballast_broker.storage.producers import ProducerStates
 from ballast_broker.storage.recovery import adopt_scan, cut, rebuild_indexes, scan_segment
 from ballast_broker.storage.segment import (
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -57,7 +56,7 @@ def create_log(
     """A new folder with one empty segment. Records that are there already are never written over."""
     if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
-    outdated.mark(context.disk, path, directory.outdated.checkpoints_of(topic_partition))
+    doubts.doubt(context.disk, path, directory.checkpoints, topic_partition)
     log = _assemble(
         context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
         producers=ProducerStates(),
@@ -117,20 +116,23 @@ def load_log(
     clean: bool,
     recovery_point: int = 0,
     start_offset: int = 0,
+    cleaned_to: int = 0,
 ) -> Log:
     """The log of a folder that exists. OSError is the caller's to turn into a failed directory."""
-    return _Loading(context, path, config, recovery_point).load(directory, topic_partition, start_offset, clean)
+    loading = _Loading(context, path, config, recovery_point, cleaned_to)
+    return loading.load(directory, topic_partition, start_offset, clean)
 
 
 class _Loading:
     """One folder while it is being loaded."""
 
-    def __init__(self, context: LogContext, path: str, config: LogConfig, recovery_point: int) -> None:
+    def __init__(self, context: LogContext, path: str, config: LogConfig, recovery_point: int, cleaned_to: int) -> None:
         self.context = context
         self.disk = context.disk
         self.folder = Folder(path)
         self.config = config
         self.recovery_point = recovery_point
+        self.cleaned_to = cleaned_to
         found = self.disk.list(path)
         self.names: set[str] = set(resolve_leftovers(self.disk, path, found))
         self.private_files = OpenFiles()  # the shared ones belong to the loop's thread
@@ -145,9 +147,13 @@ class _Loading:
         self.rebuild_from = min(swapped) if swapped and knows_aborted else None
 
     def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
-        if marks := outdated.marked(self.names):
-            directory.outdated.add(partition, marks)
-        self._find_segments(start_offset)
+        doubts.settle_marks(self.disk, self.folder.path, self.names, directory.checkpoints, partition, clean=clean)
+        self._find_segments(clean)
+        if not self.segments:
+            if not clean:  # whoever made it was killed: no checkpoint speaks of this one
+                start_offset = 0
+                doubts.doubt(self.disk, self.folder.path, directory.checkpoints, partition)
+            self.end_offset = start_offset
         self.epochs = self._read_epochs()
         if clean:
             self._check_tail()
@@ -198,7 +204,7 @@ class _Loading:
             snapshots,
         )
 
-    def _find_segments(self, start_offset: int) -> None:
+    def _find_segments(self, clean: bool) -> None:
         path = self.folder.path
         for name in sorted(name for name in self.names if name.endswith(LOG_SUFFIX)):
             stem = name[: -len(LOG_SUFFIX)]
@@ -214,8 +220,16 @@ class _Loading:
                 self.names.discard(name)
         for segment in self.segments:
             self._look_for_aborted(segment)
-        if not self.segments:
-            self.end_offset = start_offset
+        if self.segments:
+            last = self.segments[-1].base_offset
+            self._settle_unflushed(last if clean else max(self.recovery_point, self.cleaned_to))
+
+    def _settle_unflushed(self, flushed: int) -> None:
+        """What we flush, or clean, we mark no more: up to there another program was at it, and may have left gaps."""
+        for name in [name for name in self.names if name.endswith(UNFLUSHED_SUFFIX)]:
+            if int(name.split(".")[0]) <= flushed:
+                self.disk.remove(f"{self.folder.path}/{name}")
+                self.names.discard(name)
 
     def _look_for_aborted(self, segment: Segment) -> None:
         if f"{segment.base_offset:020d}{TRANSACTION_INDEX_SUFFIX}" not in self.names:
@@ -272,20 +286,13 @@ class _Loading:
         if not self.segments:
             return
         bases = [segment.base_offset for segment in self.segments]
-        first = max([0, *[n for n, base in enumerate(bases) if base <= self.recovery_point]])
-        # Before a mark not all is flushed, whatever a checkpoint says that was written before the log was cut.
-        marked = next((n for n in range(1, first + 1) if self._is_marked(self.segments[n])), None)
-        if marked is not None:
-            first = marked - 1
-            self.recovery_point = bases[first]
-        first = self._check_flushed(first)
+        first = self._check_flushed(max([0, *[n for n, base in enumerate(bases) if base <= self.recovery_point]]))
         number = first
         self.end_offset = self.segments[first].base_offset
         while number < len(self.segments):
             segment = self.segments[number]
             if segment.base_offset < self.end_offset:
-                kept = resolve_overlap(self.disk, segment, self.end_offset, self.config.index_interval_bytes)
-                self.segments[number : number + 1] = kept
+                self._replace_by_rest(number, self.end_offset)
                 continue
             size = segment.size
             self.end_offset = self._recover_segment(segment)
@@ -295,10 +302,8 @@ class _Loading:
 
     def _hole_before(self, segment: Segment) -> bool:
         """A gap may be the cleaner's work, or records that were never written back."""
-        return self._is_marked(segment) and self.end_offset < segment.base_offset
-
-    def _is_marked(self, segment: Segment) -> bool:
-        return f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
+        is_marked = f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
+        return is_marked and self.end_offset < segment.base_offset
 
     def _check_flushed(self, first: int) -> int:
         """Segments before the recovery point: only that their indexes are there and can be right. Answers where the
@@ -307,43 +312,46 @@ class _Loading:
         while number < first:
             segment = self.segments[number]
             following = self.segments[number + 1]
-            tail = self._plausible_end(segment)
-            if tail > following.base_offset:
-                kept = resolve_overlap(self.disk, following, tail, self.config.index_interval_bytes)
-                self.segments[number + 1 : number + 2] = kept
+            end = self._end_of(segment)
+            if end > following.base_offset:
                 self._rebuild_aborted(segment)
-                first += len(kept) - 1
-            number += 1
+                count = len(self.segments)
+                self._replace_by_rest(number + 1, end)
+                first += len(self.segments) - count
+            else:
+                number += 1
         return first
 
-    def _plausible_end(self, segment: Segment) -> int:
-        """An offset that the segment surely reaches; rebuilds its indexes if they cannot be right."""
-        entry = None
+    def _end_of(self, segment: Segment) -> int:
+        """The offset after its last batch; rebuilds its indexes if they cannot be right."""
         try:
             if not self._has_indexes(segment):
                 raise CorruptFile("an index is missing")
             entry = segment.offset_index.last()
             if entry is not None and not (entry[0] > 0 and 0 <= entry[1] < segment.size):
                 raise CorruptFile("the offset index does not fit the log")
-            if not self._time_index_fits(segment):
+            last = self._last_offset(segment)
+            if not self._time_index_fits(segment, last):
                 raise CorruptFile("the time index does not fit the log")
         except CorruptFile:
             rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
-            entry = segment.offset_index.last()
-        return segment.base_offset + entry[0] + 1 if entry else segment.base_offset
+            last = self._last_offset(segment)
+        return last + 1
 
-    def _time_index_fits(self, segment: Segment) -> bool:
+    def _last_offset(self, segment: Segment) -> int:
+        """By the batches from the last entry of the index on."""
+        entry = segment.offset_index.last()
+        batches = segment.batches(entry[1] if entry else 0)
+        surely = segment.base_offset + (entry[0] if entry else -1)
+        return max([surely, *[header.base_offset + header.last_offset_delta for _, header in batches]])
+
+    def _time_index_fits(self, segment: Segment, last_offset: int) -> bool:
         """A sealed segment's last entry is that of its latest record; a batch without timestamps has none."""
         last = segment.time_index.last()
         if last is None:
             return segment.first_batch_timestamp() < 0
-        entry = segment.offset_index.last()
-        surely = segment.base_offset + (entry[0] if entry else 0)
-        batches = segment.batches(entry[1] if entry else 0)
-        end = max([surely, *[header.base_offset + header.last_offset_delta for _, header in batches]])
-        return (
-            last[0] >= 0 and last[1] <= end - segment.base_offset and (last != (0, 0) or segment.time_index.count == 1)
-        )
+        fits = last[0] >= 0 and last[1] <= last_offset - segment.base_offset
+        return fits and (last != (0, 0) or segment.time_index.count == 1)
 
     def _recover_segment(self, segment: Segment) -> int:
         """Scan with CRCs, cut, write the indexes anew; answers the next offset."""
@@ -360,14 +368,25 @@ class _Loading:
                 self.epochs.assign(epoch, offset)
         return found.next_offset
 
+    def _replace_by_rest(self, number: int, end_offset: int) -> None:
+        """Of a segment that begins before the end of the one before it: the part behind that, if there is any."""
+        segment = self.segments[number]
+        kept = keep_rest(self.disk, segment, end_offset, self.config.index_interval_bytes)
+        self._retire(segment)
+        following = self.segments[number + 1 :]
+        if kept and following and following[0].base_offset == end_offset:
+            del following[0]  # the same part: a start before this one had made it, and was killed
+        self.segments[number:] = kept + following
+
     def _drop(self, number: int) -> None:
         """Segments behind a cut: what they hold does not continue the log."""
         for segment in self.segments[number:]:
-            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX):
-                path = segment.path(kind)
-                if self.disk.exists(path):
-                    self.disk.rename(path, path + DELETED_SUFFIX)
+            self._retire(segment)
         del self.segments[number:]
+
+    def _retire(self, segment: Segment) -> None:
+        """Nobody else is there yet, so the loop's own list may be added to."""
+        self.context.remove_later(retention.retire(segment), self.config.file_delete_delay_ms)
 
     def _read_epochs(self) -> LeaderEpochs:
         if LEADER_EPOCHS not in self.names:

@@ -3,7 +3,7 @@
 Guarantees: offsets ascend without overlap; a batch is appended whole or not at all as far as readers see; what a disk
 refuses takes the directory offline (`LogDirectoryFailure`) and harms nothing written before. Synchronous; the event
 loop's thread only, except `flush` (any thread) and the reading of a `LogSlice` that is held. What is not on the hot
-path lies beside: `loading`, `truncation`, `retention`, `lookup`, `flushing`.
+path lies beside: `loading`, `rolling`, `truncation`, `retention`, `lookup`, `flushing`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import appending, flushing, lookup, retention, truncation
+from ballast_broker.storage import appending, flushing, lookup, retention, rolling, truncation
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.conversion import inspects_records
@@ -306,7 +306,7 @@ class Log:
             or segment.full
             or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
         ):
-            segment = self._roll_for(last_offset)
+            segment = rolling.roll_for(self, last_offset)
             if not self._writable:
                 self._prepare_to_write(segment)
         return segment
@@ -317,7 +317,7 @@ class Log:
         if not position:
             segment.first_timestamp = max_timestamp
             stamp = max_timestamp if max_timestamp >= 0 else now_ms
-            self._roll_after_timestamp = stamp + retention.roll_ms(self._config, self.topic_partition)
+            self._roll_after_timestamp = stamp + rolling.roll_ms(self._config, self.topic_partition)
         segment.index_batch(last_offset, position, size, max_timestamp, self._config.index_interval_bytes)
         self.directory.writes += 1
         self.size_bytes += size
@@ -328,12 +328,6 @@ class Log:
             lookup.forget_oldest(self)
         if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
-
-    def _roll_for(self, last_offset: int) -> Segment:
-        base_offset = max(self.end_offset, last_offset - MAXIMUM_RELATIVE_OFFSET)
-        if not self.active.size and base_offset == self.active.base_offset:
-            return self.active
-        return self.roll(base_offset)
 
     def invalidate_write_state(self) -> None:
         """The active segment is not what the last append knew: look again before the next."""
@@ -351,7 +345,7 @@ class Log:
         if segment.size:
             first = segment.first_batch_timestamp()
             first = first if first >= 0 else segment.created_ms or self.context.clock.wall_ms()
-            self._roll_after_timestamp = first + retention.roll_ms(self._config, self.topic_partition)
+            self._roll_after_timestamp = first + rolling.roll_ms(self._config, self.topic_partition)
         else:
             self._roll_after_timestamp = 2**63
         self._writable = True
@@ -372,31 +366,12 @@ class Log:
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Begin a new segment at the log end; the old one is trimmed at once and flushed in the background."""
-        base_offset = self.end_offset if base_offset is None else base_offset
         with self.disk_faults():
-            old = self.active
-            if not old.size:
-                if old.base_offset == base_offset:
-                    return old
-                retention.forget_segments(self, [old])
-            else:
-                old.seal()
-            self.write_epochs()
-            if old.size and base_offset == self.end_offset > self.recovery_point:
-                flushing.note_unflushed(self, base_offset)
-            segment = self.new_segment(base_offset)
-            self.producers.map_end_offset = base_offset
-            self.snapshots.take(self.producers, base_offset, self.bases)
-            self.context.flush_later(self)
-            return segment
+            return rolling.roll(self, self.end_offset if base_offset is None else base_offset)
 
     def new_segment(self, base_offset: int) -> Segment:
         """Empty, active."""
-        segment = Segment(
-            self.context.disk, self.context.open_files, self.folder, base_offset, 0, self._config.segment_index_bytes
-        )
-        now_ms = self.context.clock.wall_ms()
-        segment.create(now_ms, preallocate_bytes=self._config.segment_bytes if self._config.preallocate else 0)
+        segment = rolling.create_segment(self, base_offset)
         self.segments.append(segment)
         self.bases.append(base_offset)
         self.known_positions.clear()

@@ -11,14 +11,16 @@ import heapq
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.doubts import Checkpoint
 from ballast_broker.storage.errors import LogDirectoryFailure
-from ballast_broker.storage.flushing import forget_outdated
+from ballast_broker.storage.flushing import forget_doubts
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.names import TopicPartition
 
@@ -238,13 +240,9 @@ class Maintenance:
         await self._checkpoint(checkpoint.RECOVERY_POINTS, lambda log: log.recovery_point)
 
     async def checkpoint_start_offsets(self) -> None:
-        """Only where it says more than the first segment's name. Of copies as well: they may be swapped in before this
-        is written again."""
-        await self._checkpoint(
-            checkpoint.LOG_START_OFFSETS,
-            lambda log: log.start_offset if log.start_offset > log.bases[0] else None,
-            copies=True,
-        )
+        """Also where the first segment's name says the same: a loss of power may bring back those that were before it.
+        Of copies as well: they may be swapped in before this is written again."""
+        await self._checkpoint(checkpoint.LOG_START_OFFSETS, lambda log: log.start_offset or None, copies=True)
 
     async def checkpoint_high_watermarks(self) -> None:
         await self._checkpoint(checkpoint.HIGH_WATERMARKS, lambda log: log.high_watermark)
@@ -258,37 +256,52 @@ class Maintenance:
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
                 d: {} for d in self._manager.all_directories if d.online
             }
-            collected = {directory: directory.outdated.now() for directory in values}
-            logs = self._manager.all_current_logs() + (list(self._manager.future_logs.values()) if copies else [])
-            async for log in self.slices(logs, also_closed=True):
+            for directory in values:
+                directory.checkpoints[name].begin_to_collect()
+
+            def note(log: Log) -> None:
                 value = value_of(log)
                 if value is not None and log.directory in values:
                     values[log.directory][log.topic_partition] = value
-            await asyncio.gather(*(self._write(d, name, offsets, collected[d]) for d, offsets in values.items()))
 
-    async def _write(
-        self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int], collected: int
-    ) -> None:
-        data = await self._manager.threads.run(lambda: checkpoint.render_offsets(offsets))
-        content, now = hash(data), self._manager.clock.monotonic()
-        known, written_at = directory.checkpoints.get(name, (None, 0.0))
+            logs = self._manager.all_current_logs() + (list(self._manager.future_logs.values()) if copies else [])
+            async for log in self.slices(logs, also_closed=True):
+                note(log)
+            for directory, offsets in values.items():
+                for topic_partition in directory.checkpoints[name].collected():
+                    offsets.pop(topic_partition, None)
+                    for log in self._manager.logs_named(topic_partition, directory, copies=copies):
+                        note(log)
+            await asyncio.gather(*(self._write(d, d.checkpoints[name], offsets) for d, offsets in values.items()))
+
+    async def _write(self, directory: LogDirectory, file: Checkpoint, offsets: dict[TopicPartition, int]) -> None:
         if not directory.online:
             return
-        if content != known or now - written_at >= PROBE_S:
-            path = f"{directory.path}/{name}"
+        is_new, clock = file.begin_to_write(offsets), self._manager.clock
+        if is_new or clock.monotonic() - file.written_s >= PROBE_S:
+            path = f"{directory.path}/{file.name}"
+
+            def write() -> None:
+                self._manager.disk.write_atomically(path, checkpoint.render_offsets(offsets))
+
             try:
                 # Whoever comes next would write to the same temporary file.
-                await to_its_end(self._manager.threads, lambda: self._manager.disk.write_atomically(path, data))
-                directory.checkpoints[name] = (content, now)
+                await to_its_end(self._manager.threads, write)
             except OSError as error:
                 directory.fail(error)
                 return
-        await self._forget_marks(directory, name, directory.outdated.written(name, collected))
+            file.written(clock.monotonic())
+        await self._forget_marks(directory, file)
+        file.settled()
 
-    async def _forget_marks(self, directory: LogDirectory, name: str, right: Sequence[TopicPartition]) -> None:
+    async def _forget_marks(self, directory: LogDirectory, file: Checkpoint) -> None:
+        """Those of a log that the manager does not have stay: of several of one name it has none, until it knows."""
         manager = self._manager
-        for topic_partition in right:
-            for log in (manager.get(topic_partition), manager.get_future(topic_partition)):
-                if log is not None and log.directory is directory:
-                    with suppress(LogDirectoryFailure):
-                        await manager.threads.run(lambda log=log: forget_outdated(log, name))  # type: ignore[misc]
+        for topic_partition in file.marked():
+            marks = file.outdated_marks(topic_partition)
+            logs = manager.logs_named(topic_partition, directory, copies=True)
+            for log in logs:
+                with suppress(LogDirectoryFailure):
+                    await manager.threads.run(partial(forget_doubts, log, marks))
+            if logs:
+                file.removed(topic_partition)

@@ -18,20 +18,16 @@ from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
-from ballast_broker.storage import checkpoint
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_logs
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
-    FUTURE_SUFFIX,
-    LOST_DIRECTORY,
-    MIGRATING_DIRECTORY,
     STRAY_SUFFIX,
-    UNASSIGNED_DIRECTORY,
     LogDirectory,
     identify,
+    order_of_move,
 )
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.folders import Folders
@@ -39,12 +35,12 @@ from ballast_broker.storage.loading import create_log, write_topic_id
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
 from ballast_broker.storage.open_files import OpenFiles
+from ballast_broker.storage.placement import Placement
 from ballast_broker.storage.starting import load_directory, load_metadata_log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 logger = logging.getLogger(__name__)
-_NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
 
 
 class LogManager:
@@ -85,8 +81,7 @@ class LogManager:
         self._thread = 0
         self._strays: dict[str, TopicPartition] = {}
         self._deleted: dict[str, TopicPartition] = {}
-        self._preferred: dict[TopicPartition, str] = {}
-        self._counts: dict[str, int] = {directory.path: 0 for directory in self.all_directories}
+        self.placement = Placement(self.directories, config.cordoned_log_dirs)
         self.maintenance = Maintenance(self)
         self._folders = Folders(disk, random, self.maintenance)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
@@ -97,17 +92,8 @@ class LogManager:
             self.maintenance.remove_later,
             self.maintenance.flush_later,
         )
-        self._cordoned = config.cordoned_log_dirs
-        self.cordon(None)
         for directory in self.all_directories:
             directory.on_failure.append(self._directory_failed)
-
-    def cordon(self, paths: str | None) -> None:
-        """These directories take nothing new; None leaves it to the configuration file."""
-        named = self._cordoned if paths is None else {path.strip() for path in paths.split(",")}
-        cordoned = {os.path.abspath(path) for path in named if path and path != "*"}
-        for directory in self.directories:
-            directory.cordoned = "*" in named or directory.path in cordoned
 
     # Facts
 
@@ -128,6 +114,13 @@ class LogManager:
         """Those that checkpoints speak of: the metadata log too."""
         return [*self._logs.values(), *([self._raft_log] if self._raft_log else [])]
 
+    def logs_named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
+        """In one directory: the current log, the metadata log, and the future one where copies are meant as well."""
+        named = [self._logs.get(topic_partition), self._future_logs.get(topic_partition) if copies else None]
+        if self._raft_log is not None and self._raft_log.topic_partition == topic_partition:
+            named.append(self._raft_log)
+        return [log for log in named if log is not None and log.directory is directory]
+
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self._logs.get(topic_partition)
 
@@ -141,10 +134,7 @@ class LogManager:
 
     def directory(self, path_or_id: str | UUID) -> LogDirectory | None:
         """By path (absolute) or by id."""
-        for directory in self.directories:
-            if path_or_id in (directory.id, directory.path):
-                return directory
-        return None
+        return self.placement.directory(path_or_id)
 
     def online_directories(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if directory.online]
@@ -213,41 +203,40 @@ class LogManager:
         other = self._logs.get(log.topic_partition)
         if other is not None and other.topic_id != log.topic_id:
             self._namesakes.setdefault(log.topic_partition, []).append(log)
-            self._counts[log.directory.path] += 1
+            self.placement.comes(log.directory)
             return
         if other is not None:
             if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
                 log, other = other, log
             else:
-                self._counts[other.directory.path] -= 1
-                self._counts[log.directory.path] += 1
+                self.placement.goes(other.directory)
+                self.placement.comes(log.directory)
             self._folders.rename(other, DELETE_SUFFIX)
             self._deleted[other.folder.path] = other.topic_partition
         else:
-            self._counts[log.directory.path] += 1
+            self.placement.comes(log.directory)
         self._logs[log.topic_partition] = log
 
     def _adopt_future(self, log: Log) -> None:
         """Of two copies, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the
         other's directory had failed, or a loss of power has undone that it was to be removed."""
-        self._counts[log.directory.path] += 1
+        self.placement.comes(log.directory)
         other = self._future_logs.get(log.topic_partition)
         if other is not None:
-            if self._begun_ms(other) > self._begun_ms(log):
+            if self._begun(other) > self._begun(log):
                 log, other = other, log
             self._older_copies.append(other)
         self._future_logs[log.topic_partition] = log
 
-    def _begun_ms(self, log: Log) -> int:
-        try:
-            return self.disk.modified_ms(f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
-        except OSError:  # the first to be written of all its files: it was hardly begun
-            return 0
+    @staticmethod
+    def _begun(log: Log) -> tuple[int, int, int]:
+        """The later, the larger; of two of which nobody knows, the one that has more."""
+        return order_of_move(log.folder.path), log.latest_epoch or -1, log.end_offset
 
     def _settle_older_copies(self) -> None:
         for log in self._older_copies:
             if log.topic_partition in self._logs:
-                self._counts[log.directory.path] -= 1
+                self.placement.goes(log.directory)
                 self._folders.discard(log)
             else:
                 self._set_aside(log)
@@ -296,15 +285,15 @@ class LogManager:
             )
         log = self._create_somewhere(topic_partition, topic_id, config, assigned_directory)
         self._logs[topic_partition] = log
-        self._counts[log.directory.path] += 1
-        self._preferred.pop(topic_partition, None)
+        self.placement.comes(log.directory)
+        self.placement.forget_preference(topic_partition)
         return log
 
     def _create_somewhere(
         self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, assigned: UUID | None
     ) -> Log:
         tried = []
-        for directory in self._candidates(topic_partition, assigned):
+        for directory in self.placement.candidates(topic_partition, assigned):
             path = f"{directory.path}/{topic_partition}"
             try:
                 return create_log(self.context, directory, path, topic_partition, topic_id, config)
@@ -316,41 +305,22 @@ class LogManager:
             f"No log directories available for {topic_partition}. Tried {', '.join(tried) or 'none'}",
         )
 
-    def _candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
-        """Preferred, else assigned, else those with the fewest partitions first; after a named one fails, the rest."""
-        by_count = sorted(
-            (directory for directory in self.directories if directory.online and not directory.cordoned),
-            key=lambda directory: self._counts[directory.path],
-        )
-        preferred = self._preferred.get(topic_partition)
-        named = None if preferred is None else self.directory(preferred)
-        if named is not None and named.cordoned:  # since it was asked for
-            named = None
-        if named is None and assigned is not None and assigned not in _NO_PLACE:
-            named = self.directory(assigned)
-        if named is None or not named.online:
-            return by_count
-        return [named, *(directory for directory in by_count if directory is not named)]
-
     def set_preferred_directory(self, topic_partition: TopicPartition, path: str) -> None:
         """Remembered until the replica is created; not if its current or future log is there already."""
         for logs in (self._logs, self._future_logs):
             log = logs.get(topic_partition)
             if log is not None and log.directory.path == path:
                 return
-        self._preferred[topic_partition] = path
-
-    def preferred_directory(self, topic_partition: TopicPartition) -> str | None:
-        return self._preferred.get(topic_partition)
+        self.placement.prefer(topic_partition, path)
 
     # Moves: the file side
 
-    def create_future(self, topic_partition: TopicPartition, directory: LogDirectory) -> Log:
-        """An empty log beside the current one, in another directory."""
+    def create_future(self, topic_partition: TopicPartition, directory: LogDirectory, broker_epoch: int = 0) -> Log:
+        """An empty log beside the current one, in another directory. The epoch: as this broker is registered."""
         current = self._logs[topic_partition]
         if topic_partition in self._future_logs:
             raise ValueError(f"{topic_partition} has a future log already")
-        name = self._folders.name_of(topic_partition, FUTURE_SUFFIX)
+        name = self._folders.name_of_copy(topic_partition, broker_epoch)
         try:
             log = create_log(
                 self.context,
@@ -365,13 +335,13 @@ class LogManager:
             directory.fail(error)
             raise LogDirectoryFailure(directory, error) from error
         self._future_logs[topic_partition] = log
-        self._counts[directory.path] += 1
-        self._preferred.pop(topic_partition, None)
+        self.placement.comes(directory)
+        self.placement.forget_preference(topic_partition)
         return log
 
     def abort_future(self, topic_partition: TopicPartition) -> None:
         log = self._future_logs.pop(topic_partition)
-        self._counts[log.directory.path] -= 1
+        self.placement.goes(log.directory)
         self._folders.discard(log)
 
     def swap_future(self, topic_partition: TopicPartition) -> Callable[[], None]:
@@ -393,7 +363,7 @@ class LogManager:
         self._log_is_gone(topic_partition)
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
-        self._counts[current.directory.path] -= 1
+        self.placement.goes(current.directory)
         parents = [(current.directory, self.disk), (future.directory, self.disk)]
 
         def make_durable() -> None:
@@ -411,9 +381,9 @@ class LogManager:
         if topic_partition in self._future_logs:
             self.abort_future(topic_partition)
         log = self._logs.pop(topic_partition, None)
-        self._preferred.pop(topic_partition, None)
+        self.placement.forget_preference(topic_partition)
         if log is not None:
-            self._counts[log.directory.path] -= 1
+            self.placement.goes(log.directory)
             self._folders.discard(log)
             self._log_is_gone(topic_partition)
 
@@ -449,11 +419,12 @@ class LogManager:
                 self._set_aside(log)
 
     def _set_aside(self, log: Log) -> None:
-        self._counts[log.directory.path] -= 1
+        self.placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
             log.close()
             self._folders.rename(log, STRAY_SUFFIX)
             self._strays[log.folder.path] = log.topic_partition
+            log.directory.checkpoints.gone(log.topic_partition)
             self._log_is_gone(log.topic_partition)
 
     def _log_is_gone(self, topic_partition: TopicPartition) -> None:

@@ -6,17 +6,23 @@ otherwise) and stops at the first that is not right, which is where the log is t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from crc32c import crc32c
 
 from ballast_broker.seams import File
 from ballast_broker.storage.batch_header import MINIMUM_LENGTH
+from ballast_broker.storage.errors import OlderFormat
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
 from ballast_wire.records import CONTROL_MASK, CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 _CHUNK = 1 << 20
+_OLDER_HEADER = struct.Struct(">qiIb")
+_OLDER_MAGIC = (0, 1)
+_CRC_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -34,6 +40,7 @@ class Scan:
     time_entries: list[tuple[int, int]] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
     ends_transactions: bool = False
+    older_format: bool = False  # what comes next is a message that Kafka still reads, and Ballast does not
 
     def add(self, position: int, header: Header, interval: int) -> None:
         last = header.base_offset + header.last_offset_delta
@@ -70,7 +77,19 @@ def scan(file: File, size: int, base_offset: int, interval: int, *, check_crc: b
         if check_crc and crc32c(batch[CRC_FROM:]) != header.crc:
             break
         result.add(position, header, interval)
+    result.older_format = _is_older_format(file, result.valid_bytes, size)
     return result
+
+
+def _is_older_format(file: File, position: int, size: int) -> bool:
+    """Whether a whole message of before Kafka 0.11 lies there: offset, length, checksum of what follows, magic."""
+    head = file.pread(_OLDER_HEADER.size, position) if position + _OLDER_HEADER.size <= size else b""
+    if len(head) < _OLDER_HEADER.size:
+        return False
+    _, length, crc, magic = _OLDER_HEADER.unpack(head)
+    if magic not in _OLDER_MAGIC or not 0 < length <= size - position - LOG_OVERHEAD:
+        return False
+    return bool(crc32(file.pread(length, position + LOG_OVERHEAD)[_CRC_BYTES:]) == crc)
 
 
 def _whole_batches(file: File, size: int) -> Iterator[tuple[int, Header, memoryview]]:
@@ -127,7 +146,9 @@ def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:
 
 
 def cut(segment: Segment, found: Scan) -> int:
-    """Cut the file after the last valid batch; answers how many bytes went."""
+    """Cut the file after the last valid batch; answers how many bytes went. `OlderFormat` for what others can read."""
+    if found.older_format:
+        raise OlderFormat(segment.path())
     file = segment.disk.open(segment.path())
     try:
         surplus = file.size() - found.valid_bytes

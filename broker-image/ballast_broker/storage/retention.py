@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import lookup
 from ballast_broker.storage.segment import (
     DELETED_SUFFIX,
@@ -16,24 +15,12 @@ from ballast_broker.storage.segment import (
     UNFLUSHED_SUFFIX,
     Segment,
 )
-from ballast_wire.names import TopicPartition, spread
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
 KINDS = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX)
 Due = Callable[[Segment, "int | None"], bool]
-
-
-def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
-    """`segment.ms` less a part of the jitter, so that partitions do not all roll at once."""
-    longest = config.segment_ms
-    if "compact" in config.cleanup_policy:  # the active segment is never compacted: it must end in time
-        longest = min(longest, config.max_compaction_lag_ms)
-    jitter = min(config.segment_jitter_ms, longest)
-    if jitter <= 0:
-        return longest
-    return longest - spread(partition.topic, partition.partition, jitter)
 
 
 def delete_old_segments(log: Log, now_ms: int) -> int:

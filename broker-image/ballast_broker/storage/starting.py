@@ -6,7 +6,7 @@ The functions run by `Threads` build logs that nobody else has yet; the manager 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +25,9 @@ from ballast_broker.storage.directories import (
     LogDirectory,
     parse_folder_name,
 )
+from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.loading import create_log, load_log
 from ballast_broker.storage.log import Log
-from ballast_broker.storage.outdated import CHECKPOINTS, is_marked
 from ballast_wire.names import TopicPartition
 
 METADATA_TOPIC_ID = UUID(int=1)
@@ -46,10 +46,6 @@ class Found:
     deleted: list[tuple[str, TopicPartition]] = field(default_factory=list)
 
 
-Known = Mapping[str, Mapping[TopicPartition, int]]
-"""What each checkpoint of a directory says."""
-
-
 async def load_directory(
     context: LogContext,
     directory: LogDirectory,
@@ -64,7 +60,7 @@ async def load_directory(
     disk, path = context.disk, directory.path
     clean = await threads.run(directory.take_clean_shutdown_mark)
     await threads.run(directory.remove_clean_shutdown_mark)
-    known = await threads.run(lambda: {name: checkpoint.read_offsets(disk, f"{path}/{name}") for name in CHECKPOINTS})
+    await threads.run(lambda: directory.checkpoints.load(disk, path))
     found = Found()
     folders = []
     for name in await threads.run(lambda: disk.list(path)):
@@ -83,7 +79,7 @@ async def load_directory(
         logs = []
         for name, parsed in slice_:
             with suppress(NotADirectoryError):  # somebody's file
-                logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, known, clean, config_of)))
+                logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, clean, config_of)))
         return logs, disk.waits() - waits >= WAITS_OF_SLOW_DISK
 
     def take(loaded: list[tuple[FolderName, Log]]) -> None:
@@ -94,7 +90,6 @@ async def load_directory(
         shares = [folders[number::thread_count] for number in range(thread_count)]
         for loaded, _ in await asyncio.gather(*(threads.run(partial(load, share)) for share in shares)):
             take(loaded)
-        _note_absent(directory, known, found)
         return found
     slow = False
     for start in range(0, len(folders), SLICE):
@@ -102,19 +97,7 @@ async def load_directory(
         async with nullcontext() if slow else turn:
             loaded, slow = await threads.run(work)
         take(loaded)
-    _note_absent(directory, known, found)
     return found
-
-
-def _note_absent(directory: LogDirectory, known: Known, found: Found) -> None:
-    """Of which logs checkpoints speak that are not here: the next of that name is another one."""
-    logs = {METADATA_PARTITION, *(log.topic_partition for log in found.logs)}
-    copies = {log.topic_partition for log in found.futures}
-    for name, offsets in known.items():
-        here = logs | copies if name == checkpoint.LOG_START_OFFSETS else logs
-        for partition in offsets:
-            if partition not in here:
-                directory.outdated.add(partition, [name])
 
 
 def _load(
@@ -122,18 +105,13 @@ def _load(
     directory: LogDirectory,
     path: str,
     parsed: FolderName,
-    known: Known,
     clean: bool,
     config_of: Callable[[str], LogConfig],
 ) -> Log:
     """Of a future log the checkpoints know the start alone. A clean stop closes it like any other, and writes all
     checkpoints: what they say is of the logs that are there."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
-
-    def said_by(name: str) -> int:
-        offset = known[name].get(partition, 0)
-        return 0 if offset and not clean and is_marked(context.disk, path, name) else offset
-
+    said = believed([] if clean else context.disk.list(path), directory.checkpoints, partition)
     log = load_log(
         context,
         directory,
@@ -141,12 +119,13 @@ def _load(
         partition,
         config_of(partition.topic),
         clean=clean,
-        recovery_point=0 if future else said_by(checkpoint.RECOVERY_POINTS),
-        start_offset=said_by(checkpoint.LOG_START_OFFSETS),
+        recovery_point=0 if future else said[checkpoint.RECOVERY_POINTS],
+        start_offset=said[checkpoint.LOG_START_OFFSETS],
+        cleaned_to=0 if future else said[checkpoint.CLEANER_OFFSETS],
     )
     if not future:
-        log.update_high_watermark(said_by(checkpoint.HIGH_WATERMARKS))
-        cleaned_to = said_by(checkpoint.CLEANER_OFFSETS)
+        log.update_high_watermark(said[checkpoint.HIGH_WATERMARKS])
+        cleaned_to = said[checkpoint.CLEANER_OFFSETS]
         log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else 0
     return log
 
@@ -157,10 +136,11 @@ async def load_metadata_log(context: LogContext, directory: LogDirectory, thread
     folder = f"{directory.path}/{partition}"
     if not disk.exists(folder):
         return create_log(context, directory, folder, partition, METADATA_TOPIC_ID, config)
-    points = checkpoint.read_offsets(disk, f"{directory.path}/{checkpoint.RECOVERY_POINTS}")
+    clean = directory.was_clean
+    said = believed([] if clean else disk.list(folder), directory.checkpoints, partition)
     return await threads.run(
         lambda: load_log(
-            context, directory, folder, partition, config, clean=directory.was_clean,
-            recovery_point=points.get(partition, 0),
+            context, directory, folder, partition, config, clean=clean,
+            recovery_point=said[checkpoint.RECOVERY_POINTS],
         )
     )  # fmt: skip

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import lookup, outdated, producer_snapshots, retention
-from ballast_broker.storage.checkpoint import CLEANER_OFFSETS, LOG_START_OFFSETS
+from ballast_broker.storage import doubts, lookup, producer_snapshots, retention
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_wire.errors import ApiError, ErrorCode
@@ -50,10 +49,8 @@ def _forget_after(log: Log, offset: int) -> None:
     with log.flush_lock:
         log.truncations += 1
         log.recovery_point = min(log.recovery_point, offset)
-    said = {CLEANER_OFFSETS: log.cleaned_to, LOG_START_OFFSETS: log.start_offset}
-    if too_much := [name for name, value in said.items() if value > offset]:
-        log.directory.outdated.add(log.topic_partition, too_much)
-        outdated.mark(log.context.disk, log.folder.path, too_much)
+    log.directory.checkpoints.changed(log.topic_partition)
+    doubts.doubt(log.context.disk, log.folder.path, log.directory.checkpoints, log.topic_partition, offset)
     log.cleaned_to = min(log.cleaned_to, offset)
 
 

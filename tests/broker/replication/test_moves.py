@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
 import threading
 from collections.abc import Mapping
@@ -345,8 +346,12 @@ async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path, monkey
 
 @pytest.mark.spec("DIR-16", "DIR-31")
 @pytest.mark.parametrize("order", [1, -1])
-async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_on(tmp_path: Path, order: int) -> None:
-    """The name under which the first one was to be removed had not reached the disk."""
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_on(
+    tmp_path: Path, order: int, restarted: bool
+) -> None:
+    """The name under which the first one was to be removed had not reached the disk; or that disk was away when the
+    second was asked for. Meanwhile the clock was set back."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, directories=3)
         second, third = node.directories[1:][::order]
@@ -356,9 +361,18 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
         [first_copy] = second.glob("orders-0.*-future")
         kept = tmp_path / "kept"
         shutil.copytree(first_copy, kept)
+        if restarted:
+            await node.crash()
+            shutil.rmtree(first_copy)
+            cluster.controller.away = False
+            await node.start()
+            cluster.controller.away = True
         move(node, third)
         await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
         await node.crash()
+        [last_copy] = third.glob("orders-0.*-future")
+        for path in last_copy.iterdir():
+            os.utime(path, (1_000_000_000, 1_000_000_000))
         for renamed in second.glob("orders-0.*-delete"):
             shutil.rmtree(renamed)
         kept.rename(first_copy)
@@ -577,7 +591,7 @@ async def test_nobody_prefers_a_cordoned_directory(tmp_path: Path) -> None:
         assert move(node, second, early) is ErrorCode.REPLICA_NOT_AVAILABLE
         cluster.controller.configure(4, "1", {"cordoned.log.dirs": str(second)})
         assert move(node, second, late) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert node.logs.preferred_directory(late) is None
+        assert node.logs.placement.preferred(late) is None
         cluster.controller.create_topic("early", [[1]])
         assert node.log(early).directory.path == str(third)
 

@@ -74,20 +74,29 @@ class Bench:
         self.opened: list[Log] = []
 
     def on_a_disk_that_forgets(self, seed: int) -> Store:
-        store = Store(random.Random(seed), self.clock.wall_ms)
-        self.disk = SimDisk(store)
+        self.store = Store(random.Random(seed), self.clock.wall_ms)
+        self.restart()
         self.disk.make_directory(self.directory.path)
         for parent in Path(self.directory.path).parents:
             self.disk.sync_directory(str(parent))
-        self.context = LogContext(self.disk, self.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
-        return store
+        return self.store
+
+    def restart(self, crash_at: int | None = None) -> None:
+        """Another process has that disk now, which is to die at its n-th operation."""
+        disk = SimDisk(self.store)
+        disk.crash_at = crash_at
+        self.opened.clear()
+        self.disk = disk
+        self.context = LogContext(disk, self.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
 
     def create(self, **config: Any) -> Log:
         log = create_log(self.context, self.directory, str(self.folder), PARTITION, TOPIC_ID, LogConfig(**config))
         self.opened.append(log)
         return log
 
-    def load(self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, **config: Any) -> Log:
+    def load(
+        self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, cleaned_to: int = 0, **config: Any
+    ) -> Log:
         log = load_log(
             self.context,
             self.directory,
@@ -97,6 +106,7 @@ class Bench:
             clean=clean,
             recovery_point=recovery_point,
             start_offset=start_offset,
+            cleaned_to=cleaned_to,
         )
         self.opened.append(log)
         return log

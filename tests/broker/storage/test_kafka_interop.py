@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.broker.storage.conftest import Bench, ReadAll, state_of
 
 from ballast_broker.storage.cleaner import clean
 from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.errors import OlderFormat
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.transactions import render_marker
@@ -304,3 +307,28 @@ def test_kafka_opens_what_is_left_of_transactions(bench: Bench, read_all: ReadAl
         assert of_transactions(log) == of_kafkas(seen)
         assert (seen["end"], seen["stable"]) == (str(end_offset), str(end_offset))
         assert digest(read_all(log)) == seen["records"]
+
+
+def older_message(offset: int, timestamp: int, value: bytes) -> bytes:
+    """Magic 1, as before Kafka 0.11."""
+    body = struct.pack(">bbqii", 1, 0, timestamp, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+@pytest.mark.spec("LOG-40", "CLI-05")
+@pytest.mark.parametrize("clean_stop", [True, False])
+def test_what_only_kafka_can_read_is_not_cut_off(bench: Bench, clean_stop: bool) -> None:
+    bench.folder.mkdir()
+    file = bench.folder / f"{0:020d}.log"
+    content = b"".join(older_message(offset, START_MS + offset, b"value") for offset in range(5))
+    file.write_bytes(content)
+    with pytest.raises(OlderFormat, match="a format from before Kafka"):
+        bench.load(clean=clean_stop)
+    assert file.read_bytes() == content
+    seen = kafka_sees(bench.folder, clean=clean_stop)
+    assert (seen["end"], seen["records"].split()[0]) == ("5", "5")
+    file.write_bytes(content[:-1])  # a torn one is like any other
+    with pytest.raises(OlderFormat):
+        bench.load(clean=clean_stop)
+    file.write_bytes(content[:10])
+    assert bench.load(clean=clean_stop).log_end_offset == 0

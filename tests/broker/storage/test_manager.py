@@ -193,9 +193,9 @@ def test_preferred_before_assigned_before_fewest(world: World) -> None:
         assert create(manager, 1, assigned_directory=third.id).directory is third
         manager.set_preferred_directory(partition(2), second.path)
         assert create(manager, 2, assigned_directory=third.id).directory is second
-        assert manager.preferred_directory(partition(2)) is None
+        assert manager.placement.preferred(partition(2)) is None
         manager.set_preferred_directory(partition(2), second.path)
-        assert manager.preferred_directory(partition(2)) is None
+        assert manager.placement.preferred(partition(2)) is None
         assert create(manager, 3).directory is first
         manager.create_future(partition(0), first)
         assert create(manager, 4).directory is second  # first: one and a future one

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.broker.storage.conftest import TOPIC_ID, Bench, ReadAll
+from tests.broker.storage.conftest import NOW_MS, PARTITION, TOPIC_ID, Bench, ReadAll
+from tests.broker.storage.managing import World
+from tests.sim.disk import Crashed
 
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage.checkpoint import RECOVERY_POINTS
+from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producer_snapshots import snapshot_path
 from ballast_wire.records import Record, encode_batch
@@ -153,16 +160,20 @@ def test_an_empty_folder_is_an_empty_log(bench: Bench) -> None:
 
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("point", [0, 50])
-def test_an_overlapping_segment_left_by_a_cleaner(bench: Bench, log: Log, read_all: ReadAll, point: int) -> None:
-    """The cleaned segment 0 holds what the first two held, and the second one is still there."""
-    first, second = log.segments[0], log.segments[1]
+@pytest.mark.parametrize("count", [1, 2])
+def test_overlapping_segments_left_by_a_cleaner(
+    bench: Bench, log: Log, read_all: ReadAll, point: int, count: int
+) -> None:
+    """The cleaned segment 0 holds what the first ones held, and the others of them are still there."""
+    first, *covered = log.segments[: count + 1]
     crash(bench, log)
-    with open(first.path(), "ab") as file, open(second.path(), "rb") as rest:
-        file.write(rest.read())
+    with open(first.path(), "ab") as file:
+        for each in covered:
+            file.write(Path(each.path()).read_bytes())
     os.unlink(first.path(".index"))
     again = bench.load(clean=False, recovery_point=point, index_interval_bytes=100)
     assert [record.offset for record in read_all(again)] == list(range(50))
-    assert second.base_offset not in again.bases
+    assert not {each.base_offset for each in covered} & set(again.bases)
 
 
 @pytest.mark.spec("LOG-41")
@@ -176,6 +187,63 @@ def test_an_overlapping_segment_that_goes_further_keeps_its_rest(bench: Bench, l
         file.write(rest.read(size))
     again = bench.load(clean=False, recovery_point=0, index_interval_bytes=100)
     assert [record.offset for record in read_all(again)] == list(range(50))
+
+
+@pytest.mark.spec("LOG-02", "LOG-41")
+@pytest.mark.parametrize("point", [0, 50])
+def test_a_start_is_killed_while_it_keeps_the_rest_of_an_overlapping_segment(
+    bench: Bench, read_all: ReadAll, point: int
+) -> None:
+    config: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 100}
+    for operation in itertools.count(1):
+        bench.on_a_disk_that_forgets(1)
+        log = bench.create(**config)
+        for _ in range(50):
+            bench.append(log)
+        log.flush()
+        first, second = log.segments[:2]
+        rest = second.file().pread(1000, 0)
+        size = struct.unpack_from(">i", rest, 8)[0] + 12
+        first.writable_file().pwrite(rest[:size], first.size)
+        bench.disk.remove(first.path(".index"))
+        bench.restart(crash_at=operation)
+        try:
+            bench.load(clean=False, recovery_point=point, **config)
+        except Crashed:
+            bench.restart()
+            again = bench.load(clean=False, recovery_point=point, **config)
+            assert [record.offset for record in read_all(again)] == list(range(50)), operation
+        else:
+            break
+    assert operation > 40
+
+
+@pytest.mark.spec("LOG-40", "LOG-24")
+@pytest.mark.parametrize("why", ["cut", "covered"])
+async def test_what_a_recovery_takes_away_is_removed_without_another_start(world: World, why: str) -> None:
+    manager = world.manager(log_dirs=(world.paths[0],))
+    await manager.start()
+    log = manager.get_or_create(PARTITION, TOPIC_ID, LogConfig(), is_new=True)
+    for _ in range(3):
+        log.append_as_leader(encode_batch([Record(b"k", b"v" * 50, NOW_MS)]), 0, now_ms=NOW_MS)
+        log.roll()
+    first, second = log.segments[:2]
+    batch = second.file().pread(1000, 0)
+    end = first.size
+    world.kill(manager)
+    with open(first.path(), "r+b") as file:  # noqa: ASYNC230
+        if why == "cut":
+            file.truncate(end - 1)
+        else:
+            file.seek(end)
+            file.write(batch)
+    again = world.manager(log_dirs=(world.paths[0],))
+    await again.start()
+    assert again.logs[PARTITION].log_end_offset == (0 if why == "cut" else 3)
+    taken_away = [name for name in os.listdir(log.folder.path) if name.endswith(".deleted")]
+    assert taken_away
+    await again.maintenance.remove_everything_waiting()
+    assert not [name for name in os.listdir(log.folder.path) if name.endswith(".deleted")]
 
 
 @pytest.mark.spec("LOG-41")
@@ -331,6 +399,56 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(
 
 
 @pytest.mark.spec("LOG-40", "LOG-41")
+@pytest.mark.parametrize("at", ["in a gap", "in a batch"])
+def test_a_log_that_was_cut_where_no_record_ends_has_no_hole(bench: Bench, read_all: ReadAll, at: str) -> None:
+    """A follower's, killed after the next segment had begun."""
+    log = bench.create(segment_bytes=250)
+    bench.append(log)
+    last = encode_batch([Record(b"k", b"v", NOW_MS)] * 3, base_offset=9 if at == "in a gap" else 6)
+    log.append_as_follower(memoryview(last))
+    log.truncate_to(7)
+    for _ in range(6):
+        bench.append(log, size=100)
+    assert log.bases[:2] == [0, 7]
+    bench.release()
+    again = bench.load(clean=False, segment_bytes=250)
+    assert [record.offset for record in read_all(again)] == [0, *range(7, 13)]
+
+
+@pytest.mark.spec("LOG-02", "LOG-40", "CLI-05")
+@pytest.mark.parametrize("knows", ["a clean stop", "the recovery point", "where cleaning ended"])
+def test_a_gap_that_another_program_left_is_no_hole(bench: Bench, read_all: ReadAll, knows: str) -> None:
+    """Ballast is killed before a segment is flushed. Apache Kafka goes on with it, and cleans what comes before."""
+    log = bench.create()
+    for _ in range(6):
+        bench.append(log)
+    log.roll()
+    for _ in range(6):
+        bench.append(log)
+    log.roll()
+    bench.append(log)
+    first, end = log.segments[0], log.log_end_offset
+    mark = bench.folder / f"{6:020d}.unflushed"
+    assert mark.exists()
+    last = first.find(5)
+    assert last is not None
+    bench.release()
+    with open(first.path(), "r+b") as file:
+        file.truncate(last[0])
+    for kind in (".index", ".timeindex"):
+        os.unlink(first.path(kind))
+    said = {"recovery_point": 12} if knows == "the recovery point" else {"cleaned_to": 12}
+    if knows == "a clean stop":
+        bench.load(clean=True)
+        bench.release()
+        assert not mark.exists()
+        said = {}
+    again = bench.load(clean=False, **said)
+    assert again.log_end_offset == end
+    assert [record.offset for record in read_all(again)] == [0, 1, 2, 3, 4, *range(6, end)]
+
+
+@pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("seed", range(40))
 def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_all: ReadAll, seed: int) -> None:
     """There was no time for another checkpoint since the cut. Names are on the disk before contents."""
@@ -339,12 +457,15 @@ def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_a
     for _ in range(12):
         bench.append(log)
     log.flush()
-    point = log.recovery_point
+    checkpoints = bench.directory.checkpoints
+    checkpoints[RECOVERY_POINTS].load({PARTITION: log.recovery_point})
     log.truncate_to(3)
     for _ in range(12):
         bench.append(log, epoch=1)
     bench.disk.sync_directory(log.folder.path)
     store.lose_power()
+    point = believed(bench.disk.list(log.folder.path), checkpoints, PARTITION)[RECOVERY_POINTS]
+    assert point == 3
     again = bench.load(clean=False, recovery_point=point)
     assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
     assert again.log_end_offset >= 3

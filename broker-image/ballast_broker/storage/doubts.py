@@ -1,0 +1,181 @@
+"""What a directory's checkpoints say, and of whom that is not to be believed.
+
+A checkpoint names partitions, and the next log of a name may be another one: of a topic that was made again, or that
+came back from another directory. So whoever makes a log, or cuts one, leaves a mark in its folder for each offset that
+a checkpoint says of that partition at this moment: `CHECKPOINT.OFFSET.INSTEAD.outdated`. A start after a crash takes
+the other offset instead: 0, or where the log was cut. What the checkpoint says otherwise it believes: that was said
+later, by this broker, or by another program that had the directory in between and knows nothing of marks. No clock is
+asked: files bear the times of clocks, and those are set back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ballast_broker.seams import Disk
+from ballast_broker.storage.checkpoint import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    read_offsets,
+)
+from ballast_wire.names import TopicPartition
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+NOTHING = -1
+_MARK = re.compile(rf"^(?P<name>{'|'.join(CHECKPOINTS)})\.(?P<offset>\d+)\.(?P<instead>\d+)\.outdated$")
+
+
+class Mark(NamedTuple):
+    """Where the checkpoint of this name says `offset`, it is `instead`."""
+
+    name: str
+    offset: int
+    instead: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.{self.offset}.{self.instead}.outdated"
+
+
+_Marked = dict[TopicPartition, set[Mark]]
+
+
+class Checkpoint:
+    """One file. On the loop's thread, but at a start."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.written_s = float("-inf")
+        self._may_say: list[Mapping[TopicPartition, int]] = [{}]  # several while it is being written
+        self._marked: _Marked = {}
+        self._fresh: _Marked = {}  # marked since it was begun to be written
+        self._writing = False
+        self._changed: set[TopicPartition] | None = None
+
+    # At a start
+
+    def load(self, said: Mapping[TopicPartition, int]) -> None:
+        self._may_say = [said]
+
+    def says(self, partition: TopicPartition) -> int:
+        return self._may_say[-1].get(partition, NOTHING)
+
+    def found(self, partition: TopicPartition, mark: Mark) -> None:
+        """It stands, and counts."""
+        self._marked.setdefault(partition, set()).add(mark)
+
+    # A log is made, cut, or gone
+
+    def doubt(self, partition: TopicPartition, end: int) -> set[Mark]:
+        """For what it may say of the partition, as far as that goes beyond `end`."""
+        offsets = {said.get(partition, NOTHING) for said in self._may_say}
+        marks = {Mark(self.name, offset, end) for offset in offsets if offset > end}
+        if marks:
+            (self._fresh if self._writing else self._marked).setdefault(partition, set()).update(marks)
+        return marks
+
+    def changed(self, partition: TopicPartition) -> None:
+        """What was collected of it to be written is not true any more."""
+        if self._changed is not None:
+            self._changed.add(partition)
+
+    # It is written anew, by one at a time
+
+    def begin_to_collect(self) -> None:
+        self._changed = set()
+
+    def collected(self) -> Iterable[TopicPartition]:
+        """Those that have to be asked once more."""
+        changed, self._changed = self._changed or (), None
+        return changed
+
+    def begin_to_write(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether the file says something else. Where a writer was cancelled nobody knows."""
+        self.settled()
+        self._writing = True
+        if self._may_say == [offsets]:
+            return False
+        self._may_say.append(offsets)
+        return True
+
+    def written(self, now_s: float) -> None:
+        self._may_say = self._may_say[-1:]
+        self.written_s = now_s
+
+    def marked(self) -> list[TopicPartition]:
+        return list(self._marked)
+
+    def outdated_marks(self, partition: TopicPartition) -> set[Mark]:
+        """What the file says since it is written is said of the log that is there."""
+        return self._marked.get(partition, set()) - self._fresh.get(partition, set())
+
+    def removed(self, partition: TopicPartition) -> None:
+        self._marked.pop(partition, None)
+
+    def settled(self) -> None:
+        self._writing = False
+        for partition, marks in self._fresh.items():
+            self._marked.setdefault(partition, set()).update(marks)
+        self._fresh = {}
+
+
+class Checkpoints:
+    """Those of one directory."""
+
+    def __init__(self) -> None:
+        self._files = {name: Checkpoint(name) for name in CHECKPOINTS}
+
+    def __getitem__(self, name: str) -> Checkpoint:
+        return self._files[name]
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._files.values())
+
+    def load(self, disk: Disk, directory: str) -> None:
+        for file in self:
+            file.load(read_offsets(disk, f"{directory}/{file.name}"))
+
+    def changed(self, partition: TopicPartition) -> None:
+        for file in self:
+            file.changed(partition)
+
+    def gone(self, partition: TopicPartition) -> None:
+        """Its folder, and the marks in it."""
+        for file in self:
+            file.removed(partition)
+
+
+def doubt(disk: Disk, folder: str, checkpoints: Checkpoints, partition: TopicPartition, end: int = 0) -> None:
+    """Of a log that ends there now: before anything in it can be what a checkpoint speaks of."""
+    for file in checkpoints:
+        for mark in file.doubt(partition, end):
+            disk.open(f"{folder}/{mark.file_name}", create=True).close()
+
+
+def _marks_among(names: Iterable[str]) -> Iterator[Mark]:
+    for found in filter(None, map(_MARK.match, names)):
+        yield Mark(found["name"], int(found["offset"]), int(found["instead"]))
+
+
+def believed(names_in_folder: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition) -> dict[str, int]:
+    """What each checkpoint says of the log, 0 where it says nothing, or what is to be taken instead."""
+    result = {file.name: max(0, file.says(partition)) for file in checkpoints}
+    for mark in _marks_among(names_in_folder):
+        if mark.offset == checkpoints[mark.name].says(partition):
+            result[mark.name] = min(result[mark.name], mark.instead)
+    return result
+
+
+def settle_marks(
+    disk: Disk, folder: str, names: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition, *, clean: bool
+) -> None:
+    """At a start: those that do not count any more go, before the offset is said again with good reason."""
+    for mark in list(_marks_among(names)):
+        if not clean and checkpoints[mark.name].says(partition) == mark.offset:
+            checkpoints[mark.name].found(partition, mark)
+        else:
+            disk.remove(f"{folder}/{mark.file_name}")

@@ -1,0 +1,79 @@
+"""Where a new replica goes among a broker's directories: preferred, assigned, else where the fewest are.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from ballast_broker.storage.directories import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    LogDirectory,
+)
+from ballast_wire.names import TopicPartition
+
+_NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
+
+
+class Placement:
+    """`cordoned`: what the configuration file says."""
+
+    def __init__(self, directories: Sequence[LogDirectory], cordoned: Collection[str]) -> None:
+        self._directories = directories
+        self._cordoned = cordoned
+        self._counts: Counter[str] = Counter()  # future logs too
+        self._preferred: dict[TopicPartition, str] = {}
+        self.cordon(None)
+
+    def directory(self, path_or_id: str | UUID) -> LogDirectory | None:
+        """By path (absolute) or by id."""
+        for directory in self._directories:
+            if path_or_id in (directory.id, directory.path):
+                return directory
+        return None
+
+    def comes(self, directory: LogDirectory) -> None:
+        """A log to this directory."""
+        self._counts[directory.path] += 1
+
+    def goes(self, directory: LogDirectory) -> None:
+        self._counts[directory.path] -= 1
+
+    def cordon(self, paths: str | None) -> None:
+        """These directories take nothing new; None leaves it to the configuration file."""
+        named = self._cordoned if paths is None else {path.strip() for path in paths.split(",")}
+        cordoned = {os.path.abspath(path) for path in named if path and path != "*"}
+        for directory in self._directories:
+            directory.cordoned = "*" in named or directory.path in cordoned
+
+    def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
+        """Preferred, else assigned, else those with the fewest partitions first; after a named one fails, the rest."""
+        by_count = sorted(
+            (directory for directory in self._directories if directory.online and not directory.cordoned),
+            key=lambda directory: self._counts[directory.path],
+        )
+        preferred = self._preferred.get(topic_partition)
+        named = None if preferred is None else self.directory(preferred)
+        if named is not None and named.cordoned:  # since it was asked for
+            named = None
+        if named is None and assigned is not None and assigned not in _NO_PLACE:
+            named = self.directory(assigned)
+        if named is None or not named.online:
+            return by_count
+        return [named, *(directory for directory in by_count if directory is not named)]
+
+    def prefer(self, topic_partition: TopicPartition, path: str) -> None:
+        """Until the replica is there."""
+        self._preferred[topic_partition] = path
+
+    def preferred(self, topic_partition: TopicPartition) -> str | None:
+        return self._preferred.get(topic_partition)
+
+    def forget_preference(self, topic_partition: TopicPartition) -> None:
+        self._preferred.pop(topic_partition, None)
