@@ -18,10 +18,10 @@ from tests.broker.replication.cluster import RealClock, eventually
 
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.consumers import service
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
 from ballast_broker.coordinator.consumers.resolving import resolve
-from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.shard import Shard
