@@ -27,6 +27,7 @@ MODULES = (
     "ballast_broker/api/authorizer.py",
     "ballast_broker/api/dispatch.py",
     "ballast_broker/api/fetch.py",
+    "ballast_broker/api/fetch_answer.py",
     "ballast_broker/api/fetch_sessions.py",
     "ballast_broker/api/produce.py",
     "ballast_broker/api/refusals.py",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ballast_broker.metrics import Observed
     from ballast_broker.metrics_server import MetricsServer
     from ballast_broker.net.server import Server
+    from ballast_broker.seams import Threads
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # What a start makes, it keeps; one that has to wait for its quorum is still gone through now and then.
@@ -68,17 +69,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
-    from ballast_broker import security_settings as security
-    from ballast_broker.app import Node, NodeFailed
-    from ballast_broker.handles import MOST_FOR_LOGS, raise_limit, shares
-    from ballast_broker.net.channel import SocketNetwork
-    from ballast_broker.net.server import Server
-    from ballast_broker.real_world import RealClock, RealRandom
-    from ballast_broker.settings import connection_limits, connection_rates
-    from ballast_broker.storage.disk import RealDisk, RealThreads
-    from ballast_broker.storage.errors import DirectoryRefused
-    from ballast_broker.world import World
+    from ballast_broker.storage.disk import RealThreads
 
+    stop = _asked_to_stop()
+    threads, quorum_threads = RealThreads(), RealThreads(QUORUM_THREADS)
+    try:
+        node, server = _node(config, threads, quorum_threads)
+        return await _serve(node, server, lag, stop)
+    except ConfigError as error:
+        print(f"broker {config.node_id}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        await _end_what_is_under_way()
+        quorum_threads.close()
+        threads.close()
+
+
+def _asked_to_stop() -> asyncio.Event:
+    """Set by the first signal to stop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -90,24 +98,33 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, ask_to_stop)
-    threads, quorum_threads = RealThreads(), RealThreads(QUORUM_THREADS)
+    return stop
+
+
+def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tuple[Node, Server]:
+    """The node in the real world, and what accepts its connections."""
+    from ballast_broker import security_settings as security
+    from ballast_broker.app import Node
+    from ballast_broker.handles import MOST_FOR_LOGS, raise_limit, shares
+    from ballast_broker.net.channel import SocketNetwork
+    from ballast_broker.net.server import Server
+    from ballast_broker.real_world import RealClock, RealRandom
+    from ballast_broker.settings import connection_limits, connection_rates
+    from ballast_broker.storage.disk import RealDisk
+    from ballast_broker.world import World
+
     handles = shares(raise_limit())
     if handles.logs < MOST_FOR_LOGS:
         text = "the hard limit of open files is low: %d segments are kept open, and %d clients are let in"
         logging.getLogger("ballast").warning(text, *handles)
-    client_id = f"broker-{config.node_id}"
-    try:
-        accesses = security.accesses(
-            config,
-            lambda user, mechanism: node.scram_credential(user, mechanism),
-            lambda token_id, mechanism, salt: node.token_login(token_id, mechanism, salt),
-        )
-        between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
-        to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
-    except ConfigError as error:
-        print(f"broker {config.node_id}: {error}", file=sys.stderr)
-        return 2
-    clock = RealClock()
+    accesses = security.accesses(
+        config,
+        lambda user, mechanism: node.scram_credential(user, mechanism),
+        lambda token_id, mechanism, salt: node.token_login(token_id, mechanism, salt),
+    )
+    between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
+    to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
+    clock, client_id = RealClock(), f"broker-{config.node_id}"
     server = Server(connection_limits(config, handles.connections), threads, accesses, connection_rates(config, clock))
     world = World(
         RealDisk(), clock, RealRandom(), threads, quorum_threads, SocketNetwork(client_id, between), server,
@@ -115,6 +132,15 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         probing=SocketNetwork(client_id),
     )  # fmt: skip
     node = Node(config, world)
+    return node, server
+
+
+async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event) -> int:
+    """Until it is asked to stop, or fails."""
+    from ballast_broker.node_failed import NodeFailed
+    from ballast_broker.storage.errors import DirectoryRefused
+
+    loop = asyncio.get_running_loop()
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     metrics = None
     try:
@@ -135,7 +161,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
             node.failed.result()
         await node.stop()
     except (NodeFailed, DirectoryRefused, OSError) as error:
-        print(f"broker {config.node_id}: {error}", file=sys.stderr)
+        print(f"broker {node.config.node_id}: {error}", file=sys.stderr)
         return 1
     finally:
         stopping.cancel()
@@ -143,9 +169,6 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
             node.failed.exception()  # a start that failed by itself has told more; nobody waits for this one
         if metrics is not None:
             await metrics.stop()
-        await _end_what_is_under_way()
-        quorum_threads.close()
-        threads.close()
     return 0
 
 

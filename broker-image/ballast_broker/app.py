@@ -1,7 +1,8 @@
 """One node: constructs every room, wires them, owns their tasks, starts and stops them in order.
 
-Nothing else constructs or holds globals. The same code runs in production and in the simulation; what differs is the
-`World` it is given. Order of a start: directories and logs, the metadata log, listeners, the quorum, registration.
+Nothing but this and its broker half (`broker_half.py`) constructs or holds globals. The same code runs in production
+and in the simulation; what differs is the `World` it is given. Order of a start: directories and logs, the metadata
+log, listeners, the quorum, registration.
 """
 
 from __future__ import annotations
@@ -12,41 +13,22 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from ballast_broker import settings
 from ballast_broker.api.authorizer import authorizer_of
-from ballast_broker.api.automatic_topics import AutomaticTopics
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
-from ballast_broker.api.fetch import Fetch
-from ballast_broker.api.fetch_sessions import FetchSessions
-from ballast_broker.api.produce import Produce
-from ballast_broker.api.producer_ids import ProducerIds
-from ballast_broker.api.registry import BROKER_APIS
-from ballast_broker.api.services import BrokerServices, ControllerServices
+from ballast_broker.api.services import ControllerServices
+from ballast_broker.broker_half import BrokerHalf
 from ballast_broker.config import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.controller.lifecycle import (
-    REGISTRATION_TIMEOUT_MAX_S,
-    BrokerIdentity,
-    BrokerLifecycle,
-    LifecycleState,
-)
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, is_of_nodes
-from ballast_broker.coordinator.leadership import GroupLeadership, TransactionLeadership
-from ballast_broker.coordinator.markers import MarkerSender
-from ballast_broker.coordinator.service import GroupCoordinator
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
-from ballast_broker.coordinator.transaction_service import TransactionCoordinator
-from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.metadata.delta import MetadataDelta
-from ballast_broker.metadata.features import TRANSACTION_VERSION
-from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
-from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, Listener, MetadataImage
+from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, MetadataImage
+from ballast_broker.node_failed import NodeFailed
 from ballast_broker.raft.describe import describe_request
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.links import PeerLink
@@ -54,10 +36,7 @@ from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import DYNAMIC, Voter, voter_set
 from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
-from ballast_broker.replication.replicas import Replicas
-from ballast_broker.replication.strays import settle_strays
 from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.security.properties import PROTOCOLS
 from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
 from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
 from ballast_broker.storage.log import Log
@@ -68,12 +47,7 @@ from ballast_broker.world import World
 
 log = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S = 20.0
 ASK_TIMEOUT_S = 2.0
-
-
-class NodeFailed(Exception):
-    """The node cannot go on; the text says why."""
 
 
 class Node:
@@ -93,7 +67,7 @@ class Node:
         self.driver: RaftDriver
         self.metadata: MetadataReplica
         self.controller: ControllerService | None = None
-        self.broker: _Broker | None = None
+        self.broker: BrokerHalf | None = None
         self.ports: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatchers: list[Dispatcher] = []
@@ -132,7 +106,7 @@ class Node:
         await self._open_logs()
         await self._build_quorum()
         if self.config.is_broker:
-            self.broker = _Broker(self)
+            self.broker = BrokerHalf(self)
         self._listen_for_controllers()
         if self.broker is not None:
             self.broker.listen()
@@ -357,218 +331,3 @@ class Node:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.logs.shutdown(broker_epoch=broker_epoch)
-
-
-class _Broker:
-    """The broker half of a node."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        config, world = node.config, node.world
-        self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
-        self._heartbeats = node.client(timeout_s=REGISTRATION_TIMEOUT_MAX_S)
-        self.lifecycle: BrokerLifecycle | None = None
-        self.replicas = Replicas(
-            settings.replication_settings(config),
-            logs=node.logs,
-            clock=world.clock,
-            controller=self._controller,
-            broker_epoch=self._epoch,
-            log_config=settings.topic_log_configs(config),
-            network=world.network,
-            threads=world.threads,
-        )
-        self.replicas.on_gone.append(node.traffic.forget)
-        store = CoordinatorStore(
-            OFFSETS_TOPIC,
-            self.replicas,
-            world.clock,
-            world.threads,
-            timeout_ms=config.offsets_commit_timeout_ms,
-            load_bytes=config.offsets_load_buffer_size,
-        )
-        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config), lambda: node.image)
-        ids = ProducerIds(config.node_id, self._epoch, self._controller)
-        self.transactions = self._transaction_coordinator(ids)
-        self._verifier = TransactionVerifier(
-            lambda: node.image,
-            world.network,
-            config.inter_broker_listener,
-            timeout_s=config.request_timeout_ms / 1000,
-        )
-        self.services = self._services(ids)
-        self.ports: dict[str, int] = {}
-        leadership = GroupLeadership(config.node_id, self.groups)
-        of_transactions = TransactionLeadership(config.node_id, self.transactions)
-        self._caught_up = asyncio.Event()
-        publishers = [
-            self.replicas.publish,
-            leadership.publish,
-            of_transactions.publish,
-        ]
-        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
-        node.metadata.add_publisher(self._gate.publish)
-
-    def _epoch(self) -> int:
-        """-1 until this broker is registered."""
-        return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
-
-    def _transaction_coordinator(self, ids: ProducerIds) -> TransactionCoordinator:
-        node, config, world = self._node, self._node.config, self._node.world
-        store = CoordinatorStore(
-            TRANSACTIONS_TOPIC,
-            self.replicas,
-            world.clock,
-            world.threads,
-            timeout_ms=config.request_timeout_ms,
-            load_bytes=config.transaction_state_log_load_buffer_size,
-        )
-        timeout_s = config.request_timeout_ms / 1000
-        markers = MarkerSender(lambda: node.image, config.inter_broker_listener, world.network, timeout_s=timeout_s)
-        return TransactionCoordinator(
-            store,
-            markers,
-            world.clock,
-            settings.transaction_config(config),
-            ids.next,
-            lambda: node.image.features.level(TRANSACTION_VERSION),
-        )
-
-    def _services(self, ids: ProducerIds) -> BrokerServices:
-        node = self._node
-        topics = AutomaticTopics(node.config, lambda: node.image, self._controller, node.spawn)
-        return BrokerServices(
-            node_id=node.config.node_id,
-            cluster_id=node.cluster_id,
-            config=node.config,
-            clock=node.world.clock,
-            image=lambda: node.image,
-            replicas=self.replicas,
-            logs=node.logs,
-            controller=self._controller,
-            groups=self.groups,
-            transactions=self.transactions,
-            verifier=self._verifier,
-            traffic=node.traffic,
-            client_quotas=node.client_quotas,
-            authorizer=node.authorizer,
-            next_producer_id=ids.next,
-            create_internal_topic=topics.create_internal,
-            create_topics_automatically=topics.create,
-            kraft_version=lambda: node.driver.kraft_version,
-        )
-
-    @property
-    def is_running(self) -> bool:
-        return self.lifecycle is not None and self.lifecycle.state is LifecycleState.RUNNING
-
-    def listen(self) -> None:
-        node, services = self._node, self.services
-        slots = node.config.max_incremental_fetch_session_cache_slots
-        sessions = FetchSessions(slots, node.world.random, node.world.clock.monotonic)
-        for endpoint in node.config.client_listeners:
-            dispatcher = Dispatcher(
-                services,
-                BROKER_APIS,
-                node.request_metrics,
-                node.world.clock.monotonic,
-                produce=Produce(services, node.request_metrics),
-                fetch=Fetch(services, sessions, node.request_metrics),
-            )
-            self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
-
-    async def join(self) -> None:
-        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced."""
-        node = self._node
-        node.spawn(node.logs.run_maintenance(), "log maintenance")
-        await self.replicas.start()
-        self.lifecycle = lifecycle = BrokerLifecycle(
-            identity=self._identity(),
-            client=self._heartbeats,
-            clock=node.world.clock,
-            directories=lambda: [d.id for d in node.logs.online_directories()],
-            metadata_offset=lambda: node.image.offset,
-            heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,
-        )
-        node.metadata.add_publisher(lifecycle.publish)
-        membership = node.spawn(lifecycle.run(), "membership")
-        node.spawn(self._expire_offsets(), "offset expiry")
-        node.spawn(self.transactions.abort_those_too_long(), "ends of transactions")
-        node.spawn(self.transactions.forget_unused(), "transactional id expiry")
-        await self._wait_for(lifecycle.registered.wait(), membership)
-        self._gate.look(node.image)
-        await self._wait_for(self._caught_up.wait(), membership)
-        settle_strays(node.logs, node.config.node_id, node.image)
-        for endpoint in node.config.client_listeners:
-            node.world.listening.accept(endpoint.name)
-        lifecycle.set_ready()
-        await self._wait_for(lifecycle.running.wait(), membership)
-
-    async def _wait_for(self, event: Coroutine[Any, Any, Any], membership: asyncio.Task[Any]) -> None:
-        """For the event, or for what makes it impossible."""
-        waiting = asyncio.ensure_future(event)
-        await asyncio.wait({waiting, membership, self._node.failed}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if membership.done() and not membership.cancelled() and membership.exception() is not None:
-            raise NodeFailed(str(membership.exception()))
-        if self._node.failed.done():
-            self._node.failed.result()
-
-    def _identity(self) -> BrokerIdentity:
-        node = self._node
-        bound = {e.name: self.ports[e.name] for e in node.config.client_listeners}
-        listeners = {
-            e.name: Listener(
-                e.host or node.config.advertised_host, e.port or bound.get(e.name, 0), PROTOCOLS.index(e.security)
-            )
-            for e in node.config.advertised
-        }
-        clean = all(d.was_clean for d in node.logs.online_directories())
-        epochs = {d.previous_broker_epoch for d in node.logs.online_directories()}
-        return BrokerIdentity(
-            node_id=node.config.node_id,
-            cluster_id=node.cluster_id,
-            incarnation_id=UUID(bytes=node.world.random.bytes_of(16), version=4),
-            listeners=listeners,
-            rack=node.config.broker_rack,
-            previous_epoch=epochs.pop() if clean and len(epochs) == 1 else -1,
-        )
-
-    async def _expire_offsets(self) -> None:
-        interval_s = self._node.config.offsets_retention_check_interval_ms / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.groups.expire_offsets()
-
-    def report_offline(self, directory: LogDirectory) -> None:
-        timeout_s = self._node.config.log_dir_failure_timeout_ms / 1000
-
-        async def report() -> None:
-            if self.lifecycle is None:
-                return  # its registration will not name the directory
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.lifecycle.report_offline_directory(directory.id)
-            except TimeoutError:
-                told = f"no controller could be told within {timeout_s:g} s that {directory.path} is offline"
-                raise NodeFailed(told) from None
-
-        self._node.spawn(report(), f"report that {directory.path} is offline")
-
-    async def leave(self) -> int:
-        """Hand over what this broker leads, then stop; answers the epoch it had."""
-        epoch = self._epoch()
-        self.replicas.assignments.hurry()  # should a disk be another one at the next start, that can be seen
-        if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
-            try:
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self.lifecycle.leave()
-            except TimeoutError:
-                log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
-        self.groups.close()
-        self.transactions.close()
-        self._verifier.close()
-        await self.replicas.stop()
-        self._controller.close()
-        self._heartbeats.close()
-        return epoch

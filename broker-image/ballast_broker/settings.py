@@ -12,8 +12,8 @@ from ballast_broker.config import BrokerConfig
 from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig, TokenConfig
 from ballast_broker.controller.service import ServiceTiming
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
-from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.rebalance import GroupLimits
 from ballast_broker.coordinator.service import CoordinatorConfig
 from ballast_broker.coordinator.transaction_service import TransactionConfig

@@ -42,6 +42,7 @@ TOOLS = {
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
+    "streams-application-reset": "org.apache.kafka.tools.StreamsResetter",
     "dump-log": "kafka.tools.DumpLogSegments",
 }
 Tool = Callable[..., str]

@@ -10,9 +10,9 @@ from tests.sim.test_many import fails, pool
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator.consumers import heartbeat, reconcile
+from ballast_broker.coordinator.consumers.deadlines import Deadlines
 from ballast_broker.coordinator.consumers.group import Classic, Current, Member, Partitions
 from ballast_broker.coordinator.consumers.reconcile import IsOwned
-from ballast_broker.coordinator.consumers.service import ConsumerGroups
 from ballast_broker.coordinator.consumers.turns import Life
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(120)]
@@ -52,12 +52,12 @@ def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkey
 
 
 def test_a_coordinator_that_forgets_sessions_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    beats = ConsumerGroups._beat
+    beats = Deadlines.beat
 
-    def short(self: ConsumerGroups, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
+    def short(self: Deadlines, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
         beats(self, life, group_id, member_id, classic)
         life.sessions[member_id] -= 2900
 
-    monkeypatch.setattr(ConsumerGroups, "_beat", short)
+    monkeypatch.setattr(Deadlines, "beat", short)
     with pytest.raises(Broken, match="a partition has one reader"):
         simulate(1, PLAN)

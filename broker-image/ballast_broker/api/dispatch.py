@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from ballast_broker.api.client_quotas import NO_NAME, ByteQuotas, ClientQuotas, Throttle
 from ballast_broker.api.context import RequestContext
-from ballast_broker.api.fetch import Fetch, Quota
+from ballast_broker.api.fetch import Fetch
+from ballast_broker.api.fetch_answer import Quota
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
 from ballast_broker.api.request_time import RequestTime, Timed, is_between_brokers

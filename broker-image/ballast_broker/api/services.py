@@ -1,4 +1,4 @@
-"""The broker as its handlers see it: one object with everything they may use. `app.py` makes it."""
+"""The broker as its handlers see it: one object with everything they may use. `broker_half.py` makes it."""
 
 from __future__ import annotations
 

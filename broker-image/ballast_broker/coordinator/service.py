@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.coordinator import rebalance, records
 from ballast_broker.coordinator.classic import ClassicGroups
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
-from ballast_broker.coordinator.consumers.service import ConsumerConfig, ConsumerGroups
+from ballast_broker.coordinator.consumers.service import ConsumerGroups
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
 from ballast_broker.coordinator.host import Ending, Host

@@ -1,4 +1,4 @@
-"""The part of a broker's configuration that replication reads; `app.py` makes it from Kafka's properties."""
+"""The part of a broker's configuration that replication reads; `settings.py` makes it from Kafka's properties."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from tests.broker.coordinator.test_service import OFFSETS, T0, Coordinating, coo
 from tests.broker.coordinator.test_transaction_service import begun, refusal, scene
 from tests.broker.replication.cluster import RealClock, eventually
 
-from ballast_broker.coordinator.consumers.service import LET_GO_AT_ONCE, ConsumerConfig
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
+from ballast_broker.coordinator.consumers.service import LET_GO_AT_ONCE
 from ballast_broker.coordinator.group import GroupState
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator

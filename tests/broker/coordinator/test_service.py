@@ -24,7 +24,7 @@ from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
-from ballast_broker.coordinator.consumers.service import ConsumerConfig
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset

@@ -8,6 +8,7 @@ than i and s, Unicode classes, boundaries of words, repetition of more than a th
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
@@ -38,6 +39,8 @@ NAMED = {
     "graph": ANY, "lower": LOWER, "print": ANY, "punct": _bits("._-"), "space": 0, "upper": UPPER, "word": WORDS,
     "xdigit": DIGITS | _bits("abcdefABCDEF"),
 }  # fmt: skip
+OCTAL, HEXADECIMAL = tuple("01234567"), frozenset("0123456789abcdefABCDEF")
+MOST_OCTAL = 3
 CONTROLS = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
 
 
@@ -72,7 +75,7 @@ class _Edge:
 
 
 _Node = _Letter | _Sequence | _Choice | _Repeat | _Edge
-NOTHING = _Sequence(())
+FLAGS = _Sequence(())  # nothing to repeat: what repeats behind them repeats what is before
 
 
 class _Reader:
@@ -81,6 +84,7 @@ class _Reader:
         self._at = 0
         self._any_case = False
         self._depth = 0
+        self._names: set[str] = set()
 
     def read(self) -> _Node:
         found = self._choice()
@@ -110,7 +114,10 @@ class _Reader:
     def _sequence(self) -> _Node:
         parts: list[_Node] = []
         while self._peek() not in ("", "|", ")"):
-            parts += self._quoted() if self._takes("\\Q") else [self._atom()]
+            if self._takes("\\Q"):
+                parts += self._quoted()
+            elif (atom := self._atom()) is not FLAGS:
+                parts.append(atom)
             if parts:
                 parts.append(self._repeated(parts.pop()))
         return _Sequence(tuple(parts))
@@ -120,10 +127,13 @@ class _Reader:
         if times is None:
             return part
         self._takes("?")  # whether it takes few or many does not matter to a whole name
+        self._check_not_repeated()
+        return _Repeat(part, *times)
+
+    def _check_not_repeated(self) -> None:
         begin = self._at
         if self._times() is not None:
             raise BadPattern(f"invalid nested repetition operator: {self._text[begin - 1 : self._at]}")
-        return _Repeat(part, *times)
 
     def _times(self) -> tuple[int, int | None] | None:
         for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -151,11 +161,20 @@ class _Reader:
             return _Letter(ANY)
         if letter in "^$":
             return _Edge(letter == "^")
-        if letter in "*+?":
-            raise BadPattern(f"missing argument to repetition operator: {letter}")
+        if letter in "*+?{":
+            self._check_brace()
         if letter == "\\":
             return self._escaped()
         return self._literal(letter)
+
+    def _check_brace(self) -> None:
+        """What repeats has nothing to repeat here; but a brace may stand for itself, and then, as in RE2/J, once."""
+        self._at -= 1
+        begin = self._at
+        if self._times() is not None:
+            raise BadPattern(f"missing argument to repetition operator: {self._text[begin : self._at]}")
+        self._at += 1
+        self._check_not_repeated()
 
     def _literal(self, letter: str) -> _Letter:
         return _Letter(self._cased(BITS.get(letter, 0)))
@@ -173,12 +192,10 @@ class _Reader:
         if self._takes("?"):
             begin = self._at
             if self._takes("P<") or self._takes("<"):
-                name = self._until(">", "invalid named capture")
-                if not name.isidentifier():
-                    raise BadPattern(f"invalid named capture: {name}")
+                self._name(self._until(">", "invalid named capture"))
             elif self._flags(begin):
                 self._depth -= 1
-                return NOTHING  # what follows, up to the end of the group around it, has these flags
+                return FLAGS  # what follows, up to the end of the group around it, has these flags
         found = self._choice()
         if not self._takes(")"):
             raise BadPattern("missing closing )")
@@ -186,18 +203,26 @@ class _Reader:
         self._depth -= 1
         return found
 
+    def _name(self, name: str) -> None:
+        if not name.isascii() or not name.replace("_", "a").isalnum():
+            raise BadPattern(f"invalid named capture: {name}")
+        if name in self._names:
+            raise BadPattern(f"duplicate capture group name: {name}")
+        self._names.add(name)
+
     def _flags(self, begin: int) -> bool:
         """True for flags of all that follows, False for those of a group that begins here."""
-        wanted = True
+        wanted, is_said = True, True
         while True:
             flag = self._take()
-            if flag == "i":
-                self._any_case = wanted
-            elif flag == "-" and wanted:
-                wanted = False
-            elif flag in (")", ":"):
+            if flag == "-" and wanted:
+                wanted, is_said = False, False
+            elif flag in ("i", "s"):  # "." is any letter of a name, with s and without
+                is_said = True
+                self._any_case = wanted if flag == "i" else self._any_case
+            elif flag in (")", ":") and flag and is_said:
                 return flag == ")"
-            elif flag != "s":  # "." is any letter of a name, with it and without
+            else:
                 raise BadPattern(f"invalid or unsupported Perl syntax: (?{self._text[begin : self._at]}")
 
     def _until(self, end: str, complaint: str) -> str:
@@ -231,16 +256,23 @@ class _Reader:
         if letter in CONTROLS:
             return chr(CONTROLS[letter])
         if letter == "x":
-            digits = (
-                self._until("}", "invalid escape sequence: \\x") if self._takes("{") else self._take() + self._take()
-            )
-            try:
-                return chr(int(digits, 16))
-            except (ValueError, OverflowError):
-                raise BadPattern(f"invalid escape sequence: \\x{digits}") from None
+            return self._hexadecimal()
+        if letter in "01234567" and (letter == "0" or self._peek() in OCTAL):  # else it means what a group has matched
+            while len(letter) < MOST_OCTAL and self._peek() in OCTAL:
+                letter += self._take()
+            return chr(int(letter, 8))
         if letter.isascii() and not letter.isalnum():
             return letter
         raise BadPattern(f"invalid escape sequence: \\{letter}")
+
+    def _hexadecimal(self) -> str:
+        in_braces = self._takes("{")
+        digits = self._until("}", "invalid escape sequence: \\x") if in_braces else self._take() + self._take()
+        if digits and all(each in HEXADECIMAL for each in digits) and (in_braces or len(digits) == 2):
+            number = int(digits, 16)
+            if number <= sys.maxunicode:
+                return chr(number)
+        raise BadPattern(f"invalid escape sequence: \\x{digits}")
 
     def _set(self) -> int:
         negated = self._takes("^")
@@ -255,8 +287,10 @@ class _Reader:
         return ANY & ~allowed if negated else allowed
 
     def _of_set(self) -> int:
-        if self._takes("[:"):
-            name = self._until(":]", "missing closing ]")
+        end = self._text.find(":]", self._at + 1) if self._text.startswith("[:", self._at) else -1
+        if end >= 0:  # else it is a bracket
+            name = self._text[self._at + 2 : end]
+            self._at = end + 2
             known = NAMED.get(name.removeprefix("^"))
             if known is None:
                 raise BadPattern(f"invalid character class range: [:{name}:]")
@@ -278,7 +312,7 @@ class _Reader:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
 
 
 # -- what it matches --------------------------------------------------------------------------------------------------

@@ -6,33 +6,31 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from ballast_broker.coordinator.consumers import classic_members
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.conversion import downgraded, upgraded
+from ballast_broker.coordinator.consumers.deadlines import Deadlines
 from ballast_broker.coordinator.consumers.group import (
     JOINING,
     LEAVING,
     LEAVING_FOR_A_WHILE,
     AboutChange,
     Change,
-    Classic,
     ConsumerGroup,
     CurrentChange,
     GroupState,
     Member,
-    PatternChange,
 )
 from ballast_broker.coordinator.consumers.heartbeat import (
     Answer,
     Ask,
-    ConsumerLimits,
     heartbeat,
     leave,
-    patterns_resolved,
     without,
 )
-from ballast_broker.coordinator.consumers.resolving import MayDescribe, resolve
+from ballast_broker.coordinator.consumers.pattern_resolver import PatternResolver
+from ballast_broker.coordinator.consumers.resolving import MayDescribe
 from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group
@@ -41,8 +39,6 @@ from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import CLIENT_ERROR
-from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
-from ballast_broker.metadata.image import RESOURCE_GROUP
 from ballast_wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -50,20 +46,6 @@ log = logging.getLogger(__name__)
 TURN_TIMEOUT_S = 5.0
 LET_GO_AT_ONCE = 100  # members of which nothing is heard: what is written of them has to go into one batch
 TOO_LARGE = CLIENT_ERROR[ErrorCode.MESSAGE_TOO_LARGE]
-# After so long a pattern is looked at again where rights may have changed; no record of the group tells when they do.
-RIGHTS_HOLD_MS = 600_000
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerConfig:
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # the least and the most that a group may have
-    heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
-    limits: ConsumerLimits = field(default_factory=ConsumerLimits)
-    patterns_take_rights: bool = False
-    upgrades: bool = True  # a group with members goes to this protocol for one that speaks it
-    downgrades: bool = True  # and back when the last of them is gone
 
 
 class ConsumerGroups:
@@ -72,6 +54,8 @@ class ConsumerGroups:
         self._config = config
         self._classic_max_size = classic_max_size
         self._lives: dict[str, Life] = {}
+        self._deadlines = Deadlines(host, config, self._expire)
+        self._patterns = PatternResolver(host, self._turn, takes_rights=config.patterns_take_rights)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
@@ -80,10 +64,10 @@ class ConsumerGroups:
             self._forget(group.group_id)
             life = self._life(group.group_id)
             for member_id, member in group.members.items():
-                self._beat(life, group.group_id, member_id, member.about.classic)
-                self._note_revocation(life, group, member_id)
-            self._set_timer(life, shard, group)
-            self._resolve_patterns(life, shard, group)
+                self._deadlines.beat(life, group.group_id, member_id, member.about.classic)
+                self._deadlines.note_revocation(life, group, member_id)
+            self._deadlines.set_timer(life, shard, group)
+            self._patterns.resolve(life, shard, group)
 
     def resigned(self, shard: Shard) -> None:
         for group_id in shard.consumers:
@@ -99,7 +83,7 @@ class ConsumerGroups:
                 life = self._life(group.group_id)
                 if life.resolving or group.resolved or not names.isdisjoint(group.subscribed()):
                     life.topics_changed = True
-                    self._resolve_patterns(life, shard, group)
+                    self._patterns.resolve(life, shard, group)
 
     def _life(self, group_id: str) -> Life:
         life = self._lives.get(group_id)
@@ -114,13 +98,7 @@ class ConsumerGroups:
 
     # -- membership -----------------------------------------------------------------------------------------------
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        return self._of_group(
-            group_id, HEARTBEAT_INTERVAL, self._config.heartbeat_interval_ms, self._config.heartbeat_intervals_ms
-        )
-
-    def _of_group(self, group_id: str, name: str, default: int, allowed: tuple[int, int]) -> int:
-        own = self._host.image().configs.of(RESOURCE_GROUP, group_id).get(name)
-        return default if own is None else min(max(int(own), allowed[0]), allowed[1])
+        return self._config.heartbeat_interval_of(group_id, self._host.image())
 
     async def heartbeat(self, group_id: str, ask: Ask, may_describe: MayDescribe | None = None) -> Answer:
         """`may_describe`: which topics the asker may know of, where that is not all."""
@@ -129,7 +107,7 @@ class ConsumerGroups:
         member = None if known is None else known.members.get(ask.member_id)
         if known is not None and member is not None and member.current.epoch == ask.epoch:
             # It is alive, however long it waits for its turn.
-            self._beat(self._life(group_id), group_id, ask.member_id)
+            self._deadlines.beat(self._life(group_id), group_id, ask.member_id)
         async with self._turn(shard, group_id) as turn:
             if ask.pattern or (member is not None and member.about.pattern):
                 turn.life.may_describe = may_describe
@@ -140,7 +118,7 @@ class ConsumerGroups:
                 await self._write_without(turn, shard, group, going, answer.changes)
             else:
                 answer = await self._beat_in_turn(turn, shard, group_id, ask)
-                self._look_at_rights(turn.life, shard, group_id)
+                self._patterns.look_at_rights(turn.life, shard, group_id)
             return answer
 
     async def _beat_in_turn(self, turn: Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
@@ -162,7 +140,7 @@ class ConsumerGroups:
         except BaseException:
             life.topics_changed = True
             raise
-        self._beat(life, group_id, ask.member_id)
+        self._deadlines.beat(life, group_id, ask.member_id)
         return answer
 
     @staticmethod
@@ -289,7 +267,7 @@ class ConsumerGroups:
         known = shard.consumers.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if member is not None and member.about.classic is not None:
-            self._beat(self._life(group_id), group_id, member.member_id, member.about.classic)
+            self._deadlines.beat(self._life(group_id), group_id, member.member_id, member.about.classic)
         async with self._turn(shard, group_id) as turn:
             group = shard.consumers.get(group_id)
             if group is None or not group.members:
@@ -317,10 +295,8 @@ class ConsumerGroups:
             raise
         member = group.members.get(answer.member_id)
         if member is not None and self._host.is_current(shard):
-            self._beat(life, group.group_id, member.member_id, member.about.classic)
-            life.joins.pop(member.member_id, None)
-            life.syncs[member.member_id] = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
-            self._set_timer(life, shard, group)
+            self._deadlines.beat(life, group.group_id, member.member_id, member.about.classic)
+            self._deadlines.await_sync(life, shard, group, member)
         return _joined(answer, ask)
 
     async def _replace_last(
@@ -344,10 +320,10 @@ class ConsumerGroups:
             return SyncResult(error.code)
         life = self._life(group_id)
         if classic_members.is_behind(group, member):
-            self._await_join(life, shard, group, member)
+            self._deadlines.await_join(life, shard, group, member)
             return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
         life.syncs.pop(member.member_id, None)
-        self._beat(life, group_id, member.member_id, member.about.classic)
+        self._deadlines.beat(life, group_id, member.member_id, member.about.classic)
         return classic_members.synced(member, ask, self._host.image().topics)
 
     def heartbeat_of_classic(
@@ -360,16 +336,11 @@ class ConsumerGroups:
         except ApiError as error:
             return error.code
         life = self._life(group_id)
-        self._beat(life, group_id, member.member_id, member.about.classic)
+        self._deadlines.beat(life, group_id, member.member_id, member.about.classic)
         if not classic_members.has_to_rejoin(group, member, refresh=life.topics_changed):
             return ErrorCode.NONE
-        self._await_join(life, shard, group, member)
+        self._deadlines.await_join(life, shard, group, member)
         return ErrorCode.REBALANCE_IN_PROGRESS
-
-    def _await_join(self, life: Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
-        until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
-        life.joins.setdefault(member.member_id, until_ms)
-        self._set_timer(life, shard, group)
 
     # -- offsets --------------------------------------------------------------------------------------------------
     @staticmethod
@@ -431,7 +402,7 @@ class ConsumerGroups:
             return
         for change in changes:
             if isinstance(change, CurrentChange):
-                self._note_revocation(life, group, change.member_id)
+                self._deadlines.note_revocation(life, group, change.member_id)
             elif isinstance(change, AboutChange):
                 classic = None if change.about is None else change.about.classic
                 if classic is None:
@@ -440,67 +411,17 @@ class ConsumerGroups:
                 if change.about is None:
                     life.sessions.pop(change.member_id, None)
                 elif change.member_id not in life.sessions:
-                    self._beat(life, group.group_id, change.member_id, classic)
-        self._set_timer(life, shard, group)
+                    self._deadlines.beat(life, group.group_id, change.member_id, classic)
+        self._deadlines.set_timer(life, shard, group)
         if any(isinstance(each, AboutChange) and each.about is not None and each.about.pattern for each in changes):
-            self._resolve_patterns(life, shard, group)
-
-    # -- time -----------------------------------------------------------------------------------------------------
-    def _beat(self, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
-        config = self._config
-        if classic is not None:
-            timeout_ms = classic.session_timeout_ms
-        else:
-            timeout_ms = self._of_group(
-                group_id, SESSION_TIMEOUT, config.session_timeout_ms, config.session_timeouts_ms
-            )
-        life.sessions[member_id] = self._host.now().monotonic_ms + timeout_ms
-
-    def _note_revocation(self, life: Life, group: ConsumerGroup, member_id: str) -> None:
-        """Who is to give partitions back has its own rebalance timeout to do it in. A classic member has it from the
-        heartbeat on that tells it to join again."""
-        member = group.members.get(member_id)
-        if member is None or not member.current.revoking or member.about.classic is not None:
-            life.revocations.pop(member_id, None)
-        elif life.revocations.get(member_id, (None,))[0] != member.current.epoch:
-            until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
-            life.revocations[member_id] = member.current.epoch, until_ms
-
-    def _set_timer(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        due_ms = life.next_deadline_ms()
-        if due_ms is None:
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
-        if life.timer is not None:
-            if life.timer.when() <= at:
-                return  # it wakes early enough; deadlines that moved back are found then
-            life.timer.cancel()
-        life.timer = loop.call_at(at, self._wake, life, shard, group)
-
-    def _wake(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        life.timer = None
-        if self._due(life, group):
-            self._host.start(self._expire(life, shard, group))
-        else:
-            self._set_timer(life, shard, group)
-
-    def _due(self, life: Life, group: ConsumerGroup) -> list[str]:
-        now_ms = self._host.now().monotonic_ms
-        waited_for = (life.sessions, life.joins, life.syncs)
-        late = [member_id for each in waited_for for member_id, until_ms in each.items() if until_ms <= now_ms]
-        for member_id, (epoch, until_ms) in life.revocations.items():
-            member = group.members.get(member_id)
-            if until_ms <= now_ms and member is not None and member.current.epoch == epoch:
-                late.append(member_id)
-        return [member_id for member_id in dict.fromkeys(late) if member_id in group.members]
+            self._patterns.resolve(life, shard, group)
 
     async def _expire(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
         """Members that were not heard of, or kept what they were to give back, are no members any more."""
         try:
             async with self._turn(shard, group.group_id) as turn:
                 while shard.consumers.get(group.group_id) is group:
-                    due = self._due(life, group)[:LET_GO_AT_ONCE]
+                    due = self._deadlines.due(life, group)[:LET_GO_AT_ONCE]
                     if not due:
                         break
                     log.info("group %s goes on without %s", group.group_id, ", ".join(due))
@@ -509,54 +430,7 @@ class ConsumerGroups:
         except ApiError as error:
             log.warning("members of group %s could not be let go: %s", group.group_id, error.code.name)
         finally:
-            alive = self._host.is_current(shard) and shard.consumers.get(group.group_id) is group
-            if alive and life.timer is None:
-                delay_s = TURN_TIMEOUT_S if self._due(life, group) else 0.0
-                loop = asyncio.get_running_loop()
-                life.timer = loop.call_later(delay_s, self._wake, life, shard, group)
-
-    # -- patterns -------------------------------------------------------------------------------------------------
-    def _look_at_rights(self, life: Life, shard: Shard, group_id: str) -> None:
-        group = shard.consumers.get(group_id)
-        if group is None or life.may_describe is None or life.resolving:
-            return
-        before_ms = self._host.now().wall_ms - RIGHTS_HOLD_MS
-        old = any(each in group.resolved and group.resolved[each].timestamp_ms < before_ms for each in group.patterns())
-        if life.unresolved or old:
-            self._resolve_patterns(life, shard, group)
-
-    def _resolve_patterns(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        life.unresolved = self._config.patterns_take_rights and life.may_describe is None
-        if life.unresolved:
-            return
-        if life.resolving:
-            life.resolve_again = True
-        elif group.patterns():
-            life.resolving = True
-            self._host.start(self._resolve(life, shard, group))
-
-    async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        """What the group's patterns stand for; it is part of the group once it is written."""
-        try:
-            while self._host.is_current(shard):
-                life.resolve_again = False
-                image = self._host.image()
-                found: list[PatternChange] = []
-                for pattern in sorted(group.patterns()):
-                    resolved = await resolve(pattern, image, self._host.now().wall_ms, life.may_describe)
-                    found.append(PatternChange(pattern, resolved))
-                try:
-                    async with self._turn(shard, group.group_id) as turn:
-                        if shard.consumers.get(group.group_id) is group:
-                            await turn.write(shard, group, patterns_resolved(group, found, image.topics))
-                except ApiError as error:
-                    log.warning("patterns of group %s could not be stored: %s", group.group_id, error.code.name)
-                    await asyncio.sleep(TURN_TIMEOUT_S)
-                    continue
-                if not life.resolve_again:
-                    return
-        finally:
-            life.resolving = False
+            self._deadlines.expired(life, shard, group)
 
 
 def _joined(answer: Answer, ask: JoinAsk) -> JoinResult:

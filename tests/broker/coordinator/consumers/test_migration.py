@@ -14,9 +14,9 @@ from tests.broker.coordinator.consumers.test_service import beat, commit, group,
 from tests.broker.coordinator.test_service import OFFSETS, T0, Coordinating, coordinating
 from tests.broker.replication.cluster import eventually
 
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.embedded import assignment, assignment_of
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, Partitions
-from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import Group, Protocol
 from ballast_broker.coordinator.group import GroupState as ClassicState

@@ -53,6 +53,11 @@ def test_as_pythons_own(text: str, some: list[str]) -> None:
         (r"\Aa\z", ["a"], ["aa"]),
         ("a^b|a$b|c", ["c"], ["ab"]),
         ("é|x", ["x"], ["e"]),
+        (r"\141\060|\0", ["a0"], ["a", "0"]),
+        ("[[:alpha]x|[[:alpha]", ["ax", "a", "l"], ["x", "b"]),
+        ("(?P<1a>a)", ["a"], ["b"]),
+        ("ab(?i)*C", ["ac", "abbC"], ["abAbC"]),  # flags are nothing that could be repeated
+        ("a{01}", [], ["a"]),
     ],
 )
 def test_what_it_means(text: str, matching: list[str], other: list[str]) -> None:
@@ -63,7 +68,8 @@ def test_what_it_means(text: str, matching: list[str], other: list[str]) -> None
 @pytest.mark.parametrize(
     "text",
     ["(", ")", "a)", "[", "[a", "*", "a**", "a{2}{3}", "a{1001}", "a{3,2}", "\\", r"\y", r"\pL", "(?x)a", "(?=a)",
-     r"(a)\1", "(?<!a)b", "[b-a]", "[[:nope:]]", r"\b", "(?P<1>a)", r"\x{110000}"],
+     r"(a)\1", "(?<!a)b", "[b-a]", "[[:nope:]]", r"\b", "(?P<>a)", r"\x{110000}", r"\x6", r"\x{6_1}", r"\1",
+     "(?-:a)", "(?i-)a", "(?P<x>a)(?P<x>b)", "{2}a", "a|{2}", "a{{2}", "(?i)*", "[[:]"],
 )  # fmt: skip
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(BadPattern):

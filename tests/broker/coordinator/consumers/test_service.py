@@ -17,11 +17,11 @@ from tests.broker.coordinator.test_service import OFFSETS, RETENTION_MS, T0, Coo
 from tests.broker.replication.cluster import RealClock, eventually
 
 from ballast_broker.controller.commands.partitions import create_partitions
-from ballast_broker.coordinator.consumers import service
+from ballast_broker.coordinator.consumers import pattern_resolver
+from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
 from ballast_broker.coordinator.consumers.resolving import resolve
-from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.shard import Shard
@@ -211,7 +211,7 @@ async def test_a_pattern_stands_for_no_more_than_its_member_may_know_of(
         rights.discard("secret")
         answer = await heard(after, answer.epoch)
         assert len(after.consumers.describe("g").resolved[".*"].topics) == 2
-        monkeypatch.setattr(service, "RIGHTS_HOLD_MS", -1)
+        monkeypatch.setattr(pattern_resolver, "RIGHTS_HOLD_MS", -1)
         answer = await heard(after, answer.epoch)
         await eventually(lambda: after.consumers.describe("g").resolved[".*"].topics == {"t"}, "it is looked at again")
 

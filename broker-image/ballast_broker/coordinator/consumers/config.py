@@ -1,0 +1,35 @@
+"""How long members of groups of the consumer protocol are waited for, and how large groups may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
+from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from ballast_broker.metadata.image import RESOURCE_GROUP, MetadataImage
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # the least and the most that a group may have
+    heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
+    limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+    patterns_take_rights: bool = False
+    upgrades: bool = True  # a group with members goes to this protocol for one that speaks it
+    downgrades: bool = True  # and back when the last of them is gone
+
+    def session_timeout_of(self, group_id: str, image: MetadataImage) -> int:
+        """In milliseconds."""
+        own = image.configs.of(RESOURCE_GROUP, group_id).get(SESSION_TIMEOUT)
+        return _within(own, self.session_timeout_ms, self.session_timeouts_ms)
+
+    def heartbeat_interval_of(self, group_id: str, image: MetadataImage) -> int:
+        """In milliseconds."""
+        own = image.configs.of(RESOURCE_GROUP, group_id).get(HEARTBEAT_INTERVAL)
+        return _within(own, self.heartbeat_interval_ms, self.heartbeat_intervals_ms)
+
+
+def _within(own: str | None, default: int, allowed: tuple[int, int]) -> int:
+    return default if own is None else min(max(int(own), allowed[0]), allowed[1])

@@ -1,0 +1,72 @@
+"""Keeps what a group's patterns stand for up to date: as topics come and go, and as rights change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from ballast_broker.coordinator.consumers.group import ConsumerGroup, PatternChange
+from ballast_broker.coordinator.consumers.heartbeat import patterns_resolved
+from ballast_broker.coordinator.consumers.resolving import resolve
+from ballast_broker.coordinator.consumers.turns import Life, Turn
+from ballast_broker.coordinator.host import Host
+from ballast_broker.coordinator.shard import Shard
+from ballast_wire.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+# After so long a pattern is looked at again where rights may have changed; no record of the group tells when they do.
+RIGHTS_HOLD_MS = 600_000
+RETRY_S = 5.0
+TakeTurn = Callable[[Shard, str], AbstractAsyncContextManager[Turn]]
+
+
+class PatternResolver:
+    def __init__(self, host: Host, turn: TakeTurn, *, takes_rights: bool) -> None:
+        self._host = host
+        self._turn = turn
+        self._takes_rights = takes_rights
+
+    def look_at_rights(self, life: Life, shard: Shard, group_id: str) -> None:
+        group = shard.consumers.get(group_id)
+        if group is None or life.may_describe is None or life.resolving:
+            return
+        before_ms = self._host.now().wall_ms - RIGHTS_HOLD_MS
+        old = any(each in group.resolved and group.resolved[each].timestamp_ms < before_ms for each in group.patterns())
+        if life.unresolved or old:
+            self.resolve(life, shard, group)
+
+    def resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+        life.unresolved = self._takes_rights and life.may_describe is None
+        if life.unresolved:
+            return
+        if life.resolving:
+            life.resolve_again = True
+        elif group.patterns():
+            life.resolving = True
+            self._host.start(self._resolve(life, shard, group))
+
+    async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+        """What the group's patterns stand for; it is part of the group once it is written."""
+        try:
+            while self._host.is_current(shard):
+                life.resolve_again = False
+                image = self._host.image()
+                found: list[PatternChange] = []
+                for pattern in sorted(group.patterns()):
+                    resolved = await resolve(pattern, image, self._host.now().wall_ms, life.may_describe)
+                    found.append(PatternChange(pattern, resolved))
+                try:
+                    async with self._turn(shard, group.group_id) as turn:
+                        if shard.consumers.get(group.group_id) is group:
+                            await turn.write(shard, group, patterns_resolved(group, found, image.topics))
+                except ApiError as error:
+                    log.warning("patterns of group %s could not be stored: %s", group.group_id, error.code.name)
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                if not life.resolve_again:
+                    return
+        finally:
+            life.resolving = False
