@@ -15,13 +15,17 @@ import re
 import ssl
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp import web
+
+if TYPE_CHECKING:
+    from tests.operator.world import World
 
 Right = tuple[str, str, str]  # group, resource, verb
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -192,3 +196,18 @@ def _status(code: int, reason: str) -> dict[str, Any]:
 
 def _refusal(code: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.json_response(_status(code, reason), status=code, headers=headers)
+
+
+@contextmanager
+def behind_faults(world: World, seed: int = 1) -> Iterator[FaultyApi]:
+    """The operator of the world, behind an API that refuses what its policy says."""
+    proxy = FaultyApi(world.kubeconfig, seed)
+    world.run(proxy.start())
+    world.kill_operator()
+    world.restart_operator(proxy.kubeconfig)
+    try:
+        yield proxy
+    finally:
+        world.kill_operator()
+        world.restart_operator()
+        world.run(proxy.stop())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.operator.faults import FaultyApi
+from tests.operator.faults import FaultyApi, behind_faults
 from tests.operator.making import NOW, move, reassignment, topic_view, view
 from tests.operator.world import World
 
@@ -43,15 +43,8 @@ DENIED = ApiError(403, "Forbidden", "a policy wants a label")
 
 @pytest.fixture(scope="module")
 def faulty(ballast_world: World) -> Iterator[FaultyApi]:
-    """The operator of the world, behind an API that refuses what its policy says."""
-    proxy = FaultyApi(ballast_world.kubeconfig, seed=1)
-    ballast_world.run(proxy.start())
-    ballast_world.kill_operator()
-    ballast_world.restart_operator(proxy.kubeconfig)
-    yield proxy
-    ballast_world.kill_operator()
-    ballast_world.restart_operator()
-    ballast_world.run(proxy.stop())
+    with behind_faults(ballast_world) as proxy:
+        yield proxy
 
 
 def told(world: World, name: str) -> list[str]:

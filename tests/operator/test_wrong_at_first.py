@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.operator.faults import behind_faults
 from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
@@ -142,12 +143,13 @@ def test_the_volume_of_the_metadata_log_grows(world: World) -> None:
 def test_nothing_is_restarted_for_what_kubernetes_refuses(world: World) -> None:
     """A pod that is deleted while its StatefulSet could not be changed comes back as it was, again and again."""
     before, spec = pod(world)["metadata"]["uid"], {"metadataVolume": {"size": "2Gi"}, "config": {"num.partitions": 2}}
-    apply(world, metrics={"podMonitor": True}, **spec)
-    world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
-    deadline = time.monotonic() + 4
-    world.until("looks pass", lambda: time.monotonic() > deadline)
-    assert pod(world)["metadata"]["uid"] == before
-    apply(world, **spec)
+    with behind_faults(world) as api:
+        api.policy.append(f"PATCH {SET}")
+        apply(world, **spec)
+        world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
+        deadline = time.monotonic() + 4
+        world.until("looks pass", lambda: time.monotonic() > deadline)
+        assert pod(world)["metadata"]["uid"] == before
     world.until("the change has arrived", lambda: pod(world)["metadata"]["uid"] not in ("", before), 60)
     world.until_ready("KafkaCluster", "demo", 60)
 

@@ -238,6 +238,13 @@ def rebalancing(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate(timeout=60)
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[str]:
+    """The address of somebody who listens, and says nothing: enough for Spark to be started."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
 def java_of(process: subprocess.Popen[bytes]) -> int:
     """A handle of the Java that Spark runs in, once it is there."""
     deadline = time.monotonic() + 60
@@ -268,7 +275,7 @@ def ends_with_its_java(process: subprocess.Popen[bytes], java: int) -> bytes:
 
 @pytest.mark.timeout(180)
 def test_an_interrupt_while_java_starts_leaves_none_behind() -> None:
-    with rebalancing("--bootstrap", "127.0.0.1:1") as process:
+    with silent() as address, rebalancing("--bootstrap", address) as process:
         told = ends_with_its_java(process, java_of(process))
     assert b"rebalance ends when Java has started" in told
     assert b"Traceback" not in told
@@ -301,7 +308,7 @@ def test_an_interrupt_while_java_is_asked_is_no_traceback(sent: str, code: int) 
 
 
 def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
-    with rebalancing("--bootstrap", "127.0.0.1:1", "--memory", "much") as process:
+    with silent() as address, rebalancing("--bootstrap", address, "--memory", "much") as process:
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 2
     assert b"Spark does not start: " in told
