@@ -29,9 +29,10 @@ from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.verification import TransactionVerifier
+from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
-from ballast_broker.metadata.image import Listener
+from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
@@ -88,6 +89,7 @@ class BrokerHalf:
         leadership = GroupLeadership(config.node_id, self.groups)
         of_transactions = TransactionLeadership(config.node_id, self.transactions)
         self._caught_up = asyncio.Event()
+        self._unfenced = asyncio.Event()
         publishers = [
             self.replicas.publish,
             leadership.publish,
@@ -95,10 +97,16 @@ class BrokerHalf:
         ]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
+        node.metadata.add_publisher(self._look_for_itself)
 
     def _epoch(self) -> int:
         """-1 until this broker is registered."""
         return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
+
+    def _look_for_itself(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        own = image.cluster.brokers.get(self._node.config.node_id)
+        if own is not None and own.active and own.epoch == self._epoch():
+            self._unfenced.set()
 
     def _transaction_coordinator(self, ids: ProducerIds) -> TransactionCoordinator:
         node, config, world = self._node, self._node.config, self._node.world
@@ -165,7 +173,8 @@ class BrokerHalf:
             self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 
     async def join(self) -> None:
-        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced."""
+        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced, and
+        let clients in once the metadata says so."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replicas.start()
@@ -186,10 +195,13 @@ class BrokerHalf:
         self._gate.look(node.image)
         await self._wait_for(self._caught_up.wait(), membership)
         settle_strays(node.logs, node.config.node_id, node.image)
-        for endpoint in node.config.client_listeners:
-            node.world.listening.accept(endpoint.name)
         lifecycle.set_ready()
         await self._wait_for(lifecycle.running.wait(), membership)
+        # A client that was told of no broker, as of a fenced one that is alone, would not come back: librdkafka forgets
+        # the address that it had.
+        await self._wait_for(self._unfenced.wait(), membership)
+        for endpoint in node.config.client_listeners:
+            node.world.listening.accept(endpoint.name)
 
     async def _wait_for(self, event: Coroutine[Any, Any, Any], membership: asyncio.Task[Any]) -> None:
         """For the event, or for what makes it impossible."""

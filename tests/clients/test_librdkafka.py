@@ -106,10 +106,10 @@ def from_beginning(topic: str, partitions: int = 1) -> list[TopicPartition]:
     return [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
+        assert time.monotonic() < deadline, f"{what}: not within {patience_s:g} s"
 
 
 @pytest.mark.spec("CLI-01", "CLI-07")

@@ -107,7 +107,7 @@ class BrokerLifecycle:
             self._nudge.set()
 
     def set_ready(self) -> None:
-        """The broker can serve: logs are loaded, listeners accept."""
+        """The broker can serve: logs are loaded, clients wait at its listeners."""
         self._ready = True
         self._nudge.set()
 
