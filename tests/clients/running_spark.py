@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ class SparkFailure(Exception):
 class RunningSpark:
     """Python and its Java are one session of processes, which is stopped and killed as one."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, settings: Mapping[str, str] = {}) -> None:
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, str(PROGRAM)],
+                [sys.executable, str(PROGRAM), json.dumps(dict(settings))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip

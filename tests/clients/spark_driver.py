@@ -1,6 +1,7 @@
 """A Spark driver in a process of its own, as a user's program is: told what to do, and answering, a line of JSON each.
 
-It has Spark's own connector (jars in BALLAST_SPARK_JARS) and ends when nobody tells it anything more.
+It has Spark's own connector (jars in BALLAST_SPARK_JARS) and ends when nobody tells it anything more. Its argument is
+the settings that Spark starts with, as JSON.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Record = dict[str, Any]
 class Driver:
     """One method for each thing that it can be told."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Options) -> None:
         jars = ",".join(map(str, Path(os.environ["BALLAST_SPARK_JARS"]).glob("*.jar")))
-        self._session: SparkSession = open_session("local[2]", "1g", {"spark.jars": jars, **SETTINGS})
+        self._session: SparkSession = open_session("local[2]", "1g", {"spark.jars": jars, **SETTINGS, **settings})
         self._queries: dict[str, StreamingQuery] = {}
 
     def read(self, options: Options) -> list[Record]:
@@ -44,13 +45,11 @@ class Driver:
         ]
         self._session.createDataFrame(rows, OF_A_RECORD).write.format("kafka").options(**options).save()
 
-    def obtain_token(self, cluster: str, settings: Options) -> str:
+    def obtain_token(self, cluster: str) -> str:
         """As Spark does by itself where Hadoop's security is on: its connector asks for a delegation token of this
         cluster, and from now on its user has it. The token's id."""
         jvm: Any = self._session._jvm
-        conf = self._session.sparkContext._jsc.sc().env().conf()
-        for name, value in settings.items():
-            conf.set(f"spark.kafka.clusters.{cluster}.{name}", value)
+        conf = self._session.sparkContext._jsc.sc().getConf()
         of_cluster = jvm.org.apache.spark.kafka010.KafkaTokenSparkConf.getClusterConfig(conf, cluster)
         token = jvm.org.apache.spark.kafka010.KafkaTokenUtil.obtainToken(conf, of_cluster)._1()
         jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(token.getService(), token)
@@ -108,7 +107,7 @@ def decoded(value: bytearray | None) -> str | None:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing that Java prints is an answer
-    driver = Driver()
+    driver = Driver(json.loads(sys.argv[1]))
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)

@@ -122,8 +122,9 @@ def test_sparks_connector_shows_a_token(secured: Secured, tmp_path: Path, topic:
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
         "kafka.sasl.jaas.config": jaas,
     }
-    with RunningSpark(tmp_path / "driver.log") as spark:
-        token_id = spark.do("obtain_token", cluster="one", settings=settings)
+    named = {f"spark.kafka.clusters.one.{name}": value for name, value in settings.items()}
+    with RunningSpark(tmp_path / "driver.log", named) as spark:
+        token_id = spark.do("obtain_token", cluster="one")
         found = spark.read(at[1], subscribe=topic)
     assert [each["value"] for each in found] == lines
     described = run(

@@ -157,6 +157,7 @@ def test_why_there_is_no_token_is_told(
         assert "hush" not in said[0]
 
 
+@pytest.mark.timeout(180)  # a Spark is started
 def test_a_token_that_a_broker_does_not_believe_is_told_to_be_so(
     there: WithTokens, certified: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
