@@ -144,12 +144,13 @@ class Side:
             except (ConnectionError, TimeoutError) as error:
                 self._clients.pop((case.host, case.at, case.user)).close()
                 return f"closed: {type(error).__name__}"
-            if case.until is None or self._is_reached(case.until, answer) or time.monotonic() > deadline:
+            told = self._stripped(case.api, answer)
+            if case.until is None or self._is_reached(case.until, answer, told) or time.monotonic() > deadline:
                 break
             time.sleep(UNTIL_PAUSE_S)
         for name, path in case.save.items():
             self._saved[name] = _at(answer, path)
-        return self._stripped(case.api, answer)
+        return told
 
     def _once(self, case: Case, version: int) -> Any:
         self._learn_topic_ids(case.request)
@@ -157,8 +158,9 @@ class Side:
         return plain(self._client(case.host, case.at, case.user).call(request, version), version)
 
     @staticmethod
-    def _is_reached(until: dict[str, Any], answer: Any) -> bool:
-        found = _at(answer, until["path"])
+    def _is_reached(until: dict[str, Any], answer: Any, told: Any) -> bool:
+        """By a `path` in the answer, or where it is `told` as it is compared."""
+        found = _at(told, until["told"]) if "told" in until else _at(answer, until["path"])
         return bool(found != until["not"] if "not" in until else found == until["is"])
 
     def _learn_topic_ids(self, request: Any) -> None:

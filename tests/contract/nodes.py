@@ -12,7 +12,7 @@ from pathlib import Path
 from e2e.processes import BROKER_SOURCES
 from tests.apache_java import java
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 MEMORY = "400m"
 STOP_TIMEOUT_S = 15.0
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
