@@ -275,6 +275,7 @@ def test_a_controller_in_another_process_knows_who_asks(cluster: list[RunningBro
         client.call(wish, 9)
     free = AdminClient({"bootstrap.servers": first.bootstrap})
     assert outcome_of(free.create_topics([NewTopic("d", 3, 1)])["d"]) == 0
+    rd.until(lambda: "d" in free.list_topics(timeout=10).topics, "the broker has heard of the topic")
     assert set(free.list_topics(timeout=10).topics) == {"d", *(f"a-{number}" for number in range(made))}
     # At the controller itself, too, where nobody is held up but who asks.
     with closing(WireClient("127.0.0.1", cluster[0].port, client_id="maker")) as client:
