@@ -29,10 +29,9 @@ from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.verification import TransactionVerifier
-from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
-from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.metadata.image import Listener
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
@@ -67,14 +66,7 @@ class BrokerHalf:
             threads=world.threads,
         )
         self.replicas.on_gone.append(node.traffic.forget)
-        store = CoordinatorStore(
-            OFFSETS_TOPIC,
-            self.replicas,
-            world.clock,
-            world.threads,
-            timeout_ms=config.offsets_commit_timeout_ms,
-            load_bytes=config.offsets_load_buffer_size,
-        )
+        store = self._store(OFFSETS_TOPIC, config.offsets_commit_timeout_ms, config.offsets_load_buffer_size)
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config), lambda: node.image)
         ids = ProducerIds(config.node_id, self._epoch, self._controller)
         self.transactions = self._transaction_coordinator(ids)
@@ -89,7 +81,6 @@ class BrokerHalf:
         leadership = GroupLeadership(config.node_id, self.groups)
         of_transactions = TransactionLeadership(config.node_id, self.transactions)
         self._caught_up = asyncio.Event()
-        self._unfenced = asyncio.Event()
         publishers = [
             self.replicas.publish,
             leadership.publish,
@@ -97,26 +88,21 @@ class BrokerHalf:
         ]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
-        node.metadata.add_publisher(self._look_for_itself)
 
     def _epoch(self) -> int:
         """-1 until this broker is registered."""
         return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
-    def _look_for_itself(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        own = image.cluster.brokers.get(self._node.config.node_id)
-        if own is not None and own.active and own.epoch == self._epoch():
-            self._unfenced.set()
+    def _store(self, topic: str, timeout_ms: int, load_bytes: int) -> CoordinatorStore:
+        world = self._node.world
+        return CoordinatorStore(
+            topic, self.replicas, world.clock, world.threads, timeout_ms=timeout_ms, load_bytes=load_bytes
+        )
 
     def _transaction_coordinator(self, ids: ProducerIds) -> TransactionCoordinator:
         node, config, world = self._node, self._node.config, self._node.world
-        store = CoordinatorStore(
-            TRANSACTIONS_TOPIC,
-            self.replicas,
-            world.clock,
-            world.threads,
-            timeout_ms=config.request_timeout_ms,
-            load_bytes=config.transaction_state_log_load_buffer_size,
+        store = self._store(
+            TRANSACTIONS_TOPIC, config.request_timeout_ms, config.transaction_state_log_load_buffer_size
         )
         timeout_s = config.request_timeout_ms / 1000
         markers = MarkerSender(lambda: node.image, config.inter_broker_listener, world.network, timeout_s=timeout_s)
@@ -199,7 +185,7 @@ class BrokerHalf:
         await self._wait_for(lifecycle.running.wait(), membership)
         # A client that was told of no broker, as of a fenced one that is alone, would not come back: librdkafka forgets
         # the address that it had.
-        await self._wait_for(self._unfenced.wait(), membership)
+        await self._wait_for(lifecycle.seen_active.wait(), membership)
         for endpoint in node.config.client_listeners:
             node.world.listening.accept(endpoint.name)
 

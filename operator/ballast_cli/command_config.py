@@ -122,15 +122,17 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _store(given: Mapping[str, str], which: str) -> str | None:
     """PEM, or what is Java's made into it."""
+    from ballast_broker.security.tls_settings import PEM, STORE_TYPES
+
     location, kind = f"ssl.{which}.location", given.get(f"ssl.{which}.type", "JKS").upper()
     path = given.get(location)
     if path is None:
         return None
-    if kind not in ("PEM", "JKS", "PKCS12"):
-        raise CommandError(f"ssl.{which}.type is {kind}: there are PEM, JKS, PKCS12")
+    if kind not in STORE_TYPES:
+        raise CommandError(f"ssl.{which}.type is {kind}: there are {', '.join(STORE_TYPES)}")
     try:
         data = Path(path).read_bytes()
-        return data.decode() if kind == "PEM" else _java_store(given, which, data)
+        return data.decode() if kind == PEM else _java_store(given, which, data)
     except (OSError, ValueError) as error:
         raise CommandError(f"{location} {path}: {getattr(error, 'strerror', None) or error}") from error
 

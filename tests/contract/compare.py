@@ -17,7 +17,8 @@ import base64
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from uuid import UUID
 
 import yaml
 from tests.contract.logins import TokenClient, log_in, log_in_by
+from tests.contract.nodes import Node
 from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
@@ -364,6 +366,23 @@ def compare(kafka: Side, ballast: Side, cases: list[Case]) -> Iterator[Differenc
         for version in case.versions:
             for path, theirs, ours in differences(kafka.ask(case, version), ballast.ask(case, version)):
                 yield Difference(case, version, path, theirs, ours)
+
+
+def check(found: Iterable[Difference], own: Sequence[Known], others: Sequence[Known] = ()) -> None:
+    """Nothing differs but what is known to, and what is known of this corpus (`own`) does."""
+    found = list(found)
+    unknown = [each for each in found if not any(k.covers(each) for k in (*others, *own))]
+    assert not unknown, "\n".join(map(str, unknown))
+    stale = [k.name for k in own if not any(k.covers(each) for each in found)]
+    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
+
+
+def check_corpus(nodes: tuple[Node, Node], of: str) -> None:
+    with ExitStack() as stack:
+        kafka, ballast = (
+            stack.enter_context(closing(Side(node.port, node.log_dirs, node.controller_port))) for node in nodes
+        )
+        check(compare(kafka, ballast, corpus(of)), known_differences(of), known_differences())
 
 
 def main(arguments: list[str]) -> int:

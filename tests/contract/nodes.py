@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.processes import BROKER_SOURCES
@@ -120,6 +122,20 @@ class Ballast(Node):
             [*command, "--override", f"cluster.id={CLUSTER_ID}"],
             {"PYTHONPATH": str(BROKER_SOURCES)},
         )
+
+
+@contextlib.contextmanager
+def both(folder: Path, properties: dict[str, str] | None = None) -> Iterator[tuple[Node, Node]]:
+    """Apache Kafka and Ballast with the same properties, ready."""
+    with contextlib.ExitStack() as stack:
+        started: list[Node] = []
+        for kind in (Kafka, Ballast):
+            node = kind(folder / kind.__name__, properties)
+            stack.callback(node.stop)
+            started.append(node)
+        for each in started:
+            each.await_ready()
+        yield started[0], started[1]
 
 
 def _free_ports(count: int) -> list[int]:

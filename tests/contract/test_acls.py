@@ -5,13 +5,12 @@ Nobody is authenticated here, so that everybody is ANONYMOUS; clients are told a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.compare import Side, compare, corpus, known_differences
-from tests.contract.nodes import Ballast, Kafka, Node
+from tests.contract.compare import check_corpus, corpus, known_differences
+from tests.contract.nodes import Node, both
 
 from ballast_broker.api.registry import BROKER_APIS
 
@@ -25,15 +24,8 @@ MOST_DIFFERENCES = 4
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    with contextlib.ExitStack() as stack:
-        started: list[Node] = []
-        for kind in (Kafka, Ballast):
-            node = kind(tmp_path / kind.__name__, AUTHORIZER)
-            stack.callback(node.stop)
-            started.append(node)
-        for each in started:
-            each.await_ready()
-        yield started[0], started[1]
+    with both(tmp_path, AUTHORIZER) as found:
+        yield found
 
 
 def test_every_api_is_asked_by_somebody_who_may_not() -> None:
@@ -50,14 +42,4 @@ def test_differences_are_few() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.spec("CLI-06")
 def test_refuses_and_allows_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
-    known = [*known_differences(), *known_differences(CORPUS)]
-    sides = [Side(node.port, node.log_dirs, node.controller_port) for node in nodes]
-    try:
-        found = list(compare(sides[0], sides[1], corpus(CORPUS)))
-    finally:
-        for side in sides:
-            side.close()
-    unknown = [each for each in found if not any(k.covers(each) for k in known)]
-    assert not unknown, "\n".join(map(str, unknown))
-    stale = [k.name for k in known_differences(CORPUS) if not any(k.covers(each) for each in found)]
-    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
+    check_corpus(nodes, CORPUS)

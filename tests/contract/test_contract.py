@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.compare import Difference, Side, compare, corpus, known_differences
-from tests.contract.nodes import Ballast, Kafka, Node
+from tests.contract.compare import Side, check, compare, corpus, known_differences
+from tests.contract.nodes import Node, both
 
 from ballast_broker.api.registry import BROKER_APIS
 
@@ -21,15 +20,8 @@ def pairs_in_corpus() -> set[tuple[str, int]]:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    with contextlib.ExitStack() as stack:
-        started = []
-        for kind in (Kafka, Ballast):
-            node = kind(tmp_path / kind.__name__)
-            stack.callback(node.stop)
-            started += [node]
-        for node in started:
-            node.await_ready()
-        yield started[0], started[1]
+    with both(tmp_path) as found:
+        yield found
 
 
 def test_the_corpus_has_every_version_of_every_api() -> None:
@@ -51,7 +43,6 @@ def test_differences_are_few() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.spec("CLI-10")
 def test_answers_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
-    known = known_differences()
     sides = [Side(node.port, node.log_dirs) for node in nodes]
     try:
         found = list(compare(sides[0], sides[1], corpus()))
@@ -60,7 +51,4 @@ def test_answers_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
     finally:
         for side in sides:
             side.close()
-    unknown: list[Difference] = [each for each in found if not any(k.covers(each) for k in known)]
-    assert not unknown, "\n".join(map(str, unknown))
-    stale = [k.name for k in known if not any(k.covers(each) for each in found)]
-    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
+    check(found, known_differences())

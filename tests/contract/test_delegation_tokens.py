@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.compare import Side, compare, corpus, known_differences
+from tests.contract.compare import check_corpus
 from tests.contract.logins import PASSWORD, LoginFailed, TokenClient, log_in, log_in_by
-from tests.contract.nodes import Ballast, Kafka, Node
+from tests.contract.nodes import Ballast, Kafka, Node, both
 from tests.contract.wire import WireClient
 
 from ballast_broker.security.scram import HASHES, ScramClient
@@ -46,30 +46,12 @@ TEN_MINUTES_MS = 600_000
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    folder = tmp_path_factory.mktemp("tokens")
-    with contextlib.ExitStack() as stack:
-        started: list[Node] = []
-        for kind in (Kafka, Ballast):
-            node = kind(folder / kind.__name__, PROPERTIES)
-            stack.callback(node.stop)
-            started.append(node)
-        for each in started:
-            each.await_ready()
-        yield started[0], started[1]
+    with both(tmp_path_factory.mktemp("tokens"), PROPERTIES) as found:
+        yield found
 
 
 def test_asked_for_and_answered_as_by_apache_kafka(nodes: tuple[Node, Node]) -> None:
-    known = [*known_differences(), *known_differences(CORPUS)]
-    sides = [Side(node.port, node.log_dirs, node.controller_port) for node in nodes]
-    try:
-        found = list(compare(sides[0], sides[1], corpus(CORPUS)))
-    finally:
-        for side in sides:
-            side.close()
-    unknown = [each for each in found if not any(k.covers(each) for k in known)]
-    assert not unknown, "\n".join(map(str, unknown))
-    stale = [k.name for k in known_differences(CORPUS) if not any(k.covers(each) for each in found)]
-    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
+    check_corpus(nodes, CORPUS)
 
 
 def made(node: Node, user: str = "alice", lifetime_ms: int = -1) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jwt
 import pytest
-from tests.contract.nodes import Ballast, Kafka, Node
+from tests.contract.nodes import Node, both
 from tests.contract.wire import WireClient
 from tests.identity_provider import AUDIENCE, CURVES, ISSUER, claims, jwk, new_key, raw_token, signed
 
@@ -69,14 +69,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv("JDK_JAVA_OPTIONS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed}")
-        started: list[Node] = []
-        for kind in (Kafka, Ballast):
-            node = kind(folder / kind.__name__, properties(folder))
-            stack.callback(node.stop)
-            started.append(node)
-        for each in started:
-            each.await_ready()
-        yield started[0], started[1]
+        yield stack.enter_context(both(folder, properties(folder)))
 
 
 def exchange(node: Node, first: bytes, second: bytes = AFTER_FAILURE) -> list[Said]:

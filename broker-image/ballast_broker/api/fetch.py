@@ -26,6 +26,7 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.placement_view import absence
 from ballast_broker.net_reply import Reply
+from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.replication.reading import (
     CONSUMER,
     READ_COMMITTED,
@@ -129,19 +130,7 @@ class Fetch:
             tells_aborted,
             quota,
         )
-        max_bytes = min(request.max_bytes, self._fetch_max_bytes)
-        if rate is not None:
-            max_bytes = rate.largest_read(max_bytes)
-        params = FetchParams(
-            request.replica_id,
-            request.replica_epoch,
-            request.isolation,
-            min(request.min_bytes, max_bytes),
-            request.max_wait_ms,
-            max_bytes,
-            any_replica=version >= FIRST_WITH_RACK and request.replica_id < 0,
-            rack=request.rack,
-        )
+        params = self._params(request, version, rate)
         found: list[FetchResult] | asyncio.Future[list[FetchResult]]
         # A follower is told of an error at once, a consumer when it has waited for what can be read.
         if session is None:
@@ -157,6 +146,21 @@ class Fetch:
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
+
+    def _params(self, request: FetchRequest, version: int, rate: ByteRate | None) -> FetchParams:
+        max_bytes = min(request.max_bytes, self._fetch_max_bytes)
+        if rate is not None:
+            max_bytes = rate.largest_read(max_bytes)
+        return FetchParams(
+            request.replica_id,
+            request.replica_epoch,
+            request.isolation,
+            min(request.min_bytes, max_bytes),
+            request.max_wait_ms,
+            max_bytes,
+            any_replica=version >= FIRST_WITH_RACK and request.replica_id < 0,
+            rack=request.rack,
+        )
 
     def _asked(self, request: FetchRequest, version: int, peer: Peer) -> list[Followed]:
         """Of a partition that is named twice the last place counts, as in Kafka."""

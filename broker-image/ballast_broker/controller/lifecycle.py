@@ -88,6 +88,7 @@ class BrokerLifecycle:
         self.broker_epoch = NO_EPOCH
         self.registered = asyncio.Event()
         self.running = asyncio.Event()
+        self.seen_active = asyncio.Event()
         self.gone = asyncio.Event()
         self._client = client
         self._clock = clock
@@ -102,7 +103,10 @@ class BrokerLifecycle:
     # ------------------------------------------------------------------ what others tell us
 
     def publish(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        """A publisher: our own registration may have arrived."""
+        """A publisher: our own registration may have arrived, and that it is unfenced."""
+        own = image.cluster.brokers.get(self.identity.node_id)
+        if own is not None and own.active and own.epoch == self.broker_epoch:
+            self.seen_active.set()
         if self.state is LifecycleState.FENCED and self._ready and image.offset >= self.broker_epoch:
             self._nudge.set()
 
