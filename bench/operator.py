@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -64,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Ended from outside it still ends what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = []
     quiet_s = args.quiet * 60 if args.quiet else QUICK_QUIET_S if args.quick else QUIET_S
     print(HEADER)

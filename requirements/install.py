@@ -10,7 +10,7 @@ standard library alone. It guarantees:
   added is written again over what is there, so that a command that is running from this environment keeps its files.
   An environment that was cut off while it was made, or while versions changed, is made anew. What pip had downloaded
   stays in pip's cache.
-- Ctrl-C and SIGTERM end pip before they end this process, and leave no temporary files.
+- Ctrl-C, SIGTERM and a closed terminal end pip before they end this process, and leave no temporary files.
 - The command replaces this process, so that signals reach it.
 """
 
@@ -40,6 +40,7 @@ UNREACHABLE = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError
 # Explaining needs nothing installed, nor does reading arguments. A command that cannot read them yet does so later.
 READ_ARGUMENTS = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]).parse(sys.argv[2:])"
 REFUSED = 2
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ADDING, CHANGING = "adding", "changing"  # what was going on, for the one who finds it unfinished
 # Settings of the user's pip that would make it install somewhere else; where it finds packages stays the user's.
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIREMENT", "PYTHONHOME", "PYTHONPATH")
@@ -295,8 +296,9 @@ def install(home: Path, locks: list[str], progress: Progress) -> Environment:
 
 def main(home: str, locks: str, *command: str) -> NoReturn:
     progress = Progress(sys.stderr)
-    handlers = {number: signal.signal(number, raise_interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, raise_interrupted) for number in STOP_SIGNALS}
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # Ctrl-C was held back until somebody takes it
         check_interpreter()
         check_arguments(command)
         environment = install(Path(home), locks.split(), progress)
@@ -309,9 +311,10 @@ def main(home: str, locks: str, *command: str) -> NoReturn:
     except Interrupted as interrupted:
         progress.say("interrupted; run the same command again to go on")
         sys.exit(128 + interrupted.signal_number)
+    progress.clear()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # and is again, until the command does
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    progress.clear()
     os.execv(environment.python, [str(environment.python), "-P", "-m", "ballast_cli", *command])
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.config import BrokerConfig, broker_config
+from ballast_broker.config import BrokerConfig, address, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
@@ -229,7 +229,7 @@ def _ready_line(node: Node, metrics: MetricsServer | None) -> str:
     )
     addresses = node.addresses()
     where = ", ".join(map(str, addresses))
-    page = f", metrics on http://{addresses[0].host}:{metrics.port}/metrics" if metrics is not None else ""
+    page = f", metrics on http://{address(addresses[0].host, metrics.port)}/metrics" if metrics is not None else ""
     return f"Ballast {roles} {config.node_id} is ready on {where}{page}"
 
 

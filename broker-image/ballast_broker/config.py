@@ -33,6 +33,11 @@ from ballast_broker.security.settings import ListenerSecurity, check_mechanism, 
 from ballast_broker.topic_config import check_log_times, log_config
 
 
+def address(host: str, port: int) -> str:
+    """Of a host and its port; without brackets a port would look like a part of an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Endpoint(NamedTuple):
     name: str
     host: str
@@ -40,7 +45,7 @@ class Endpoint(NamedTuple):
     security: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        return f"{self.name}://{self.host}:{self.port}"
+        return f"{self.name}://{address(self.host, self.port)}"
 
 
 class Voter(NamedTuple):

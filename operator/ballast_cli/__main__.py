@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import signal
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if __name__ == "__main__":
     # Until `main` can answer it, Ctrl-C ends the process as it ends any other: without a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` has held it back
 
 import argparse
 import errno
@@ -84,10 +86,8 @@ def load(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    if os.getpid() == 1:
-        # The first process of a container is not ended by a signal that it does not handle: one that came before the
-        # command has its own way of ending would be lost, and the pod killed when its grace is over.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if argv is None:
+        _end_in_order()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))
@@ -127,5 +127,27 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _end_in_order() -> None:
+    """SIGTERM, and a terminal that is closed, end a command after what it has started, as Ctrl-C does.
+
+    Most commands need no more than this. Those that have a way of their own set it later: until then process 1 of a
+    container, which no signal ends that it does not handle, can be stopped as well.
+    """
+    terminals = [handle for handle in (1, 2) if os.isatty(handle)]
+
+    def hung_up(*_: object) -> None:
+        for handle in terminals:
+            if not os.isatty(handle):  # writing there fails from now on
+                os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` leaves it ignored
+        signal.signal(signal.SIGHUP, hung_up)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done; what is left is Python's own end
+    sys.exit(code)

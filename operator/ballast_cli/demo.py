@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ballast_cli import CommandError
 from ballast_cli.arguments import folder
 from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, wait_ready
+from ballast_local.workloads import launch
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import KafkaConnection
@@ -215,11 +216,14 @@ async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = 
 
 async def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> tuple[int, str, str]:
     """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
-    job = await asyncio.create_subprocess_exec(
+    command = [
         sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
         "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
         "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
         "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
+    ]  # fmt: skip
+    job = await asyncio.create_subprocess_exec(
+        *launch.under(*command),
         env=stack.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ballast_local.workloads import launch
+
 if TYPE_CHECKING:
     from ballast_cli.up import Stack
 
@@ -32,8 +34,11 @@ async def scraping(stack: Stack, cluster: str) -> AsyncIterator[str | None]:
     port = _free_port()
     with (directory / "prometheus.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", stdout=log, stderr=log,
+            *launch.under(
+                binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ),
+            stdout=log, stderr=log,
         )  # fmt: skip
     try:
         yield f"http://127.0.0.1:{port}"

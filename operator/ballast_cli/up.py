@@ -176,9 +176,10 @@ class Stack:
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order. Killed, it
         # takes the operator with it.
         self._operator = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", launch.__file__, str(os.getpid()),
-            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, "--log-file", str(path),
-            *self.operator_settings,
+            *launch.under(
+                sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, "--log-file", str(path),
+                *self.operator_settings,
+            ),
             stdout=log, stderr=log, env=self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
             start_new_session=True,
         )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
+import re
 import select
 import signal
 import socket
@@ -241,6 +243,80 @@ def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along
         process.kill()
         process.wait(60)
         until_gone(operator)
+
+
+# Becomes a command that has the terminal which is its input.
+AT_A_TERMINAL = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+@pytest.mark.timeout(120)
+def test_up_ends_as_when_it_is_told_to_where_its_terminal_is_closed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", AT_A_TERMINAL, "-m", "ballast_cli", "up", "--data", str(tmp_path)]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "PYTHONPATH": PATHS}
+    )
+    try:
+        os.close(theirs)
+        shown = b""
+        while b"waiting for the cluster" not in shown:
+            shown += os.read(ours, 1000)
+        (operator,) = children_that_run(process.pid, b"operator")
+        os.close(ours)
+        assert process.wait(60) == 0, "it stopped its children, and had nobody to tell"
+        assert not Path(f"/proc/{operator}").exists()
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_a_broker_writes_addresses_as_clients_take_them_and_ends_with_its_terminal(tmp_path: Path) -> None:
+    text = f"""
+        node.id=1
+        process.roles=broker,controller
+        listeners=PLAINTEXT://[::1]:0,CONTROLLER://127.0.0.1:0
+        controller.listener.names=CONTROLLER
+        controller.quorum.voters=1@127.0.0.1:0
+        log.dirs={tmp_path}
+        metrics.port=0
+    """
+    (tmp_path / "one.properties").write_text(text)
+    with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties")) as process:
+        ready = read_until(process, b"is ready on").decode()
+        assert re.search(r" PLAINTEXT://\[::1\]:\d+, .* metrics on http://\[::1\]:\d+/metrics$", ready.strip())
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(("kept", "ends"), [("", True), ('trap "" HUP; ', False)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_a_command_has_to_put_away_it_does_before_a_signal_ends_it(
+    kept: str, ends: bool, number: signal.Signals, tmp_path: Path
+) -> None:
+    """But what `nohup` has started goes on when its terminal is closed."""
+    (tmp_path / "own.py").write_text(f"""
+import signal
+from ballast_cli import status
+from ballast_cli.__main__ import main
+def run(_):
+    try:
+        signal.raise_signal({number:d})
+        print("on")
+    finally:
+        print("away")
+status.run = run
+main()
+""")
+    command = [sys.executable, str(tmp_path / "own.py"), "status"]
+    shell = ["sh", "-c", f'{kept}exec "$@"', "sh", *command]
+    done = subprocess.run(shell, env={**os.environ, "PYTHONPATH": PATHS}, capture_output=True, text=True, check=False)
+    goes_on = not ends and number == signal.SIGHUP
+    assert done.stdout.split() == (["on", "away"] if goes_on else ["away"])
+    assert done.returncode == (0 if goes_on else 128 + signal.SIGTERM)
+    assert done.stderr == ""
 
 
 @pytest.mark.timeout(120)

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -115,3 +117,39 @@ async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypa
         await asyncio.to_thread(until_there, noted)
     with pytest.raises(ProcessLookupError):
         os.kill(int(noted.read_text()), 0)
+
+
+SCRAPING = """
+import asyncio, sys
+from pathlib import Path
+from types import SimpleNamespace
+from ballast_cli import demo_prometheus
+from ballast_cli.up import Stack
+
+async def no_pods(*_):
+    for pod in ():
+        yield pod
+
+async def main():
+    stack = Stack(Path(sys.argv[1]))
+    stack.api = SimpleNamespace(items=no_pods)
+    async with demo_prometheus.scraping(stack, "demo"):
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(30)
+def test_a_demo_that_is_killed_takes_its_prometheus_along(tmp_path: Path) -> None:
+    program, pipe = tmp_path / "bin" / "prometheus", tmp_path / "pipe"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nexec sleep 60 > {pipe}\n")
+    program.chmod(0o755)
+    os.mkfifo(pipe)
+    paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+    environment = {**os.environ, "PYTHONPATH": paths, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    demo = subprocess.Popen([sys.executable, "-c", SCRAPING, str(tmp_path)], env=environment)
+    with demo, pipe.open("rb") as held:  # when somebody has it open for writing
+        demo.kill()
+        assert held.read() == b"", "nobody has it open any more"

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions
@@ -76,7 +75,7 @@ def test_migrate_by_hand(folder: Path) -> None:
 def foreground(folder: Path, command: str, address: str, variables: dict[str, str]) -> Iterator[None]:
     """A broker that is ready under the address; it ends well when it is interrupted."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {command}"],
+        launch.under("sh", "-c", f"exec {command}"),
         cwd=folder, env=variables, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None

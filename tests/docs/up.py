@@ -53,7 +53,7 @@ class Up:
         self.idle_before = os.getloadavg()[0] < (os.cpu_count() or 1) / 2
         # It ends with the tests, however these end.
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "./ballast", "up"],
+            launch.under("./ballast", "up"),
             stdout=subprocess.PIPE, env=self.environment, text=True, cwd=folder,
         )  # fmt: skip
         assert self.process.stdout is not None

@@ -248,7 +248,7 @@ def test_a_directory_whose_name_separates_paths_is_refused(checkout: Checkout, t
         assert answer.stderr.startswith(f"ballast: cannot run from a directory with a colon in its name: {colon}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_installation_cleans_up_and_can_go_on(
     ready: Checkout, index: Index, number: signal.Signals
 ) -> None:
@@ -283,6 +283,21 @@ def test_interrupted_addition_leaves_what_runs_from_there_alone(ready: Checkout,
     assert (ready.home / "env" / "untouched").exists()
     assert (packages / "extra.py").exists(), "half of a package is not taken for the whole"
     assert not (ready.home / "installing").exists()
+
+
+@pytest.mark.parametrize("installs", [False, True])
+def test_an_interrupt_while_python_itself_starts_leaves_no_traceback(ready: Checkout, installs: bool) -> None:
+    """Python goes through the environment's packages before it runs a line of ours."""
+    shutil.rmtree(ready.root / "operator")
+    shutil.copytree(ROOT / "operator" / "ballast_cli", ready.root / "operator" / "ballast_cli")
+    packages = next((ready.home / "env" / "lib").glob("python3.*")) / "site-packages"
+    early = "import os, signal, sys; 'ballast_cli' in sys.orig_argv and os.kill(os.getpid(), signal.SIGINT)"
+    (packages / "early.pth").write_text(early)
+    if installs:
+        (ready.home / "env" / "stamps" / "broker").unlink()
+    answer = ready.run("status", "--bootstrap", "127.0.0.1:9")
+    assert (answer.returncode, answer.stdout) == (-signal.SIGINT, "")
+    assert ("installed broker" in answer.stderr, "Traceback" in answer.stderr) == (installs, False)
 
 
 def test_killed_installation_is_made_anew(ready: Checkout, index: Index) -> None:

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    """Ended from outside: the node has to be taken down before this process goes."""
+    """Ended from outside, or its terminal closed: the node has to be taken down before this process goes."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt(f"signal {number}")
 
@@ -27,14 +27,15 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
     provider = PROVIDERS[os.environ.get("BALLAST_E2E_PROVIDER", "host")](lambda text: print(f"  {text}", flush=True))
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with running(provider):
             yield World(provider)
     except ProviderError as error:
         pytest.exit(str(error), returncode=1)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.fixture

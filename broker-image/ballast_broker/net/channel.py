@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from ballast_broker.config import address
 from ballast_broker.net.going import Going, Login, authenticate, shake_hands
 from ballast_broker.net.tls_socket import TlsSocket
 from ballast_broker.security.tls import reason_of
@@ -50,11 +51,11 @@ class SocketNetwork:
         began, refusal = loop.time(), OSError(f"{host} has no address")
         async with asyncio.timeout(timeout_s):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for tried, (family, _, _, _, address) in enumerate(found):
+        for tried, (family, _, _, _, place) in enumerate(found):
             left_s = began + timeout_s - loop.time()
             try:
                 async with asyncio.timeout(left_s / (len(found) - tried)):
-                    return await self._channel(await _connected(family, address), host, port)
+                    return await self._channel(await _connected(family, place), host, port)
             except OSError as error:
                 refusal = error
         raise refusal
@@ -79,8 +80,8 @@ class SocketNetwork:
                 said = reason_of(error)
                 if self._told.get((host, port)) != said:
                     self._told[host, port] = said
-                    log.warning("%s:%d does not let us in: %s", host, port, said)
-                raise ConnectionResetError(f"{host}:{port}: {said}") from error
+                    log.warning("%s does not let us in: %s", address(host, port), said)
+                raise ConnectionResetError(f"{address(host, port)}: {said}") from error
             raise
         self._told.pop((host, port), None)
         return channel

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ballast_broker.config import address
 from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net.connection_rates import ConnectionRates, CreationRates
@@ -108,7 +109,7 @@ class Server:
             sock.listen(self.limits.backlog)
         except OSError as error:
             sock.close()
-            raise OSError(error.errno, f"cannot listen on {name}://{host}:{port}: {error.strerror}") from None
+            raise OSError(error.errno, f"cannot listen on {name}://{address(host, port)}: {error.strerror}") from None
         self._sockets[name] = sock
         self._dispatches[name] = dispatch
         self._held.add(name)

@@ -1,7 +1,7 @@
-"""Starts a container's process so that it does not outlive the node: `python launch.py PARENT_PID COMMAND ARG...`
+"""Starts a process so that it does not outlive its parent: `python launch.py PARENT_PID COMMAND ARG...`
 
 Run as a file, without the project's modules, because it is on the way of every start: it asks the kernel for a SIGTERM
-when the node dies (Linux only), and becomes the command.
+when the parent dies (Linux only), and becomes the command.
 """
 
 import os
@@ -9,6 +9,14 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+
+def under(*command: str) -> list[str]:
+    """The command line that starts this command so, for a process that lives no longer than the present one.
+
+    Started by its main thread: the kernel takes the end of the thread for the end of the parent.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
+
+from ballast_local.workloads import launch
 
 MARK = "BALLAST_POD"
 """In the environment of every process: the directory of its pod."""
 GONE_SECONDS = 10.0
-_LAUNCH = str(Path(__file__).with_name("launch.py"))
 
 
 def start_time(pid: int) -> str:
@@ -80,7 +80,7 @@ class Process:
         output = await asyncio.to_thread(_open, log, record)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *command,
+                *launch.under(*command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 env=environment, cwd=directory, start_new_session=True,
             )  # fmt: skip
