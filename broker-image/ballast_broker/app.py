@@ -184,10 +184,8 @@ class Node:
             )
 
     async def _is_led_already(self) -> bool:
-        """Whether one of those named as servers of the quorum knows a leader: then it exists, and this disk was lost.
-
-        A second quorum of the same cluster would be worse than one voter less.
-        """
+        """Whether one of those named as servers of the quorum knows a leader, or has known one: then the quorum exists,
+        and this disk was lost. A second quorum of the same cluster would be worse than one voter less."""
         own = set(self._own_controller_endpoints().values())
         others = [e for each in self.config.quorum_bootstrap if (e := QuorumEndpoint(*each)) not in own]
         links = [PeerLink(self.world.to_controllers, each, ASK_TIMEOUT_S) for each in others]
@@ -195,7 +193,8 @@ class Node:
         for link in links:
             link.close()
         answers = [each for each in found if not isinstance(each, BaseException)]
-        if not any(topic.partitions[0].leader_id >= 0 for each in answers for topic in each.topics if topic.partitions):
+        epochs = [topic.partitions[0].leader_epoch for each in answers for topic in each.topics if topic.partitions]
+        if max(epochs, default=0) <= 0:
             return False
         log.warning("controller.quorum.standalone is set and log.dirs is empty, but there is a quorum: joining it")
         return True

@@ -93,6 +93,30 @@ def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
     play(scenario)
 
 
+def test_a_founder_that_lost_its_disk_founds_nothing_while_the_others_are_without_a_leader() -> None:
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        founder, two, three = cluster.machines
+        for each in (two, three):
+            await add(person, each)
+        await asyncio.sleep(3.0)
+        for each in cluster.machines:
+            each.kill()
+        three.start()
+        await asyncio.sleep(10.0)
+        assert driver(three).leader_id == -1
+        founder.store = Store(random.Random(1), founder.clock.wall_ms)
+        founder.start()
+        await asyncio.sleep(10.0)
+        assert not driver(founder).is_leader
+        two.start()
+        await until_led(cluster)
+        await asyncio.sleep(5.0)
+        assert {driver(each).leader_id for each in cluster.machines} <= {2, 3}
+        assert driver(founder).core.voters == (1, 2, 3)
+
+    play(scenario)
+
+
 def test_a_founder_that_is_the_only_voter_founds_nothing_anew_after_a_restart() -> None:
     async def scenario(cluster: ChangingRun, person: SimClient) -> None:
         founder = cluster.machines[0]

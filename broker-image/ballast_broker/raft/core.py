@@ -41,6 +41,16 @@ from ballast_wire.errors import ApiError, ErrorCode
 OBSERVER_SESSION_S = 300.0
 
 
+class QuorumLostData(Exception):
+    """The leader's log goes on otherwise below what this node knows to be committed."""
+
+    def __init__(self, common: int, committed: int) -> None:
+        super().__init__(
+            f"this node has metadata that was committed up to offset {committed}, but the quorum that leads now has "
+            f"something else from {common} on: it has lost data, or is another one"
+        )
+
+
 class RaftCore(Elections):
     # ------------------------------------------------------------------ what the driver uses
 
@@ -173,7 +183,7 @@ class RaftCore(Elections):
         # Where nothing is as old as that, all of it is of later leaders than the last one in common.
         cut = min(end_offset, known_end) if known_end >= 0 else self._log.start_offset
         if cut < self.high_watermark:
-            raise AssertionError(f"asked to cut at {cut}, below the high watermark {self.high_watermark}")
+            raise QuorumLostData(cut, self.high_watermark)
         cut = max(cut, self._log.start_offset)
         self._flushed = min(self._flushed, cut)
         self._effects.append(Truncate(cut))

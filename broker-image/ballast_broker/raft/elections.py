@@ -69,7 +69,9 @@ class Elections(ABC):
         self.voted_directory = persisted.voted_directory
         self.leader = NOBODY
         self.role = Role.UNATTACHED
-        self.high_watermark = -1
+        snapshot = log.latest_snapshot
+        self.high_watermark = -1 if snapshot is None else snapshot.offset
+        """Of a snapshot is known that it was committed."""
         self.leadership: Leadership | None = None
         self._log = log
         self._random = random

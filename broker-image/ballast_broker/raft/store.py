@@ -78,7 +78,7 @@ class MetadataStore:
         self._parts = itertools.count()
         latest = self.latest_snapshot
         self._history = VoterHistory(NO_VOTERS)
-        if latest is not None and (latest.epoch, latest.offset) > (self.last_epoch, self.end_offset):
+        if latest is not None and (latest.epoch > self.last_epoch or latest.offset > self.end_offset):
             self.begin_after(latest)  # a crash came before this was done
         self._find_voters()
 

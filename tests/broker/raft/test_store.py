@@ -195,10 +195,12 @@ async def test_two_loads_of_one_snapshot_do_not_disturb_each_other(tmp_path: Pat
 
 
 @pytest.mark.spec("CLU-02")
-async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Path) -> None:
-    """A crash came between the two. Else the node would vote as one that has nothing of what the snapshot contains."""
+@pytest.mark.parametrize("epoch", [3, 4])
+async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Path, epoch: int) -> None:
+    """A crash came between the two. Else the node would vote as one that has nothing of what the snapshot contains; if
+    it had something of a leader that committed nothing, even as one that has more."""
     manager, store = await open_store(tmp_path)
-    store.append(batch(2), 3, 5)
+    store.append(batch(2), epoch, 5)
     writer = store.new_snapshot(SnapshotId(40, 3))
     writer.finish()
     await manager.shutdown()
