@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ballast_operator.kafka_client import ConnectionSettings
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-OAUTHBEARER = "OAUTHBEARER"
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
@@ -157,7 +157,14 @@ def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
         return {"sasl_mechanism": mechanism, "tokens": tokens(given, options)}
     if not {"username", "password"} <= options.keys():
         raise CommandError("sasl.jaas.config needs username and password")
-    return {"sasl_mechanism": mechanism, "username": options["username"], "password": options["password"]}
+    user, password = options["username"], options["password"]
+    if mechanism != PLAIN:
+        from ballast_cli.command_scram import TokenId, use_for_scram
+
+        use_for_scram()
+        if options.get("tokenauth", "").lower() == "true":
+            user = TokenId(user)
+    return {"sasl_mechanism": mechanism, "username": user, "password": password}
 
 
 def _login_options(mechanism: str, given: Mapping[str, str]) -> Mapping[str, str]:

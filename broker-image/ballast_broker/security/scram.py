@@ -148,15 +148,20 @@ class ScramClient:
     """One authentication: `first`, the server's answer through `final`, and `check` what it says last.
 
     What a password comes to takes milliseconds to find out: `found` keeps it from one authentication to the next.
+    `by_token`: the user is a delegation token's id, its HMAC in base64 the password.
     """
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str, found: Salted | None = None) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: str, nonce: str, found: Salted | None = None, *,
+        by_token: bool = False,
+    ) -> None:  # fmt: skip
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce
         self._found: Salted = {} if found is None else found
-        self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        extension = f",{BY_TOKEN}=true" if by_token else ""
+        self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}{extension}"
         self._expected = b""
 
     def first(self) -> bytes:
