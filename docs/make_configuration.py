@@ -41,7 +41,8 @@ Made by docs/make_configuration.py.
 as well, and `--log-level info` tells more. Several brokers find each
 other by `controller.quorum.voters` (`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same
 `cluster.id`; or by `controller.quorum.bootstrap.servers`, where voters [come and
-go](operations.md#controllers-that-vote).
+go](operations.md#controllers-that-vote). What is secret
+can stand [elsewhere](security.md#secrets-out-of-the-file).
 
 ## Properties of a broker
 """

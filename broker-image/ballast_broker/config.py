@@ -19,6 +19,7 @@ from ballast_broker.broker_properties import (
     ONLY_DYNAMIC,
     WITHOUT_EFFECT,
 )
+from ballast_broker.config_providers import resolved
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.properties import (
     JAAS_SUFFIX,
@@ -267,7 +268,7 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
     warnings = []
     given = set()
     of_listeners = {}
-    for name, text in merged.items():
+    for name, text in resolved(merged).items():
         known = BROKER_PROPERTIES.get(name)
         if known is None and (place := listener_property(name, OF_A_LISTENER)) is not None:
             of_listeners[place] = parse_of_listener(name, place[1], text, OF_A_LISTENER)

@@ -21,6 +21,7 @@ SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["
 RULES = RuleSet({"type": "object", "properties": {"spec": SCHEMA}})
 TLS = {"secretName": "clients"}
 INSIDE = {"internal": {"tls": {"secretName": "inside"}}}
+DELEGATED: dict[str, Any] = {**INSIDE, "delegationTokens": {"secretName": "tokens"}}
 RIGHTS = {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["admin", "CN=admin,O=example"]}}
 OAUTH = {"jwksEndpointUri": "https://issuer.example/keys", "issuer": "https://issuer.example"}
 
@@ -51,6 +52,10 @@ def tokens(name: str = "TOKENS", **changes: Any) -> dict[str, Any]:
         {"listeners": [listener(), listener("B", 9094, tls=TLS, authentication={"type": "TLS"})]},
         {"listeners": [listener(tls=TLS, authentication={"type": "SCRAM-SHA-512"})], "security": INSIDE},
         {"listeners": [listener(authentication={"type": "SCRAM-SHA-256"})], "security": RIGHTS},
+        {
+            "listeners": [listener(), listener("SCRAM", 9095, authentication={"type": "SCRAM-SHA-512"})],
+            "security": DELEGATED,
+        },
         {"listeners": [listener(), tokens()]},
         {"listeners": [tokens() | {"tls": TLS}], "security": RIGHTS},
         {
@@ -83,12 +88,15 @@ def test_what_is_right_passes(spec: dict[str, Any]) -> None:
         ({"security": {"authorization": {"type": "Simple"}}}, "Required value"),
         ({"security": {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["a;b"]}}}, "should match"),
         ({"volumes": [{"name": "tls-internal", "size": "1Gi"}]}, "are kept for Secrets"),
+        ({"security": DELEGATED}, "give a listener authentication of type SCRAM"),
+        ({"config": {"config.providers": "env"}}, "remove config.providers here"),
+        ({"config": {"config.providers.env.class": "x"}}, "remove config.providers here"),
+        ({"config": {"delegation.token.secret.key": "x"}}, "name that in spec.security.delegationTokens"),
         ({"config": {"super.users": "User:a"}}, "are said in spec.listeners and spec.security"),
         ({"config": {"authorizer.class.name": "x"}}, "are said in spec.listeners and spec.security"),
         ({"config": {"listener.name.a.ssl.keystore.location": "/x"}}, "are said in spec.listeners"),
         ({"config": {"listener.name.a.scram-sha-512.sasl.jaas.config": "x"}}, "are said in spec.listeners"),
         ({"config": {"ssl.client.auth": "none"}}, "are said in spec.listeners"),
-        ({"config": {"delegation.token.secret.key": "x"}}, "remove delegation.token.secret.key here, and let clients"),
         ({"listeners": [tokens()]}, "put a plain one first, or set security.internal"),
         ({"listeners": [listener(), listener("B", 9094, authentication={"type": "OAUTHBEARER"})]}, "needs oauth"),
         ({"listeners": [listener(), listener("B", 9094, tls=TLS, authentication={"type": "TLS", "oauth": OAUTH})]},

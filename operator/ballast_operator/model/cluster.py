@@ -179,9 +179,17 @@ class Authorization:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegationTokens:
+    """The Secret has what all nodes make the HMACs of tokens of."""
+
+    secret_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     internal: Internal
     authorization: Authorization | None = None
+    delegation_tokens: DelegationTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +267,12 @@ class ClusterSpec:
     @property
     def authorization(self) -> Authorization | None:
         return None if self.security is None else self.security.authorization
+
+    @property
+    def token_secret(self) -> str | None:
+        """The Secret that delegation tokens are made with; without one there are none."""
+        tokens = None if self.security is None else self.security.delegation_tokens
+        return None if tokens is None else tokens.secret_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ class KubeFacts:
     """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to.
 
     `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
-    which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it.
+    which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it. `tokens` stands
+    for the secret of delegation tokens that is wanted.
     `controller_replicas` is what the controllers' StatefulSet wants; without one, what their pods amount to.
     `restarted_at` and `controllers_restarted_at` are when somebody asked for restarts by `kubectl rollout restart`.
     """
@@ -99,6 +100,7 @@ class KubeFacts:
     sets: frozenset[str] = frozenset()
     internal: frozenset[str] = frozenset()
     principal: str = ""
+    tokens: str = ""
     controller_replicas: int = 0
     restarted_at: str | None = None
     controllers_restarted_at: str | None = None

@@ -36,7 +36,9 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = _new_brokers(kube, brokers) if kube.exists and kube.replicas else []
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas)
+    return Layout(
+        cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas, kube.tokens
+    )
 
 
 def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:

@@ -46,8 +46,8 @@ class Identity:
 class Layout:
     """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end.
 
-    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate, and
-    `controllers` is how many have pods of their own already.
+    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate,
+    `tokens` stands for the secret of delegation tokens, and `controllers` is how many have pods of their own already.
     """
 
     cluster: KafkaCluster
@@ -58,6 +58,7 @@ class Layout:
     racks: Mapping[int, str] = field(default_factory=dict)
     principal: str = ""
     controllers: int = 0
+    tokens: str = ""
 
     @property
     def controller_pods(self) -> int:

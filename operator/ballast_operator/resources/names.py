@@ -18,6 +18,8 @@ ADDED = f"{GROUP}/added-brokers"
 RACKS = f"{GROUP}/racks"
 # On the brokers' StatefulSet: the subject of the certificate that the brokers take for their own.
 PRINCIPAL = f"{GROUP}/principal"
+# On a pod: by which secret its node makes delegation tokens. It cannot be found out from this what the secret is.
+TOKENS = f"{GROUP}/delegation-tokens"
 # On a claim: it was empty when its broker or volume was removed, and nothing has used it since.
 DRAINED = f"{GROUP}/drained"
 METADATA_VOLUME = "metadata"

@@ -20,6 +20,7 @@ from ballast_operator.resources.names import (
     PRINCIPAL,
     RACKS,
     REVISION,
+    TOKENS,
 )
 from ballast_operator.resources.properties import config_map_name
 
@@ -103,6 +104,8 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
     extra = cluster.spec.pod_template
     labels = {**(extra.labels if extra else {}), **names.labels(cluster, role)}
     annotations = dict(extra.annotations) if extra else {}
+    if layout.tokens:
+        annotations[TOKENS] = layout.tokens
     # Null is what templates of Helm leave of a field that is not set.
     own = {key: value for key, value in extra.spec.items() if value is not None} if extra else {}
     spec: dict[str, Any] = {

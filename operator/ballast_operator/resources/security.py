@@ -17,10 +17,15 @@ from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER, C
 INTERNAL_LISTENER = "INTERNAL"
 INTERNAL_PORT = 9091
 INTERNAL_VOLUME = "tls-internal"
+# No listener's name begins with a digit, so that this is the name of no other volume.
+TOKEN_VOLUME = "tls-1-delegation"
+TOKEN_KEY = "secretKey"
+TOKEN_PROVIDER = "secret"
 TLS_ROOT = "/etc/ballast-tls"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+DIRECTORY_PROVIDER = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
 AUTHORITIES = "ca.crt"
 # Of the group that the pod's processes belong to, and of nobody else.
 FILE_MODE = 0o440
@@ -74,6 +79,12 @@ def node_security(cluster: KafkaCluster, principal: str) -> dict[str, str]:
         users = dict.fromkeys((principal, *authorization.super_users))
         found["authorizer.class.name"] = AUTHORIZER
         found["super.users"] = ";".join(f"User:{user}" for user in users)
+    if cluster.spec.token_secret is not None:
+        place = f"{TLS_ROOT}/{TOKEN_VOLUME}"
+        found["config.providers"] = TOKEN_PROVIDER
+        found[f"config.providers.{TOKEN_PROVIDER}.class"] = DIRECTORY_PROVIDER
+        found[f"config.providers.{TOKEN_PROVIDER}.param.allowed.paths"] = place
+        found["delegation.token.secret.key"] = f"${{{TOKEN_PROVIDER}:{place}:{TOKEN_KEY}}}"
     return found
 
 
@@ -154,10 +165,12 @@ def issuer_secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, 
 
 
 def volumes(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
-    """Of a Secret for tokens the authorities alone: a key that lies beside them is none of a broker's business."""
+    """Of a Secret that is not of TLS only what is used: what lies beside it is none of a broker's business."""
     found = [_volume(name, secret) for name, secret in secrets(cluster, role).items()]
     public = [{"key": AUTHORITIES, "path": AUTHORITIES}]
     found += [_volume(name, secret, items=public) for name, secret in issuer_secrets(cluster, role).items()]
+    if cluster.spec.token_secret is not None:
+        found.append(_volume(TOKEN_VOLUME, cluster.spec.token_secret, items=[{"key": TOKEN_KEY, "path": TOKEN_KEY}]))
     return found
 
 
@@ -166,7 +179,9 @@ def _volume(name: str, secret: str, **more: Any) -> dict[str, Any]:
 
 
 def mounts(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
-    found = (*secrets(cluster, role), *issuer_secrets(cluster, role))
+    found = [*secrets(cluster, role), *issuer_secrets(cluster, role)]
+    if cluster.spec.token_secret is not None:
+        found.append(TOKEN_VOLUME)
     return [{"name": volume, "mountPath": f"{TLS_ROOT}/{volume}", "readOnly": True} for volume in found]
 
 
@@ -179,6 +194,8 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
     for secret in (*asking, *issuer_secrets(cluster).values(), cluster.spec.internal_secret):
         if secret is not None:
             found.setdefault(secret, set()).add(AUTHORITIES)
+    if cluster.spec.token_secret is not None:
+        found.setdefault(cluster.spec.token_secret, set()).add(TOKEN_KEY)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from ballast_broker.properties_file import parse_properties
 from ballast_broker.security.oauth_settings import TokenRules
 from ballast_operator.resources import others, pods, security
 from ballast_operator.resources.layout import Layout, new_identity
-from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, PRINCIPAL
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, PRINCIPAL, TOKENS
 from ballast_operator.resources.properties import config_map_data, config_map_name
 
 pytestmark = pytest.mark.spec("OPR-40")
@@ -259,3 +261,42 @@ def test_without_any_of_it_nothing_is_mounted_and_nothing_said() -> None:
     assert secrets_of(pod_spec(found, BROKER_ROLE)) == {}
     assert not any(key.startswith("listener.name.") for key in properties(found, "demo-0"))
     assert properties(found, "demo-0")["inter.broker.listener.name"] == "PLAINTEXT"
+
+
+def test_all_nodes_find_the_secret_of_delegation_tokens_in_a_file_and_nowhere_else() -> None:
+    """Neither a ConfigMap nor the environment nor a set has it; without it nothing is as it would not have been."""
+    security_spec = {**INSIDE, "delegationTokens": {"secretName": "tokens"}}
+    spec: dict[str, Any] = {"listeners": LISTENERS[:2], "controllers": {"mode": "Dedicated"}}
+    found = replace(layout(security=security_spec, **spec), tokens="stand-in")
+    plain = layout(security=INSIDE, **spec)
+    for role, pod in ((BROKER_ROLE, "demo-0"), (CONTROLLER_ROLE, "demo-controller-0")):
+        told = properties(found, pod)
+        reference = "${secret:/etc/ballast-tls/tls-1-delegation:secretKey}"
+        assert told["delegation.token.secret.key"] == reference
+        template = pods.pod_template(found, role)
+        assert secrets_of(template["spec"])["/etc/ballast-tls/tls-1-delegation"] == "tokens"
+        (volume,) = [one for one in template["spec"]["volumes"] if one["name"] == "tls-1-delegation"]
+        assert volume["secret"]["items"] == [{"key": "secretKey", "path": "secretKey"}]
+        assert template["metadata"]["annotations"][TOKENS] == "stand-in"
+        assert TOKENS not in pods.pod_template(plain, role)["metadata"]["annotations"]
+        assert not any(name.startswith("config.providers") for name in properties(plain, pod))
+    assert security.keys_needed(found.cluster)["tokens"] == {"secretKey"}
+
+
+def test_another_secret_of_delegation_tokens_restarts_brokers_and_controllers() -> None:
+    found = layout(security={**INSIDE, "delegationTokens": {"secretName": "tokens"}}, listeners=LISTENERS[:1])
+    one, other = replace(found, tokens="one"), replace(found, tokens="other")
+    for role in (BROKER_ROLE, CONTROLLER_ROLE):
+        assert pods.revision(one, role) != pods.revision(other, role)
+    assert config_map_name(one) == config_map_name(other)
+
+
+def test_a_node_reads_the_secret_from_the_file_that_is_mounted(tmp_path: Path) -> None:
+    found = layout(security={**INSIDE, "delegationTokens": {"secretName": "tokens"}}, listeners=LISTENERS[:1])
+    text = config_map_data(found, 0)["demo-0.properties"].replace("/etc/ballast-tls", str(tmp_path))
+    (tmp_path / "tls-1-delegation").mkdir()
+    (tmp_path / "tls-1-delegation" / "secretKey").write_text("long and random\n")
+    assert parse_properties(text)["config.providers"] == "secret"
+    config = broker_config(parse_properties(text), ["listeners=INTERNAL://:9091,SCRAM://:9092,CONTROLLER://:9093"])
+    assert config.delegation_token_secret == b"long and random"
+    assert config.warnings == ()
