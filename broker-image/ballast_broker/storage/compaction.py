@@ -71,8 +71,8 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         dirty_bytes += segment.size
         limit = following
         if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
-            timestamp = segment.first_batch_timestamp()
-            overdue = overdue or now_ms - max(timestamp, 0) > log.config.max_compaction_lag_ms
+            timestamp = segment.first_batch_timestamp()  # one that has none says nothing of its age
+            overdue = overdue or 0 < timestamp < now_ms - log.config.max_compaction_lag_ms
     return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
 
 
