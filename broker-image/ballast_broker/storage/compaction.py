@@ -153,7 +153,7 @@ class Compactor:
         """None where there is not enough to be cleaned, or it must not be."""
         if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
             return None
-        if log.topic_partition in self.uncleanable:
+        if log.topic_partition in self.uncleanable or log.directory.threads.silent:
             return None
         try:
             with log.disk_faults():
@@ -206,7 +206,7 @@ class Compactor:
         truncations = log.truncations
         # The gaps that cleaning leaves must not look like a hole that a loss of power left.
         end = log.active.base_offset
-        await self._manager.threads.run(lambda: log.flush(end))
+        await log.directory.threads.run(lambda: log.flush(end))
         try:
             result = await self._runner.run(job)
         except CleanerFailed:
@@ -230,7 +230,7 @@ class Compactor:
                     swap_in(log, sources, group)
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
         # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
-        await self._manager.threads.run(lambda: flushing.sync_names(log))
+        await log.directory.threads.run(lambda: flushing.sync_names(log))
         if complete and log.truncations == truncations:
             log.cleaned_to = result.end_offset
             await self._manager.maintenance.checkpoint_cleaned_offsets()
