@@ -30,6 +30,8 @@ GC_THRESHOLD_AT_START = 1_000_000
 # Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
 GC_THRESHOLDS = (50_000, 20, 100)
 QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot meanwhile
+THREADS_OF_A_MOVER = 3  # it copies, copies ahead, and syncs what it copied
+THREADS_FOR_ALL_ELSE = 8
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,7 +74,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     from ballast_broker.storage.disk import RealThreads
 
     stop = _asked_to_stop()
-    threads, quorum_threads = RealThreads(), RealThreads(QUORUM_THREADS)
+    threads, quorum_threads = RealThreads(_most_threads(config)), RealThreads(QUORUM_THREADS)
     try:
         node, server = _node(config, threads, quorum_threads)
         return await _serve(node, server, lag, stop)
@@ -83,6 +85,14 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         await _end_what_is_under_way()
         quorum_threads.close()
         threads.close()
+
+
+def _most_threads(config: BrokerConfig) -> int:
+    """Enough that nobody waits for the disk of another directory; those that nobody needs are not made."""
+    from ballast_broker.storage.directory_threads import AT_ONCE
+
+    of_a_directory: int = AT_ONCE + config.num_recovery_threads_per_data_dir
+    return len(config.log_directories) * of_a_directory + config.mover_count * THREADS_OF_A_MOVER + THREADS_FOR_ALL_ELSE
 
 
 def _asked_to_stop() -> asyncio.Event:
@@ -125,7 +135,7 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
     between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
     to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
     clock, client_id = RealClock(), f"broker-{config.node_id}"
-    server = Server(connection_limits(config, handles.connections), threads, accesses, connection_rates(config, clock))
+    server = Server(connection_limits(config, handles.connections), accesses, connection_rates(config, clock))
     world = World(
         RealDisk(), clock, RealRandom(), threads, quorum_threads, SocketNetwork(client_id, between), server,
         open_files=handles.logs, quorum_network=SocketNetwork(client_id, to_controllers),

@@ -29,6 +29,7 @@ from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandle
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, MetadataImage
 from ballast_broker.node_failed import NodeFailed
+from ballast_broker.patience import patiently
 from ballast_broker.raft.describe import describe_request
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.links import PeerLink
@@ -328,5 +329,5 @@ class Node:
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await patiently(asyncio.gather(*tasks, return_exceptions=True), "tasks")
         await self.logs.shutdown(broker_epoch=broker_epoch)

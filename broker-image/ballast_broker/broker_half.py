@@ -33,6 +33,7 @@ from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener
 from ballast_broker.node_failed import NodeFailed
+from ballast_broker.patience import patiently
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
 from ballast_broker.security.properties import PROTOCOLS
@@ -253,7 +254,7 @@ class BrokerHalf:
         self.groups.close()
         self.transactions.close()
         self._verifier.close()
-        await self.replicas.stop()
+        await patiently(self.replicas.stop(), "replication")
         self._controller.close()
         self._heartbeats.close()
         return epoch

@@ -154,6 +154,8 @@ class MetricsPage:
         yield from family("ballast_log_dir_used_bytes", "gauge", used)
         offline = [(labels[d.path], not d.online) for d in directories]
         yield from family("ballast_log_dir_offline", "gauge", offline)
+        silent = [(labels[d.path], d.threads.silent) for d in directories]
+        yield from family("ballast_log_dir_silent", "gauge", silent)
         yield from family("ballast_log_dir_cordoned", "gauge", [(labels[d.path], d.cordoned) for d in directories])
         cleaner, own = self._seen.logs.compactor, self._broker
         yield from family("ballast_cleaner_passes_total", "counter", [(own, cleaner.passes)])

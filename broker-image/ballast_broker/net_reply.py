@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ballast_broker.seams import File
+from ballast_broker.seams import File, Threads
 
 
 class FileData(Protocol):
@@ -18,6 +18,10 @@ class FileData(Protocol):
     def size(self) -> int: ...
     @property
     def file(self) -> File | None: ...
+    @property
+    def threads(self) -> Threads:
+        """In which it is read where it is not in memory."""
+
     def release(self) -> None: ...
 
 

@@ -240,12 +240,14 @@ class Side:
 
 def batch(wanted: dict[str, Any]) -> bytes:
     """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them;
-    `magic`: it says that it is of this format."""
+    `magic`: it says that it is of this format; `later`: so many milliseconds, and each record `step` after the one
+    before."""
     keywords = dict(wanted)
     magic = keywords.pop("magic", MAGIC)
     values, flip, times = keywords.pop("values"), keywords.pop("flip", None), keywords.pop("times", 1)
+    first, step = TIMESTAMP_MS + keywords.pop("later", 0), keywords.pop("step", 1000)
     records = [
-        Record(offset=index, timestamp=TIMESTAMP_MS + index * 1000, key=None, value=value.encode(), headers=())
+        Record(offset=index, timestamp=first + index * step, key=None, value=value.encode(), headers=())
         for index, value in enumerate(values)
     ]
     encoded = encode_batch(records, **keywords)

@@ -24,7 +24,6 @@ from ballast_broker.net.connection_rates import ConnectionRates, CreationRates
 from ballast_broker.net.frame_buffers import WORTH_BYTES, FrameBuffers
 from ballast_broker.net.secured import Access, SecuredConnection, TlsConnection
 from ballast_broker.net_reply import Dispatch, FileData
-from ballast_broker.seams import Threads
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,6 @@ class Server:
     def __init__(
         self,
         limits: Limits,
-        threads: Threads,
         accesses: Mapping[str, Access] | None = None,
         rates: ConnectionRates | None = None,
     ) -> None:
@@ -77,7 +75,6 @@ class Server:
         self.delayed_count = 0  # how often a listener let nobody in for a while
         self._dispatches: dict[str, Dispatch] = {}
         self._accesses = accesses or {}  # of listeners that are not open to everybody
-        self._threads = threads
         self._per_ip: Counter[str] = Counter()
         self._clients = 0  # connections that `max_connections` counts
         self._sockets: dict[str, socket.socket] = {}
@@ -327,7 +324,7 @@ class Server:
         return True
 
     def warm(self, part: FileData) -> asyncio.Task[None]:
-        task = self.loop.create_task(self._threads.run(_reader_of(part)))
+        task = self.loop.create_task(part.threads.run(_reader_of(part)))
         self._warmings.add(task)
         task.add_done_callback(self._warmings.discard)
         return task

@@ -24,11 +24,12 @@ from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.replication.settings import ReplicationSettings
-    from ballast_broker.seams import Channel, Threads
+    from ballast_broker.seams import Channel
 
 log = logging.getLogger(__name__)
 
 LIST_OFFSETS_VERSION = 6
+PATIENCE_S = 0.5  # with a disk that stalls, before the others are fetched again
 SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )  # fmt: skip
@@ -85,7 +86,6 @@ class FetcherGroup:
         broker_epoch: Callable[[], int],
         rate: ByteRate,
         totals: FetchTotals,
-        threads: Threads,
     ) -> None:
         self.name = name
         self.partitions: dict[Key, Followed] = {}
@@ -94,18 +94,19 @@ class FetcherGroup:
         self._broker_epoch = broker_epoch
         self._rate = rate
         self._totals = totals
-        self._threads = threads
         self._session: FetchSession[Key] = FetchSession()
         self._channel: Channel | None = None
         self._changed = asyncio.Event()
         self._aside: set[Key] = set()
         self._throttled_out: set[Key] = set()
+        self._writing: dict[Key, asyncio.Task[None]] = {}  # left out until what they were given is in their log
         self._backoff = Backoff(settings.replica_fetch_backoff_ms)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher-{name}")
 
     # -- what to follow ---------------------------------------------------------------------------------------------
     def follow(self, key: Key, followed: Followed) -> None:
         self.partitions[key] = followed
+        self._give_up_writing(key)
         self._aside.discard(key)
         self._throttled_out.discard(key)
         self._backoff.worked(key)
@@ -114,14 +115,22 @@ class FetcherGroup:
 
     def unfollow(self, key: Key) -> None:
         if self.partitions.pop(key, None) is not None:
+            self._give_up_writing(key)
             self._aside.discard(key)
             self._throttled_out.discard(key)
             self._backoff.worked(key)
             self._session.want(key, None)
 
+    def _give_up_writing(self, key: Key) -> None:
+        task = self._writing.pop(key, None)
+        if task is not None:
+            task.cancel()
+
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task, *self._writing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def disconnect(self) -> None:
         """The leader's address changed: the next turn connects anew."""
@@ -167,7 +176,7 @@ class FetcherGroup:
         self._changed.clear()
         self._take_back()
         self._leave_out_throttled()
-        if len(self.partitions) == len(self._aside) + len(self._throttled_out):
+        if len(self.partitions) == len(self._aside) + len(self._throttled_out) + len(self._writing):
             await self._pause()
             return
         if self._channel is None or self._channel.closed:
@@ -201,7 +210,7 @@ class FetcherGroup:
             return
         over = self._rate.exceeded()
         for key, followed in list(self.partitions.items()):
-            if key in self._aside:
+            if key in self._aside or key in self._writing:
                 continue
             if over and followed.throttled:
                 self._throttled_out.add(key)
@@ -273,20 +282,44 @@ class FetcherGroup:
 
     # -- answers ------------------------------------------------------------------------------------------------------
     async def _take_in(self, response: Any, asked: dict[Key, Asked]) -> None:
+        """Partitions whose disk stalls are written to beside each other; one that takes long holds no other up."""
+        slow: list[asyncio.Task[None]] = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
                 followed = self.partitions.get(key)
                 sent = asked.get(key)
-                if followed is None or sent is None or key in self._aside:
+                if followed is None or sent is None or key in self._aside or key in self._writing:
                     continue
                 try:
-                    if followed.asked() == sent:
+                    if followed.asked() == sent and data.records and followed.replica.append_is_slow():
+                        slow.append(self._begin_to_write(key, followed, data))
+                    elif followed.asked() == sent:
                         await self._take_in_partition(key, followed, data)
                     else:  # truncated, led by somebody else, or shortened by retention since: asked anew
                         self._want(key, followed)
                 except ApiError as error:
                     self._set_aside(key, followed, error.code, error.message)
+        if slow:
+            await asyncio.wait(slow, timeout=PATIENCE_S)
+
+    def _begin_to_write(self, key: Key, followed: Followed, data: Any) -> asyncio.Task[None]:
+        async def write() -> None:
+            try:
+                await self._take_in_partition(key, followed, data)
+            except ApiError as error:
+                self._set_aside(key, followed, error.code, error.message)
+            except Exception:
+                log.exception("fetcher %s failed to write to %s", self.name, followed.replica.topic_partition)
+                self._set_aside(key, followed, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            finally:
+                if self._writing.get(key) is asyncio.current_task():
+                    del self._writing[key]
+                self._changed.set()
+
+        self._session.want(key, None)
+        task = self._writing[key] = asyncio.get_running_loop().create_task(write())
+        return task
 
     async def _take_in_partition(self, key: Key, followed: Followed, data: Any) -> None:
         error = ErrorCode(data.error_code)
@@ -308,7 +341,7 @@ class FetcherGroup:
         records = data.records
         if records:
             if replica.append_is_slow():
-                await replica.append_as_follower_by_thread(memoryview(records), self._threads)
+                await replica.append_as_follower_by_thread(memoryview(records))
             else:
                 replica.append_as_follower(memoryview(records))
             if followed.throttled:

@@ -13,7 +13,7 @@ from ballast_wire.names import spread
 if TYPE_CHECKING:
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.settings import ReplicationSettings
-    from ballast_broker.seams import Channel, Network, Threads
+    from ballast_broker.seams import Channel, Network
 
 # A leader that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer.
 CONNECT_TIMEOUT_S = 4.0
@@ -28,13 +28,11 @@ class Fetchers:
         network: Network,
         broker_epoch: Callable[[], int],
         rate: ByteRate,
-        threads: Threads,
     ) -> None:
         self._settings = settings
         self._network = network
         self._broker_epoch = broker_epoch
         self._rate = rate
-        self._threads = threads
         self.totals = FetchTotals()
         self._endpoints: dict[int, tuple[str, int]] = {}
         self._groups: dict[tuple[int, int], FetcherGroup] = {}
@@ -90,7 +88,7 @@ class Fetchers:
 
         return FetcherGroup(
             f"{self._settings.broker_id}-from-{leader}-{slot}", connect, self._settings, self._broker_epoch,
-            self._rate, self.totals, self._threads,
+            self._rate, self.totals,
         )  # fmt: skip
 
     async def close(self) -> None:

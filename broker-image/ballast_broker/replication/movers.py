@@ -324,7 +324,7 @@ class Movers:
             return
         move.copied_bytes += len(data)
         if future.append_is_slow():
-            await slow_append.append_as_follower(future, memoryview(data), threads=self._threads)
+            await slow_append.append_as_follower(future, memoryview(data))
         else:
             future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)

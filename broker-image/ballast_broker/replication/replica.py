@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.replication.waiting import ParkedFetch, Wakeups
     from ballast_broker.replication.watching import Watched
-    from ballast_broker.seams import Clock, Threads
+    from ballast_broker.seams import Clock
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.producers import Verification
     from ballast_broker.storage.slices import AppendInfo
@@ -153,14 +153,12 @@ class Replica:
         return info
 
     def append_by_thread(
-        self, batches: bytearray, acks: int, origin: str, threads: Threads, verified: Verification | None = None
+        self, batches: bytearray, acks: int, origin: str, verified: Verification | None = None
     ) -> Coroutine[Any, Any, AppendInfo]:
         """Takes its place among the appends now; `batches` belong to the log until it is done."""
         log = self._log_to_lead(acks)
         now_ms, epoch = self._clock.wall_ms(), self.state.leader_epoch
-        appending = slow_append.append_as_leader(
-            log, batches, epoch, now_ms=now_ms, threads=threads, origin=origin, verified=verified
-        )
+        appending = slow_append.append_as_leader(log, batches, epoch, now_ms=now_ms, origin=origin, verified=verified)
 
         async def append() -> AppendInfo:
             info = await appending
@@ -199,8 +197,8 @@ class Replica:
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         return self.online_log().append_as_follower(batches)
 
-    async def append_as_follower_by_thread(self, batches: memoryview, threads: Threads) -> AppendInfo:
-        return await slow_append.append_as_follower(self.online_log(), batches, threads=threads)
+    async def append_as_follower_by_thread(self, batches: memoryview) -> AppendInfo:
+        return await slow_append.append_as_follower(self.online_log(), batches)
 
     def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
         """After a fetch as a follower: take over what the leader says of its offsets."""

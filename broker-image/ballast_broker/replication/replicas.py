@@ -74,7 +74,6 @@ class Replicas:
         self._broker_id = settings.broker_id
         self._logs = logs
         self._clock = clock
-        self._threads = threads
         self._log_config = log_config
         self._replicas: dict[TopicPartition, Replica] = {}
         self._deadlines = Deadlines()
@@ -86,7 +85,7 @@ class Replicas:
             "leader.replication.throttled.rate": self.leader_rate,
             "follower.replication.throttled.rate": self.follower_rate,
         }
-        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate, threads)
+        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate)
         self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
         self._nearest = Nearest()
         self._reader = Reader(
@@ -188,7 +187,7 @@ class Replicas:
         verified: Verification | None = None,
     ) -> Coroutine[Any, Any, AppendInfo]:
         """After `DirectoryStalls`. In the order of these calls, and before whatever comes in after them."""
-        return self._replica(topic_partition).append_by_thread(batches, acks, origin, self._threads, verified)
+        return self._replica(topic_partition).append_by_thread(batches, acks, origin, verified)
 
     def await_committed(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ballast_broker.seams import Disk, Threads
+from ballast_broker.seams import Disk
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.log import Log
@@ -12,16 +12,16 @@ from ballast_broker.storage.log import Log
 CLOSED_AT_ONCE = 64
 
 
-async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk, threads: Threads) -> None:
+async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> None:
     shares = [logs[first : first + CLOSED_AT_ONCE] for first in range(0, len(logs), CLOSED_AT_ONCE)]
     for share in shares:
-        await threads.run(lambda share=share: _each(share, Log.close))  # type: ignore[misc]
+        await directory.threads.run(lambda share=share: _each(share, Log.close))  # type: ignore[misc]
     if len(shares) > 1:
         # Each of thousands of syncs would wait for a commit of the file system's journal; after this there is nothing
         # left to commit.
-        await threads.run(lambda: _write_back(directory, disk))
+        await directory.threads.run(lambda: _write_back(directory, disk))
     for share in shares:
-        await threads.run(lambda share=share: _each(share, Log.flush))  # type: ignore[misc]
+        await directory.threads.run(lambda share=share: _each(share, Log.flush))  # type: ignore[misc]
 
 
 def _each(logs: list[Log], do: Callable[[Log], None]) -> None:

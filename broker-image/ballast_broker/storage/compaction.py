@@ -71,8 +71,8 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         dirty_bytes += segment.size
         limit = following
         if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
-            timestamp = segment.first_batch_timestamp()
-            overdue = overdue or now_ms - max(timestamp, 0) > log.config.max_compaction_lag_ms
+            timestamp = segment.first_batch_timestamp()  # one that has none says nothing of its age
+            overdue = overdue or 0 < timestamp < now_ms - log.config.max_compaction_lag_ms
     return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
 
 
@@ -153,7 +153,7 @@ class Compactor:
         """None where there is not enough to be cleaned, or it must not be."""
         if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
             return None
-        if log.topic_partition in self.uncleanable:
+        if log.topic_partition in self.uncleanable or log.directory.threads.silent:
             return None
         try:
             with log.disk_faults():
@@ -206,7 +206,7 @@ class Compactor:
         truncations = log.truncations
         # The gaps that cleaning leaves must not look like a hole that a loss of power left.
         end = log.active.base_offset
-        await self._manager.threads.run(lambda: log.flush(end))
+        await log.directory.threads.run(lambda: log.flush(end))
         try:
             result = await self._runner.run(job)
         except CleanerFailed:
@@ -230,7 +230,7 @@ class Compactor:
                     swap_in(log, sources, group)
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
         # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
-        await self._manager.threads.run(lambda: flushing.sync_names(log))
+        await log.directory.threads.run(lambda: flushing.sync_names(log))
         if complete and log.truncations == truncations:
             log.cleaned_to = result.end_offset
             await self._manager.maintenance.checkpoint_cleaned_offsets()

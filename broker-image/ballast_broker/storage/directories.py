@@ -6,16 +6,19 @@ a directory that failed stays offline until restart. Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from ballast_broker.seams import Disk, DiskUsage, Random
+from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
+from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
 from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
 from ballast_wire.names import TopicPartition
@@ -29,10 +32,12 @@ UNASSIGNED_DIRECTORY = UUID(int=0)
 LOST_DIRECTORY = UUID(int=1)
 MIGRATING_DIRECTORY = UUID(int=2)
 _RESERVED_IDS = 100
+logger = logging.getLogger(__name__)
 
 SLOW_WRITE_S = 0.005
 _WINDOW_S = 1.0
 _SLOW_FOR_S = 5.0
+LOOK_AGAIN_S = 1.0  # whether a directory has fallen silent
 
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
@@ -83,8 +88,9 @@ def order_of_move(folder: str) -> int:
 class LogDirectory:
     """One of `log.dirs`."""
 
-    def __init__(self, path: str, disk: Disk) -> None:
+    def __init__(self, path: str, disk: Disk, threads: Threads) -> None:
         self.path = os.path.abspath(path)
+        self.threads = DirectoryThreads(threads, self._heard)
         self.id = UNASSIGNED_DIRECTORY
         self.online = True
         self.cordoned = False
@@ -97,6 +103,7 @@ class LogDirectory:
         self.slow_until = 0.0
         self.suspected_until = 0.0  # a write was slow lately: look whether the next that is waits for the disk
         self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
+        self._usage: DiskUsage | None = None  # as it was told last
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -105,13 +112,15 @@ class LogDirectory:
         return f"LogDirectory({self.path}, {'online' if self.online else 'offline'})"
 
     def usage(self) -> DiskUsage | None:
-        """None while it cannot be told."""
+        """None while it cannot be told; of a silent directory what it was before."""
         if not self.online:
             return None
-        try:
-            return self._disk.usage(self.path)
-        except OSError:
-            return None
+        if not self.threads.silent:
+            try:
+                self._usage = self._disk.usage(self.path)
+            except OSError:
+                self._usage = None
+        return self._usage
 
     def fail(self, error: BaseException) -> None:
         """Offline from now on, and everybody who asked to know is told, once."""
@@ -139,7 +148,15 @@ class LogDirectory:
                 return
         elif now_s > self.slow_until and (self.slow_writes - slow) * 100 <= max(100, self.writes - writes):
             return
-        self.slow_until = now_s + _SLOW_FOR_S
+        self.slow_until = max(self.slow_until, now_s + _SLOW_FOR_S)
+
+    def _heard(self, silent: bool, now_s: float) -> None:
+        """Appends to a silent directory are not made on the loop."""
+        if silent:
+            logger.error("log directory %s has not answered for %g s", self.path, SILENT_AFTER_S)
+        else:
+            logger.error("log directory %s answers again", self.path)
+        self.slow_until = float("inf") if silent else now_s + _SLOW_FOR_S
 
     def waits(self) -> int:
         """Compared before and after a write: did the thread wait for the disk?"""
@@ -183,6 +200,12 @@ class LogDirectory:
     def write_clean_shutdown_mark(self, broker_epoch: int) -> None:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
+
+
+async def all_but_silent(tasks: Mapping[LogDirectory, asyncio.Task[None]]) -> None:
+    """Until all are done but those of silent directories."""
+    while going := [each for directory, each in tasks.items() if not each.done() and not directory.threads.silent]:
+        await asyncio.wait(going, timeout=LOOK_AGAIN_S)
 
 
 def random_directory_id(random: Random) -> UUID:

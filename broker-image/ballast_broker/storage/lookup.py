@@ -64,16 +64,16 @@ def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
 def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool) -> LogSlice:
     located = locate(log, offset)
     if located is None:
-        return LogSlice(None, 0, 0, offset)
+        return LogSlice(None, 0, 0, offset, log.directory.threads)
     segment, position = located
     end, next_offset = _end_of_slice(log, segment, upper_offset)
     if end - position > max_bytes:
         end, next_offset = _cut(log, segment, position, max_bytes, min_one, end, next_offset)
     if end <= position:
-        return LogSlice(None, 0, 0, offset)
+        return LogSlice(None, 0, 0, offset, log.directory.threads)
     if next_offset != log.end_offset:
         remember(log, next_offset, segment, end)
-    return LogSlice(segment, position, end - position, next_offset)
+    return LogSlice(segment, position, end - position, next_offset, log.directory.threads)
 
 
 def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, int]:
@@ -113,21 +113,22 @@ def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | Non
     for segment in log.segments:
         if not segment.size or trusting_index(log, segment, segment.largest_timestamp) < timestamp:
             continue
-        found = trusting_index(log, segment, lambda segment=segment: _in_segment(log, segment, timestamp))  # type: ignore[misc]
+        found = trusting_index(log, segment, lambda segment=segment: _in_segment(segment, timestamp, log.start_offset))  # type: ignore[misc]
         if found is not None:
             return found
     return None
 
 
-def _in_segment(log: Log, segment: Segment, timestamp: int) -> tuple[int, int, int] | None:
+def _in_segment(segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+    """Of the records from `start_offset` on."""
     number = segment.time_index.floor(timestamp - 1)  # later than all records before it
     offset = segment.base_offset + (segment.time_index.at(number)[1] if number >= 0 else 0)
-    start = end = segment.floor_position(max(offset, log.start_offset))
+    start = end = segment.floor_position(max(offset, start_offset))
     for position, header in segment.batches(start):
         end = position + header.length + LOG_OVERHEAD
-        if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < log.start_offset:
+        if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < start_offset:
             continue
-        found = first_record_at(segment, position, header, timestamp, log.start_offset)
+        found = first_record_at(segment, position, header, timestamp, start_offset)
         if found is not None:
             return found
     segment.check_walked(start, end)
@@ -152,6 +153,7 @@ def first_record_at(
 
 
 def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
+    """As in Apache Kafka also of a record that was deleted, as long as the segment is kept that has it."""
     best: Segment | None = None
     for segment in log.segments:
         if not segment.size:
@@ -161,5 +163,5 @@ def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
             best = segment
     if best is None:
         return None
-    found = _in_segment(log, best, best.max_timestamp)
-    return found
+    segment = best
+    return trusting_index(log, segment, lambda: _in_segment(segment, segment.max_timestamp, segment.base_offset))

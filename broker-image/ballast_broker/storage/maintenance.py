@@ -1,23 +1,22 @@
-"""What storage does by the clock: removal of deleted files, background flushes, checkpoints, retention, expiry.
+"""What storage does by the clock: each directory's chores, checkpoints, retention, expiry.
 
 Tasks are started and owned by whoever awaits `run`. Over all partitions it works in slices of 2 ms; what blocks goes
-to a thread. Loop thread only.
+to a thread of its directory, and a directory that does not answer holds up no other. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ballast_broker.storage import checkpoint
-from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.chores import LONGEST_SLEEP_S, Chores
+from ballast_broker.storage.directories import LogDirectory, all_but_silent
 from ballast_broker.storage.doubts import Checkpoint
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.flushing import forget_doubts
@@ -36,19 +35,19 @@ CHECKPOINT_SHARE = 0.01
 # Checkpoints that say nothing new are left alone so long, then written all the same: that a disk is gone which nobody
 # writes to is found out by this.
 PROBE_S = 10.0
-LONGEST_SLEEP_S = 3600.0
+FLUSHES = "flushes"
 logger = logging.getLogger(__name__)
 
 
 class Maintenance:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._removals: list[tuple[float, int, list[str]]] = []  # (when, tie breaker, paths)
-        self._ticket = itertools.count()
-        self._flushes: dict[int, Log] = {}
-        self._removal_added = asyncio.Event()
-        self._flush_added = asyncio.Event()
         self._flushed = asyncio.Event()
+        self._chores = {
+            directory: Chores(directory, manager.disk, manager.clock, self._flushed.set)
+            for directory in manager.all_directories
+        }
+        self._under_way: dict[tuple[LogDirectory, str], asyncio.Task[None]] = {}  # a directory's work, by its kind
         # A log is gone, or elsewhere: what checkpoints say of it must not be taken for a namesake's. At a start nobody
         # knows of which they speak.
         self._gone = asyncio.Event()
@@ -58,14 +57,12 @@ class Maintenance:
     # Asked for by logs
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
+        """All of them in one directory."""
         if paths:
-            due = self._manager.clock.monotonic() + delay_ms / 1000
-            heapq.heappush(self._removals, (due, next(self._ticket), paths))
-            self._removal_added.set()
+            self._chores_at(paths[0]).remove_later(paths, delay_ms)
 
     def flush_later(self, log: Log) -> None:
-        self._flushes[id(log)] = log
-        self._flush_added.set()
+        self._chores[log.directory].flush_later(log)
 
     def log_is_gone(self) -> None:
         """From its directory; the checkpoints there are written anew."""
@@ -73,18 +70,21 @@ class Maintenance:
 
     @property
     def removals_waiting(self) -> int:
-        return sum(len(paths) for _, _, paths in self._removals)
+        return sum(chores.removals_waiting for chores in self._chores.values())
 
     def forget_removals_under(self, folder: str) -> None:
-        """The folder goes as a whole."""
-        prefix = folder + "/"
-        for _, _, paths in self._removals:
-            paths[:] = [path for path in paths if not path.startswith(prefix)]
+        self._chores_at(folder).forget_removals_under(folder)
 
     def folder_was_renamed(self, before: str, after: str) -> None:
-        prefix = before + "/"
-        for _, _, paths in self._removals:
-            paths[:] = [after + path.removeprefix(before) if path.startswith(prefix) else path for path in paths]
+        self._chores_at(before).folder_was_renamed(before, after)
+
+    async def remove_everything_waiting(self) -> None:
+        """Without waiting for the delay."""
+        for chores in self._chores.values():
+            await chores.remove_everything_waiting()
+
+    def _chores_at(self, path: str) -> Chores:
+        return next(chores for directory, chores in self._chores.items() if path.startswith(directory.path + "/"))
 
     # Tasks
 
@@ -92,8 +92,8 @@ class Maintenance:
         """Everything, until cancelled."""
         config = self._manager.config
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._remove_when_due())
-            group.create_task(self._flush_when_asked())
+            for chores in self._chores.values():
+                group.create_task(chores.run())
             group.create_task(self._checkpoint_when(self._flushed, self.checkpoint_progress))
             group.create_task(self._checkpoint_when(self._gone, self.checkpoint_everything))
             group.create_task(self._every(config.log_retention_check_interval_ms, self.delete_old_segments))
@@ -121,56 +121,6 @@ class Maintenance:
                 left_s -= step
             await work()
 
-    async def _remove_when_due(self) -> None:
-        while True:
-            self._removal_added.clear()
-            wait_s = LONGEST_SLEEP_S
-            if self._removals:
-                wait_s = self._removals[0][0] - self._manager.clock.monotonic()
-            if wait_s > 0:
-                try:
-                    async with asyncio.timeout(wait_s):
-                        await self._removal_added.wait()
-                except TimeoutError:
-                    pass
-                continue
-            _, _, paths = heapq.heappop(self._removals)
-            await self._manager.threads.run(lambda paths=list(paths): self._remove(paths))  # type: ignore[misc]
-
-    async def remove_everything_waiting(self) -> None:
-        """Without waiting for the delay (tests, shutdown of a disk)."""
-        while self._removals:
-            _, _, paths = heapq.heappop(self._removals)
-            await self._manager.threads.run(lambda paths=list(paths): self._remove(paths))  # type: ignore[misc]
-
-    def _remove(self, paths: list[str]) -> None:
-        disk = self._manager.disk
-        for path in paths:
-            try:
-                if disk.is_directory(path):
-                    disk.remove_tree(path)
-                else:
-                    disk.remove(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                self._failed(path, error)
-
-    def _failed(self, path: str, error: OSError) -> None:
-        for directory in self._manager.all_directories:
-            if path.startswith(directory.path + "/"):
-                directory.fail(error)
-
-    async def _flush_when_asked(self) -> None:
-        while True:
-            await self._flush_added.wait()
-            self._flush_added.clear()
-            while self._flushes:
-                _, log = self._flushes.popitem()
-                if log.directory.online:  # else it may be without a segment: its disk failed when it was cut
-                    await self._flush(log, log.active.base_offset)
-                self._flushed.set()
-
     async def _checkpoint_when(self, happened: asyncio.Event, write: Callable[[], Awaitable[None]]) -> None:
         clock = self._manager.clock
         while True:
@@ -181,13 +131,26 @@ class Maintenance:
             took_s = clock.monotonic() - began
             await asyncio.sleep(max(CHECKPOINT_PAUSE_S, took_s / CHECKPOINT_SHARE))
 
-    async def _flush(self, log: Log, up_to: int | None = None) -> None:
-        try:
-            await self._manager.threads.run(lambda: log.flush(up_to))
-        except LogDirectoryFailure as error:
-            logger.error("flushing %s failed: %s", log.topic_partition, error)
-        except OSError as error:  # pragma: no cover - Log.flush turns these into failures
-            log.directory.fail(error)
+    async def _in_each(self, kind: str, works: Mapping[LogDirectory, Coroutine[Any, Any, None]]) -> None:
+        """Beside each other. Nobody waits for those that are silent: they go on, and nothing of the kind is begun there
+        before they are done."""
+        tasks = {}
+        for directory, work in works.items():
+            task = tasks[directory] = asyncio.get_running_loop().create_task(work)
+            self._under_way[directory, kind] = task
+            task.add_done_callback(lambda _, key=(directory, kind): self._under_way.pop(key))  # type: ignore[misc]
+        await all_but_silent(tasks)
+        for task in tasks.values():
+            if task.done():
+                task.result()
+
+    def _is_busy(self, directory: LogDirectory, kind: str) -> bool:
+        return (directory, kind) in self._under_way
+
+    async def done(self, directories: Collection[LogDirectory]) -> None:
+        """What was begun in these directories."""
+        while going := [task for (directory, _), task in self._under_way.items() if directory in directories]:
+            await asyncio.wait(going)
 
     # Work over all logs, in slices
 
@@ -206,6 +169,8 @@ class Maintenance:
         now_ms = self._manager.clock.wall_ms()
         count = 0
         async for log in self.slices(self._manager.logs.values()):
+            if log.directory.threads.silent:
+                continue  # renaming would hold the loop
             try:
                 count += log.delete_old_segments(now_ms)
             except LogDirectoryFailure as error:
@@ -222,9 +187,12 @@ class Maintenance:
     async def flush_old(self) -> None:
         """`flush.ms`, where it is set."""
         now_s = self._manager.clock.monotonic()
+        due: defaultdict[LogDirectory, list[Log]] = defaultdict(list)
         async for log in self.slices(self._manager.logs.values()):
             if log.end_offset > log.recovery_point and (now_s - log.last_flush_s) * 1000 >= log.config.flush_ms:
-                await self._flush(log)
+                due[log.directory].append(log)
+        free = {d: logs for d, logs in due.items() if not self._is_busy(d, FLUSHES)}
+        await self._in_each(FLUSHES, {d: self._chores[d].flush(logs) for d, logs in free.items()})
 
     async def checkpoint_everything(self) -> None:
         await self.checkpoint_start_offsets()
@@ -253,8 +221,9 @@ class Maintenance:
     async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None], *, copies: bool = False) -> None:
         # Those that are due by the clock, after a flush and at the end would write to one temporary file at once.
         async with self._checkpointing[name]:
+            await all_but_silent({d: task for (d, kind), task in self._under_way.items() if kind == name})
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
-                d: {} for d in self._manager.all_directories if d.online
+                d: {} for d in self._manager.all_directories if d.online and not self._is_busy(d, name)
             }
             for directory in values:
                 directory.checkpoints[name].begin_to_collect()
@@ -272,7 +241,7 @@ class Maintenance:
                     offsets.pop(topic_partition, None)
                     for log in self._manager.logs_named(topic_partition, directory, copies=copies):
                         note(log)
-            await asyncio.gather(*(self._write(d, d.checkpoints[name], offsets) for d, offsets in values.items()))
+            await self._in_each(name, {d: self._write(d, d.checkpoints[name], o) for d, o in values.items()})
 
     async def _write(self, directory: LogDirectory, file: Checkpoint, offsets: dict[TopicPartition, int]) -> None:
         if not directory.online:
@@ -286,7 +255,7 @@ class Maintenance:
 
             try:
                 # Whoever comes next would write to the same temporary file.
-                await to_its_end(self._manager.threads, write)
+                await to_its_end(directory.threads, write)
             except OSError as error:
                 directory.fail(error)
                 return
@@ -302,6 +271,6 @@ class Maintenance:
             logs = manager.logs_named(topic_partition, directory, copies=True)
             for log in logs:
                 with suppress(LogDirectoryFailure):
-                    await manager.threads.run(partial(forget_doubts, log, marks))
+                    await directory.threads.run(partial(forget_doubts, log, marks))
             if logs:
                 file.removed(topic_partition)

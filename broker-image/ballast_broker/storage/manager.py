@@ -26,6 +26,7 @@ from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
     LogDirectory,
+    all_but_silent,
     identify,
     order_of_move,
 )
@@ -65,10 +66,10 @@ class LogManager:
         self.config = config
         self.config_of = config_of
         self.cluster_id = config.cluster_id
-        self.directories = [LogDirectory(path, disk) for path in config.log_dirs]
+        self.directories = [LogDirectory(path, disk, threads) for path in config.log_dirs]
         path = os.path.abspath(config.metadata_log_dir or config.log_dirs[0])
         among = next((directory for directory in self.directories if directory.path == path), None)
-        self._metadata_directory = among or LogDirectory(path, disk)
+        self._metadata_directory = among or LogDirectory(path, disk, threads)
         # One that is none of `log.dirs` holds the metadata log alone: no replica is ever placed there.
         self._apart = [] if among else [self._metadata_directory]
         self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
@@ -469,19 +470,31 @@ class LogManager:
                 group.create_task(self.compactor.run())
 
     async def shutdown(self, broker_epoch: int = -1) -> None:
-        """Everything flushed, checkpoints, the clean-shutdown mark, locks given back."""
-        await asyncio.gather(*(self._close_directory(each) for each in self.all_directories if each.online))
-        await self.maintenance.checkpoint_everything()
-        for directory in self.all_directories:
-            if directory.online:
-                await self.threads.run(
-                    lambda directory=directory: self._try(  # type: ignore[misc]
-                        directory, lambda: directory.write_clean_shutdown_mark(broker_epoch)
-                    )
-                )
-            directory.unlock()
+        """Everything flushed, checkpoints, the clean-shutdown mark, locks given back. Directories that do not answer
+        come after the others, whose next start is a clean one whatever becomes of this."""
+        loop = asyncio.get_running_loop()
+        closing = {each: loop.create_task(self._close_directory(each)) for each in self.all_directories if each.online}
+        while closing:
+            await all_but_silent(closing)
+            closed = [directory for directory, task in closing.items() if task.done()]
+            for directory in closed:
+                closing.pop(directory).result()
+            await self.maintenance.done(closed)
+            await self.maintenance.checkpoint_everything()
+            for directory in closed:
+                await self._leave(directory, broker_epoch)
+            if closing:
+                logger.error("waiting for %s, which do not answer", ", ".join(each.path for each in closing))
+                await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _leave(self, directory: LogDirectory, broker_epoch: int) -> None:
+        if directory.online:
+            await directory.threads.run(
+                lambda: self._try(directory, lambda: directory.write_clean_shutdown_mark(broker_epoch))
+            )
+        directory.unlock()
 
     async def _close_directory(self, directory: LogDirectory) -> None:
         every = itertools.chain(self.all_current_logs(), self._future_logs.values(), *self._namesakes.values())
         logs = [log for log in every if log.directory is directory]
-        await close_logs(directory, logs, self.context.disk, self.threads)
+        await close_logs(directory, logs, self.context.disk)

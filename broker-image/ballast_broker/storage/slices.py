@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ballast_broker.seams import File
+from ballast_broker.seams import File, Threads
 from ballast_broker.storage.segment import Segment
 
 
@@ -23,16 +23,20 @@ class AppendInfo(NamedTuple):
 
 
 class LogSlice:
-    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`."""
+    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`.
 
-    __slots__ = ("_segment", "file", "next_offset", "position", "size")
+    `threads`: its directory's, where who waits for the disk lets others have the loop.
+    """
 
-    def __init__(self, segment: Segment | None, position: int, size: int, next_offset: int) -> None:
+    __slots__ = ("_segment", "file", "next_offset", "position", "size", "threads")
+
+    def __init__(self, segment: Segment | None, position: int, size: int, next_offset: int, threads: Threads) -> None:
         self._segment = segment
         self.file: File | None = segment.hold() if segment is not None else None
         self.position = position
         self.size = size
         self.next_offset = next_offset
+        self.threads = threads
 
     def read(self) -> bytes:
         """May be called from a thread while the slice is held."""

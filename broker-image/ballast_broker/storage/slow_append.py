@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ballast_broker.seams import File, Threads
+from ballast_broker.seams import File
 from ballast_broker.storage import appending
 from ballast_broker.storage.directories import SLOW_WRITE_S
 from ballast_broker.storage.errors import LogDirectoryFailure
@@ -38,7 +38,6 @@ def append_as_leader(
     leader_epoch: int,
     *,
     now_ms: int,
-    threads: Threads,
     origin: str = CLIENT,
     verified: Verification | None = None,
 ) -> Coroutine[Any, Any, AppendInfo]:
@@ -57,10 +56,10 @@ def append_as_leader(
             appending.record_producer(log, header, last, batch)
         return appending.sum_up(log, ready, first, now_ms, changed)
 
-    return _in_turn(log, threads, append)
+    return _in_turn(log, append)
 
 
-def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Coroutine[Any, Any, AppendInfo]:
+def append_as_follower(log: Log, batches: memoryview) -> Coroutine[Any, Any, AppendInfo]:
     async def append(turn: _Turn) -> AppendInfo:
         view = memoryview(batches)
         parts = appending.ready_for_follower_batches(log, view)
@@ -78,15 +77,13 @@ def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Co
         info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
         return info._replace(log_append_time_ms=-1)
 
-    return _in_turn(log, threads, append)
+    return _in_turn(log, append)
 
 
-def _in_turn(
-    log: Log, threads: Threads, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]]
-) -> Coroutine[Any, Any, AppendInfo]:
+def _in_turn(log: Log, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]]) -> Coroutine[Any, Any, AppendInfo]:
     """Counted from the call on, so that no append that comes later is written at once and overtakes it."""
     log.slow_appends += 1
-    turn = _Turn(log, threads)
+    turn = _Turn(log)
     if log.slow_append_turn is None:
         log.slow_append_turn = asyncio.Lock()  # fair: who asks first is first
     lock = log.slow_append_turn
@@ -105,9 +102,9 @@ def _in_turn(
 class _Turn:
     """One append's time alone with the log, from the call on."""
 
-    def __init__(self, log: Log, threads: Threads) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._threads = threads
+        self._threads = log.directory.threads
         self._interruptions = log.interruptions
         self._cancelled = False
 
@@ -123,6 +120,9 @@ class _Turn:
 
     async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
         log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
+        if self._threads.silent:  # a new segment would be begun on the loop
+            await self._threads.answers()
+            self.check()
         try:
             segment = log.place(len(batch), last_offset, max_timestamp, now_ms)
             segment.writable_file()

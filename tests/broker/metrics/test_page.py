@@ -35,8 +35,11 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 NODE = 7
 
 
-def directory(path: str, usage: Usage | None, *, online: bool = True, cordoned: bool = False) -> Any:
-    return SimpleNamespace(path=path, usage=lambda: usage, online=online, cordoned=cordoned)
+def directory(
+    path: str, usage: Usage | None, *, online: bool = True, cordoned: bool = False, silent: bool = False
+) -> Any:
+    threads = SimpleNamespace(silent=silent)
+    return SimpleNamespace(path=path, usage=lambda: usage, online=online, cordoned=cordoned, threads=threads)
 
 
 def registration(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionRegistration:
@@ -49,7 +52,7 @@ class Rooms:
 
     def __init__(self) -> None:
         self.directories = [
-            directory("/data/a", Usage(1000, 400)),
+            directory("/data/a", Usage(1000, 400), silent=True),
             directory('/data/"b"', Usage(2000, 2000), cordoned=True),
             directory("/data/c", None, online=False),
         ]
@@ -152,6 +155,7 @@ async def test_what_the_planner_needs_is_told() -> None:
     assert value("ballast_log_dir_total_bytes", log_dir="/data/a") == 1000
     assert value("ballast_log_dir_used_bytes", log_dir="/data/a") == 600
     assert value("ballast_log_dir_cordoned", log_dir='/data/"b"') == 1
+    assert [value("ballast_log_dir_silent", log_dir=path) for path in ("/data/a", "/data/c")] == [1, 0]
     assert value("ballast_partition_leader", topic="t", partition="0") == 1
     assert value("ballast_partition_leader", topic="t", partition="1") == 0
     assert value("ballast_replica_position", topic="t", partition="1") == 1

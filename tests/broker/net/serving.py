@@ -6,9 +6,10 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.certificates import Authority
 
@@ -18,8 +19,9 @@ from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
 from ballast_broker.security.tls_settings import TlsSettings
-from ballast_broker.storage.disk import RealDisk, RealThreads
+from ballast_broker.storage.disk import RealDisk
 
+T = TypeVar("T")
 PATIENCE_S = 20.0
 
 
@@ -58,9 +60,8 @@ class Serving:
         rates: ConnectionRates | None = None,
         **limits: Any,
     ) -> None:
-        self.threads = RealThreads()
         accesses = {} if access is None else {"PLAINTEXT": access}
-        self.server = Server(Limits(**limits), self.threads, accesses, rates)
+        self.server = Server(Limits(**limits), accesses, rates)
         self.port = self.server.listen("PLAINTEXT", "127.0.0.1", 0, dispatch)
         self._clients: list[Client] = []
 
@@ -71,7 +72,6 @@ class Serving:
         for client in self._clients:
             client.close()
         self.server.close()
-        self.threads.close()
         await asyncio.sleep(0)
         assert not self.server.connections
 
@@ -144,6 +144,11 @@ class Client:
         self.writer.close()
 
 
+class ThreadsOfTests:
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+
 class Slice:
     """A stretch of a real file, that counts how often it was let go."""
 
@@ -152,6 +157,7 @@ class Slice:
         self.size = size
         self.file: Any = RealDisk().open(str(path), writable=False)
         self.released = 0
+        self.threads = ThreadsOfTests()
 
     def release(self) -> None:
         self.released += 1

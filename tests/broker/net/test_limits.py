@@ -13,7 +13,6 @@ from ballast_broker.net import server as server_module
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.settings import connection_limits
-from ballast_broker.storage.disk import RealThreads
 
 MIB = 1 << 20
 
@@ -216,11 +215,9 @@ async def test_a_listener_without_a_host_is_found_by_addresses_of_both_families(
 
 async def test_a_port_that_is_taken_is_named() -> None:
     async with Serving() as serving:
-        threads = RealThreads()
-        other = Server(Limits(), threads)
+        other = Server(Limits())
         with pytest.raises(OSError, match=f"PLAINTEXT://127.0.0.1:{serving.port}"):
             other.listen("PLAINTEXT", "127.0.0.1", serving.port, lambda peer, frame: None)
-        threads.close()
 
 
 async def test_stop_listening_keeps_connections() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -13,7 +13,7 @@ from tests.broker.storage.managing import World
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.seams import Disk
+from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk
@@ -23,6 +23,7 @@ from ballast_broker.storage.producers import ProducerState
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
+T = TypeVar("T")
 TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
 PARTITION = TopicPartition("topic", 0)
 NOW_MS = 1_750_000_000_000
@@ -54,8 +55,15 @@ class SeededRandom:
         return self._random.randbytes(count)
 
 
+class Inline:
+    """`Threads` of which there are none."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return work()
+
+
 class Bench:
-    """One partition folder, opened and opened again."""
+    """One partition folder, opened and opened again. What its directory has done in threads, `threads` does."""
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
@@ -70,8 +78,12 @@ class Bench:
             remove_later=lambda paths, _: self.removed.extend(paths),
             flush_later=self.flushes.append,
         )
-        self.directory = LogDirectory(str(path), self.disk)
+        self.threads: Threads = Inline()
+        self.directory = LogDirectory(str(path), self.disk, self)
         self.opened: list[Log] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await self.threads.run(work)
 
     def on_a_disk_that_forgets(self, seed: int) -> Store:
         self.store = Store(random.Random(seed), self.clock.wall_ms)

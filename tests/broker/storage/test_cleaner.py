@@ -178,6 +178,19 @@ def test_lags_and_ratio_decide_what_is_cleaned(bench: Bench) -> None:
 
 
 @pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("timestamp", [-1, 0])
+def test_what_has_no_timestamps_is_not_overdue(bench: Bench, timestamp: int) -> None:
+    """As in Apache Kafka; else it would be cleaned again at each look, whatever the ratio says."""
+    log = bench.create(cleanup_policy=COMPACT, max_compaction_lag_ms=5000)
+    bench.append(log, timestamp=timestamp)
+    log.roll()
+    bench.append(log)
+    log.roll()
+    assert not measure(log, 0, bench.clock.now_ms).overdue
+    assert measure(log, 0, bench.clock.now_ms + 5001).overdue
+
+
+@pytest.mark.spec("LOG-25")
 def test_a_producers_last_sequence_survives_as_an_empty_batch(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, b"a"), producer_id=5, producer_epoch=0, base_sequence=0)

@@ -9,7 +9,7 @@ from tests.broker.storage.conftest import NOW_MS, TOPIC_ID, Bench
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage.closing import CLOSED_AT_ONCE, close_logs
-from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
+from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.loading import create_log
 from ballast_broker.storage.log import Log
 from ballast_wire.names import TopicPartition
@@ -45,10 +45,9 @@ async def test_many_logs_are_written_back_together_and_each_is_durable(
 
     monkeypatch.setattr(RealFile, "sync", noted)
     monkeypatch.setattr(RealDisk, "write_back", all_noted)
-    logs, threads = logs_with_a_record(bench, count), RealThreads()
+    logs = logs_with_a_record(bench, count)
     events.clear()
-    await close_logs(bench.directory, logs, bench.disk, threads)
-    threads.close()
+    await close_logs(bench.directory, logs, bench.disk)
     assert events.count("all") == whole
     assert events.count("sync") >= count
     assert events.index("sync") == whole  # what is synced is already on the disk
@@ -63,8 +62,7 @@ async def test_a_disk_that_fails_meanwhile_takes_its_directory_offline(
         raise OSError(errno.EIO, "EIO", path)
 
     monkeypatch.setattr(RealDisk, "write_back", fail)
-    logs, threads = logs_with_a_record(bench, CLOSED_AT_ONCE + 1), RealThreads()
-    await close_logs(bench.directory, logs, bench.disk, threads)
-    threads.close()
+    logs = logs_with_a_record(bench, CLOSED_AT_ONCE + 1)
+    await close_logs(bench.directory, logs, bench.disk)
     assert not bench.directory.online
     assert all(log.recovery_point == 0 for log in logs)

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.broker.storage.conftest import Bench, ReadAll, position_of
@@ -156,6 +157,31 @@ def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench: Bench) -
         assert log.offset_for_timestamp(start + 10 * number) == (start + 10 * number, number, 0)
     assert log.offset_for_timestamp(start + 991) is None
     assert log.offset_of_max_timestamp() == (start + 990, 99, 0)
+
+
+@pytest.mark.spec("LOG-05")
+def test_the_latest_timestamp_is_that_of_a_kept_segment_also_where_its_record_was_deleted(bench: Bench) -> None:
+    """As in Apache Kafka; of a time that only a deleted record has, nothing is answered."""
+    log = bench.create()
+    latest = bench.clock.now_ms + 9000
+    bench.append(log, timestamp=latest)
+    bench.append(log, 3)
+    log.advance_log_start_offset(2)
+    assert log.offset_of_max_timestamp() == (latest, 0, 0)
+    assert log.offset_for_timestamp(latest) is None
+    assert log.offset_for_timestamp(0) == (bench.clock.now_ms, 2, 0)
+
+
+@pytest.mark.spec("LOG-05", "LOG-41")
+def test_the_latest_timestamp_is_found_though_the_index_lies(bench: Bench) -> None:
+    log = bench.create(index_interval_bytes=100)
+    for number in range(20):
+        bench.append(log, timestamp=bench.clock.now_ms + number)
+    log.close()
+    log = bench.load(clean=True)
+    path = f"{bench.folder}/{0:020d}.index"
+    Path(path).write_bytes(b"\x00\x00\x00\x01\x7f\xff\xff\x00" * (bench.disk.size(path) // 8))
+    assert log.offset_of_max_timestamp() == (bench.clock.now_ms + 19, 19, 0)
 
 
 @pytest.mark.spec("LOG-05")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.broker.storage.conftest import Bench, ReadAll
+from tests.broker.storage.conftest import Bench, Inline, ReadAll
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import File
@@ -25,18 +25,13 @@ from ballast_wire.records import Record, encode_batch
 T = TypeVar("T")
 
 
-class Inline:
-    async def run(self, work: Callable[[], T]) -> T:
-        return work()
-
-
 def batch(number: int, **keywords: Any) -> bytearray:
     return encode_batch([Record(b"k", b"%d" % number, 1_750_000_000_000)], **keywords)
 
 
 @pytest.mark.spec("LOG-32")
 def test_a_directory_is_slow_when_one_write_in_a_hundred_is(tmp_path: Path) -> None:
-    directory = LogDirectory(str(tmp_path), RealDisk())
+    directory = LogDirectory(str(tmp_path), RealDisk(), Inline())
     directory.writes = 1000
     directory.note_slow_write(10.0)
     assert directory.slow_until == 0
@@ -108,14 +103,12 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
             return result
 
     async def story() -> None:
+        bench.threads = Watching()
         await asyncio.gather(
-            *(
-                slow_append.append_as_leader(log, batch(n), 1, now_ms=bench.clock.now_ms, threads=Watching())
-                for n in range(60)
-            )
+            *(slow_append.append_as_leader(log, batch(n), 1, now_ms=bench.clock.now_ms) for n in range(60))
         )
         follower = batch(60, base_offset=60, leader_epoch=2)
-        info = await slow_append.append_as_follower(log, memoryview(follower), threads=Watching())
+        info = await slow_append.append_as_follower(log, memoryview(follower))
         assert (info.first_offset, info.last_offset, info.leader_epoch_changed) == (60, 60, True)
 
     asyncio.run(story())
@@ -140,11 +133,12 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
     async def story() -> None:
         sent = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
         now_ms = bench.clock.now_ms
-        await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms, threads=Inline())
-        again = await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms, threads=Inline())
+        await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms)
+        again = await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms)
         assert again.duplicate
+        bench.threads = Broken()
         with pytest.raises(LogDirectoryFailure):
-            await slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms, threads=Broken())
+            await slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms)
         assert not bench.directory.online
         assert log.log_end_offset == 1
 
@@ -167,9 +161,9 @@ def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(
 
     async def one(n: int) -> object:
         if append == "leader":
-            return await slow_append.append_as_leader(log, batch(n), 0, now_ms=bench.clock.now_ms, threads=Inline())
+            return await slow_append.append_as_leader(log, batch(n), 0, now_ms=bench.clock.now_ms)
         sent = memoryview(batch(n, base_offset=n, leader_epoch=0))
-        return await slow_append.append_as_follower(log, sent, threads=Inline())
+        return await slow_append.append_as_follower(log, sent)
 
     async def many(numbers: Iterable[int]) -> None:
         for n in numbers:
@@ -202,8 +196,9 @@ def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refus
             return result
 
     async def story() -> None:
+        bench.threads = Failing()
         with pytest.raises(LogDirectoryFailure):
-            await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Failing())
+            await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms)
         assert log.log_end_offset == 0
 
     asyncio.run(story())
@@ -226,7 +221,8 @@ def test_retention_goes_on_while_a_thread_writes(bench: Bench, read_all: ReadAll
             return work()
 
     async def story() -> None:
-        await slow_append.append_as_leader(log, batch(end), 0, now_ms=bench.clock.now_ms, threads=Meanwhile())
+        bench.threads = Meanwhile()
+        await slow_append.append_as_leader(log, batch(end), 0, now_ms=bench.clock.now_ms)
 
     asyncio.run(story())
     assert log.segments == [active]
@@ -269,9 +265,8 @@ def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(
 
     async def story() -> None:
         now_ms = bench.clock.now_ms
-        appends = [
-            slow_append.append_as_leader(log, batch(n), 0, now_ms=now_ms, threads=Interrupting()) for n in range(2)
-        ]
+        bench.threads = Interrupting()
+        appends = [slow_append.append_as_leader(log, batch(n), 0, now_ms=now_ms) for n in range(2)]
         assert log.append_is_slow()
         for refused in await asyncio.gather(*appends, return_exceptions=True):
             assert isinstance(refused, ApiError)
@@ -308,10 +303,12 @@ def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench
 
     async def story() -> None:
         now_ms = bench.clock.now_ms
-        first = asyncio.ensure_future(slow_append.append_as_leader(log, batch(0), 0, now_ms=now_ms, threads=Slow()))
+        bench.threads = Slow()
+        first = asyncio.ensure_future(slow_append.append_as_leader(log, batch(0), 0, now_ms=now_ms))
         await asyncio.to_thread(began.wait, 30)
         first.cancel()
-        second = asyncio.ensure_future(slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms, threads=threads))
+        bench.threads = threads
+        second = asyncio.ensure_future(slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms))
         await asyncio.sleep(0)
         assert log.write_in_progress
         go_on.set()
@@ -334,5 +331,5 @@ async def test_a_thread_that_waited_for_the_loop_is_not_the_disks(
     monkeypatch.setattr(bench.clock, "monotonic", lambda: next(times))
     monkeypatch.setattr(bench.directory, "waits", lambda: next(waited))
     bench.directory.slow_until = 1.0
-    await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Inline())
+    await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms)
     assert (bench.directory.slow_until > 1.0) is stays

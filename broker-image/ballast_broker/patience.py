@@ -1,0 +1,21 @@
+"""Waiting for what a disk that does not answer may hold for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Any
+
+LONGEST_WAIT_S = 10.0
+log = logging.getLogger(__name__)
+
+
+async def patiently(work: Awaitable[Any], what: str) -> None:
+    """Until it is done, or for so long: then it goes on by itself."""
+    working = asyncio.ensure_future(work)
+    await asyncio.wait([working], timeout=LONGEST_WAIT_S)
+    if working.done():
+        working.result()
+    else:
+        log.error("%s: not ended within %g s, a disk does not answer: going on without", what, LONGEST_WAIT_S)

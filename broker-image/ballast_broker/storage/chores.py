@@ -1,0 +1,133 @@
+"""What is to be done to one directory's files, soon or after a while: deleted ones removed, logs that rolled flushed.
+
+Each directory has its own two tasks, so that none waits for another one's disk. Loop thread only; the work itself is
+done in the directory's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ballast_broker.seams import Clock, Disk
+from ballast_broker.storage.errors import LogDirectoryFailure
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.directories import LogDirectory
+    from ballast_broker.storage.log import Log
+
+LONGEST_SLEEP_S = 3600.0
+logger = logging.getLogger(__name__)
+
+
+class Chores:
+    """`flushed`: told whenever a log was."""
+
+    def __init__(self, directory: LogDirectory, disk: Disk, clock: Clock, flushed: Callable[[], None]) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._clock = clock
+        self._flushed = flushed
+        self._removals: list[tuple[float, int, list[str]]] = []  # (when, tie breaker, paths)
+        self._ticket = itertools.count()
+        self._flushes: dict[int, Log] = {}
+        self._removal_added = asyncio.Event()
+        self._flush_added = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._remove_when_due())
+            group.create_task(self._flush_when_asked())
+
+    # Removing
+
+    def remove_later(self, paths: list[str], delay_ms: int) -> None:
+        due = self._clock.monotonic() + delay_ms / 1000
+        heapq.heappush(self._removals, (due, next(self._ticket), paths))
+        self._removal_added.set()
+
+    @property
+    def removals_waiting(self) -> int:
+        return sum(len(paths) for _, _, paths in self._removals)
+
+    def forget_removals_under(self, folder: str) -> None:
+        """The folder goes as a whole."""
+        prefix = folder + "/"
+        for _, _, paths in self._removals:
+            paths[:] = [path for path in paths if not path.startswith(prefix)]
+
+    def folder_was_renamed(self, before: str, after: str) -> None:
+        prefix = before + "/"
+        for _, _, paths in self._removals:
+            paths[:] = [after + path.removeprefix(before) if path.startswith(prefix) else path for path in paths]
+
+    async def _remove_when_due(self) -> None:
+        while True:
+            self._removal_added.clear()
+            wait_s = LONGEST_SLEEP_S
+            if self._removals:
+                wait_s = self._removals[0][0] - self._clock.monotonic()
+            if wait_s > 0:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._removal_added.wait()
+                except TimeoutError:
+                    pass
+                continue
+            await self._remove_first()
+
+    async def remove_everything_waiting(self) -> None:
+        """Without waiting for the delay."""
+        while self._removals:
+            await self._remove_first()
+
+    async def _remove_first(self) -> None:
+        _, _, paths = heapq.heappop(self._removals)
+        await self._directory.threads.run(lambda: self._remove(list(paths)))
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                if self._disk.is_directory(path):
+                    self._disk.remove_tree(path)
+                else:
+                    self._disk.remove(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._directory.fail(error)
+
+    # Flushing
+
+    def flush_later(self, log: Log) -> None:
+        """It has rolled."""
+        self._flushes[id(log)] = log
+        self._flush_added.set()
+
+    async def flush(self, logs: Iterable[Log]) -> None:
+        """All of them, as far as they go."""
+        for log in logs:
+            await self._flush(log)
+
+    async def _flush_when_asked(self) -> None:
+        while True:
+            await self._flush_added.wait()
+            self._flush_added.clear()
+            while self._flushes:
+                _, log = self._flushes.popitem()
+                if log.directory.online:  # else it may be without a segment: its disk failed when it was cut
+                    await self._flush(log, log.active.base_offset)
+                self._flushed()
+
+    async def _flush(self, log: Log, up_to: int | None = None) -> None:
+        try:
+            await self._directory.threads.run(lambda: log.flush(up_to))
+        except LogDirectoryFailure as error:
+            logger.error("flushing %s failed: %s", log.topic_partition, error)
+        except OSError as error:  # pragma: no cover - Log.flush turns these into failures
+            self._directory.fail(error)

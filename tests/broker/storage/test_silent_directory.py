@@ -1,0 +1,246 @@
+"""A disk that answers nobody, for minutes perhaps, holds up its own directory and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import eventually
+from tests.broker.storage.conftest import Bench
+from tests.broker.storage.managing import World, create, run, write
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import checkpoint, directories, directory_threads, slow_append
+from ballast_broker.storage.directories import CLEAN_SHUTDOWN, LogDirectory
+from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.manager import LogManager
+from ballast_wire.records import Record, encode_batch
+
+
+class HungDisk(RealDisk):
+    """What is asked of `held` in a thread waits until the test lets it go; what is asked there by the loop is noted."""
+
+    def __init__(self) -> None:
+        self.held = "//"
+        self.let_go = threading.Event()
+        self.waiting = 0
+        self.asked_on_loop: list[str] = []
+        self._loop_thread = threading.get_ident()
+
+    def hang(self, path: str) -> None:
+        self._loop_thread = threading.get_ident()
+        self.held = path
+
+    def _wait(self, path: str) -> None:
+        if not path.startswith(self.held) or self.let_go.is_set():
+            return
+        if threading.get_ident() == self._loop_thread:
+            self.asked_on_loop.append(path)
+            return
+        self.waiting += 1
+        assert self.let_go.wait(30)
+
+    def open(self, path: str, **keywords: Any) -> RealFile:
+        self._wait(path)
+        return super().open(path, **keywords)
+
+    def is_directory(self, path: str) -> bool:
+        self._wait(path)
+        return super().is_directory(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._wait(old)
+        super().rename(old, new)
+
+    def usage(self, path: str) -> Any:
+        self._wait(path)
+        return super().usage(path)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        self._wait(path)
+        super().write_atomically(path, data)
+
+
+class Two:
+    """A manager with two directories; the first one's disk hangs once `hang` is called."""
+
+    def __init__(self, manager: LogManager, disk: HungDisk) -> None:
+        self.manager = manager
+        self.disk = disk
+        self.hung, self.well = manager.directories
+
+    def log_in(self, directory: LogDirectory, number: int, **config: Any) -> Log:
+        log = create(self.manager, number, assigned_directory=directory.id)
+        assert log.directory is directory
+        log.update_config(LogConfig(**config))
+        write(log)
+        return log
+
+    def hang(self) -> None:
+        self.disk.hang(self.hung.path)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.05)
+    monkeypatch.setattr(directories, "LOOK_AGAIN_S", 0.01)
+
+
+@asynccontextmanager
+async def two_directories(world: World, **config: Any) -> AsyncIterator[Two]:
+    world.disk = disk = HungDisk()
+    world.threads.close()
+    world.threads = RealThreads(2 * directory_threads.AT_ONCE)
+    manager = world.manager(log_dirs=tuple(world.paths[:2]), **config)
+    await manager.start()
+    try:
+        yield Two(manager, disk)
+    finally:
+        disk.let_go.set()
+
+
+@pytest.mark.spec("DIR-41", "LOG-24", "LOG-11", "LOG-32")
+def test_files_are_removed_and_logs_flushed_and_checkpointed_elsewhere(world: World) -> None:
+    async def story() -> None:
+        async with two_directories(
+            world, log_retention_check_interval_ms=5, replica_high_watermark_checkpoint_interval_ms=5
+        ) as two:
+            first, second = two.log_in(two.hung, 0), two.log_in(two.well, 1)
+            maintenance = asyncio.create_task(two.manager.run_maintenance())
+            two.hang()
+            for log in (first, second):
+                log.roll()
+            removed = f"{two.well.path}/gone.deleted"
+            two.manager.maintenance.remove_later([f"{two.hung.path}/gone.deleted"], 0)
+            await eventually(lambda: two.hung.threads.silent)
+            two.disk.asked_on_loop.clear()
+            two.disk.empty_file(removed).close()
+            two.manager.maintenance.remove_later([removed], 0)
+            await eventually(lambda: not os.path.exists(removed))
+            await eventually(lambda: second.recovery_point == 1)
+            write(second)
+            second.update_config(LogConfig(retention_ms=1))
+            first.update_config(LogConfig(retention_ms=1))
+            world.clock.now_ms += 3_600_000
+            await eventually(lambda: second.log_start_offset == 2)
+            path = f"{two.well.path}/{checkpoint.HIGH_WATERMARKS}"
+            await eventually(lambda: checkpoint.read_offsets(two.disk, path).get(second.topic_partition) == 2)
+            assert first.log_start_offset == 0
+            assert two.disk.asked_on_loop == []
+            assert two.hung.usage() is None
+            two.disk.let_go.set()
+            await eventually(lambda: first.log_start_offset == 1)
+            await eventually(lambda: not two.hung.threads.silent)
+            assert two.hung.usage() is not None
+            maintenance.cancel()
+            await asyncio.gather(maintenance, return_exceptions=True)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-32")
+def test_what_flush_ms_asks_for_is_done_elsewhere(world: World) -> None:
+    async def story() -> None:
+        async with two_directories(world) as two:
+            logs = [two.log_in(directory, n, flush_ms=0) for n, directory in enumerate((two.hung, two.well))]
+            two.hang()
+            for _ in range(2):
+                write(logs[1])
+                async with asyncio.timeout(10):
+                    await two.manager.maintenance.flush_old()
+                assert logs[1].recovery_point == logs[1].log_end_offset
+            assert logs[0].recovery_point == 0
+            assert two.disk.waiting == 1
+            two.disk.let_go.set()
+            await eventually(lambda: logs[0].recovery_point == 1)
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-41", "LOG-40")
+def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
+    """Whoever kills a broker that does not end has no hours of recovery for it."""
+
+    async def story() -> None:
+        async with two_directories(world) as two:
+            logs = [two.log_in(directory, n) for n, directory in enumerate((two.hung, two.well))]
+            two.hang()
+            stopping = asyncio.create_task(two.manager.shutdown())
+            await eventually(lambda: os.path.exists(f"{two.well.path}/{CLEAN_SHUTDOWN}"))
+            assert logs[1].recovery_point == 1
+            assert not stopping.done()
+            two.disk.let_go.set()
+            await stopping
+            for directory in (two.hung, two.well):
+                assert two.disk.exists(f"{directory.path}/{CLEAN_SHUTDOWN}")
+                path = f"{directory.path}/{checkpoint.RECOVERY_POINTS}"
+                assert list(checkpoint.read_offsets(two.disk, path).values()) == [1]
+
+    run(story())
+
+
+class Held:
+    """Threads that all wait for one disk."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.waiting = 0
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        self.waiting += 1
+        await self.let_go.wait()
+        return work()
+
+
+def batch(value: bytes) -> bytearray:
+    return encode_batch([Record(None, value, 1_750_000_000_000)])
+
+
+@pytest.mark.spec("LOG-32", "LOG-10")
+async def test_appends_wait_in_their_order_and_take_few_threads(bench: Bench) -> None:
+    """Nor is a new segment begun on the loop meanwhile."""
+    logs = [bench.create(segment_bytes=100)]
+    bench.folder = bench.root / "topic-99"
+    quiet = bench.create(segment_bytes=100)
+    bench.append(quiet)
+    bench.threads = held = Held()
+    for number in range(1, 3 * directory_threads.AT_ONCE):
+        bench.folder = bench.root / f"topic-{number}"
+        logs.append(bench.create(segment_bytes=100))
+    now_ms = bench.clock.now_ms
+    first = [asyncio.ensure_future(slow_append.append_as_leader(log, batch(b"1"), 0, now_ms=now_ms)) for log in logs]
+    await eventually(lambda: bench.directory.threads.silent)
+    assert held.waiting == directory_threads.AT_ONCE
+    assert all(log.append_is_slow() for log in logs)
+    second = [asyncio.ensure_future(slow_append.append_as_leader(log, batch(b"2"), 0, now_ms=now_ms)) for log in logs]
+    third = asyncio.ensure_future(slow_append.append_as_leader(quiet, batch(b"3"), 0, now_ms=now_ms))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(quiet.segments) == 1
+    assert held.waiting == directory_threads.AT_ONCE
+    held.let_go.set()
+    assert [info.first_offset for info in await asyncio.gather(*first)] == [0] * len(logs)
+    assert [info.first_offset for info in await asyncio.gather(*second)] == [1] * len(logs)
+    assert (await third).first_offset == 1
+    assert not bench.directory.threads.silent
+
+
+@pytest.mark.spec("LOG-32")
+async def test_who_is_cancelled_does_not_wait_but_its_place_stays_taken(bench: Bench) -> None:
+    bench.threads = held = Held()
+    work = [asyncio.ensure_future(bench.directory.threads.run(int)) for _ in range(directory_threads.AT_ONCE)]
+    await eventually(lambda: held.waiting == len(work))
+    for each in work:
+        each.cancel()
+    await asyncio.wait(work)
+    another = asyncio.ensure_future(bench.directory.threads.run(int))
+    await eventually(lambda: bench.directory.threads.silent)
+    assert held.waiting == len(work)
+    held.let_go.set()
+    assert await another == 0
