@@ -32,6 +32,7 @@ from ballast_cli.reassignment import (
     Target,
     progress,
     read_plan,
+    size_text,
     write_plan,
 )
 from ballast_operator.model.quantity import counted
@@ -124,7 +125,7 @@ def _plan_of(args: argparse.Namespace) -> Plan:
     if not args.json:
         raise CommandError("--json FILE is needed: the plan")
     try:
-        return read_plan(Path(args.json).read_text(encoding="utf-8"))
+        return read_plan(Path(args.json).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise CommandError(f"cannot read the plan {args.json}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -159,8 +160,8 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
     if quality is not None:
         before, after = quality.before, quality.after
         print(f"\nFullest directory {before.highest:.1%} -> {after.highest:.1%}, emptiest {before.lowest:.1%} -> "
-              f"{after.lowest:.1%}; {_size(quality.bytes_network)} between brokers, "
-              f"{_size(quality.bytes_disk)} between directories, {counted(len(plan), 'partition')}")  # fmt: skip
+              f"{after.lowest:.1%}; {size_text(quality.bytes_network)} between brokers, "
+              f"{size_text(quality.bytes_disk)} between directories, {counted(len(plan), 'partition')}")  # fmt: skip
     shared = _sharing_a_volume(seen)
     if shared:
         print(
@@ -251,6 +252,11 @@ def _check(plan: Plan, seen: Snapshot, *, additional: bool) -> None:
             raise CommandError(f"{key} does not exist")
         if unknown := set(target.replicas) - known:
             raise CommandError(f"{key}: brokers {sorted(unknown)} are not there")
+        for broker, path in target.directories().items():
+            directory = seen.directory(broker, path)
+            if directory is None or not directory.online:
+                what = f"has no directory {path}" if directory is None else f"has lost its directory {path}"
+                raise CommandError(f"{key}: broker {broker} {what}")
 
 
 def _wanted_directories(plan: Plan, seen: Snapshot) -> dict[tuple[Key, int], str]:
@@ -374,9 +380,11 @@ def _look_patiently(cluster: Cluster) -> Snapshot:
 
 def _show(states: list[State], left: int, rate: float | None) -> None:
     done = sum(state.done for state in states)
-    text = f"{done} of {counted(len(states), 'partition')}, {_size(left)} left"
+    text = f"{done} of {counted(len(states), 'partition')}, {size_text(left)} left"
     if rate:
-        text += f", {_size(int(rate))}/s, {left / rate:.0f} s to go"
+        text += f", {size_text(int(rate))}/s, {left / rate:.0f} s to go"
+    if lacking := sum(state.lacks_room for state in states):
+        text += f"; short of room: {lacking}"
     print(f"\r{text:<78}", end="", flush=True)
 
 
@@ -410,12 +418,3 @@ def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     print(f"Cancelled: {len(running)} reassignments, {len(back) - len(left)} moves between directories")
     cleared = args.preserve_throttles or _clear_throttles(cluster, plan, seen)
     return 1 if refused or not cleared else 0
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

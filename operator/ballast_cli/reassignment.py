@@ -52,10 +52,10 @@ def read_plan(text: str) -> Plan:
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("it is no object with partitions")
-        rows = document["partitions"]
+        rows = _list(document, "partitions")
         if document.get("version", 1) != 1:
             raise CommandError(f"the plan has version {document['version']}; only 1 is known")
-        plan = {Key(row["topic"], int(row["partition"])): _target(row) for row in rows}
+        plan = {Key(str(row["topic"]), _number(row["partition"])): _target(row) for row in rows}
     except KeyError as error:
         raise CommandError(f"the plan is not Kafka's reassignment JSON: {error} is missing") from error
     except (ValueError, TypeError) as error:
@@ -67,8 +67,8 @@ def read_plan(text: str) -> Plan:
 
 def _target(row: Mapping[str, Any]) -> Target:
     name = f"{row['topic']}-{row['partition']}"
-    replicas = tuple(int(replica) for replica in row["replicas"])
-    paths = tuple(str(path) for path in row.get("log_dirs") or [ANY] * len(replicas))
+    replicas = tuple(map(_number, _list(row, "replicas")))
+    paths = tuple(map(str, _list(row, "log_dirs") if row.get("log_dirs") else [ANY] * len(replicas)))
     if not replicas or len(set(replicas)) != len(replicas):
         raise CommandError(f"{name}: the replica list {list(replicas)} is empty or names a broker twice")
     if len(paths) != len(replicas):
@@ -78,6 +78,20 @@ def _target(row: Mapping[str, Any]) -> Target:
             raise CommandError(f"{name}: log_dirs has '{path}', which is neither an absolute path nor 'any'")
     # As brokers read them: what is done is told by the names that they have for their directories.
     return Target(replicas, tuple(path if path == ANY else posixpath.normpath(path) for path in paths))
+
+
+def _list(row: Mapping[str, Any], name: str) -> list[Any]:
+    found = row[name]
+    if not isinstance(found, list):
+        raise ValueError(f"{name} is no list: {found!r}")
+    return found
+
+
+def _number(found: object) -> int:
+    """A broker or a partition: one that is not whole is nobody's."""
+    if type(found) is not int:
+        raise ValueError(f"{found!r} is no whole number")
+    return found
 
 
 def write_plan(plan: Plan) -> str:
@@ -123,6 +137,9 @@ class Snapshot:
     away: tuple[tuple[int, str | None], ...] = ()  # of those that are not: nothing can be asked of them
     adding: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)  # of those that are being reassigned
 
+    def directory(self, broker: int, path: str) -> Directory | None:
+        return next((each for each in self.directories if (each.broker, each.path) == (broker, path)), None)
+
     def present(self, keys: Iterable[Key]) -> Plan:
         """Where these partitions are now: the plan that puts everything back."""
         plan = {}
@@ -144,6 +161,7 @@ class State:
     done: bool
     failed: bool
     left_bytes: int
+    lacks_room: bool = False
 
 
 def progress(plan: Plan, seen: Snapshot) -> list[State]:
@@ -154,8 +172,8 @@ def _state(key: Key, target: Target, seen: Snapshot) -> State:
     replicas = seen.replicas.get(key)
     if replicas is None:
         return State(key, "does not exist", done=True, failed=True, left_bytes=0)
-    size = max((place.size_bytes for (other, _), place in seen.current.items() if other == key), default=0)
     if key in seen.reassigning:
+        size = max(_held(seen.current.get((key, broker))) for broker in replicas)
         behind = [broker for broker in target.replicas if broker not in seen.in_sync[key]]
         left = sum(max(0, size - _held(seen.current.get((key, broker)))) for broker in behind)
         return State(key, f"replicas {list(behind)} catch up", done=False, failed=False, left_bytes=left)
@@ -165,6 +183,26 @@ def _state(key: Key, target: Target, seen: Snapshot) -> State:
     return _directory_state(key, target, seen)
 
 
+def _lacks_room(seen: Snapshot, broker: int, path: str, missing: int) -> str:
+    """Brokers pause a move before its destination is full, and tell only their logs and metrics. Empty: it has room."""
+    there = seen.directory(broker, path)
+    if there is None or there.usable_bytes < 0:
+        return ""
+    kept_free = min(max(1 << 30, there.total_bytes // 50), there.total_bytes // 10)  # by default
+    if not missing or there.usable_bytes - missing >= kept_free:
+        return ""
+    return f", where {size_text(there.usable_bytes)} are free for the {size_text(missing)} that are left"
+
+
+def size_text(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def _held(place: Place | None) -> int:
     return 0 if place is None else place.size_bytes
 
@@ -172,7 +210,7 @@ def _held(place: Place | None) -> int:
 def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
     moving: list[str] = []
     wrong: list[str] = []
-    left = 0
+    left = waiting = 0
     away = {broker for broker, _ in seen.away}
     for broker, path in target.directories().items():
         if broker in away:
@@ -182,13 +220,16 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
         if current is not None and current.path == path and future is None:
             continue
         if future is not None and future.path == path:
-            moving.append(f"on broker {broker} to {path}")
-            left += max(0, _held(current) - future.size_bytes)
+            missing = max(0, _held(current) - future.size_bytes)
+            lacks_room = _lacks_room(seen, broker, path, missing)
+            moving.append(f"on broker {broker} to {path}{lacks_room}")
+            waiting += bool(lacks_room)
+            left += missing
         else:
             where = "nowhere" if current is None else current.path
             wrong.append(f"on broker {broker} is in {where} and not being moved to {path}")
     if moving:
-        return State(key, "; ".join(moving), done=False, failed=False, left_bytes=left)
+        return State(key, "; ".join(moving), done=False, failed=False, left_bytes=left, lacks_room=waiting > 0)
     if wrong:
         return State(key, "; ".join(wrong), done=True, failed=True, left_bytes=0)
     return State(key, "complete", done=True, failed=False, left_bytes=0)

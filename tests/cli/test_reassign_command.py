@@ -43,6 +43,21 @@ def plan(brokers: Brokers, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.spec("DIR-10", "DIR-15")
+@pytest.mark.parametrize("path", ["/data/nowhere", "of broker 0"])
+def test_a_plan_for_a_directory_that_is_not_there_begins_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """Else its replica would be made, and in another directory."""
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two.create("orders", [[0]])
+        wanted = path if path.startswith("/") else str(two[0].volumes[0])
+        (tmp_path / "plan.json").write_text(write_plan({Key("orders", 0): Target((1,), (wanted,))}))
+        assert main(["reassign", "execute", "--bootstrap", two.bootstrap, "--json", str(tmp_path / "plan.json")]) == 2
+        assert f"orders-0: broker 1 has no directory {wanted}" in capsys.readouterr().err
+        assert two.replicas("orders") == [[0]]
+
+
 @pytest.mark.spec("DIR-10")
 def test_a_setting_that_is_refused_is_told(brokers: Brokers) -> None:
     with reassign._connected(brokers.bootstrap) as cluster:

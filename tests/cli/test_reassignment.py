@@ -46,6 +46,10 @@ def test_a_directory_may_be_written_with_more_slashes_than_it_has() -> None:
         ("{", "JSON: Expecting property name"),
         ("{}", "JSON: 'partitions' is missing"),
         (rows({"topic": "orders", "partition": 0}), "JSON: 'replicas' is missing"),
+        (rows({"topic": "orders", "partition": 0.5, "replicas": [1]}), "JSON: 0.5 is no whole number"),
+        (rows({"topic": "orders", "partition": 0, "replicas": [1.5]}), "JSON: 1.5 is no whole number"),
+        (rows({"topic": "orders", "partition": 0, "replicas": 1}), "JSON: replicas is no list: 1"),
+        (rows({"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": "any"}), "log_dirs is no list: 'any'"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_what_is_wrong(text: str, says: str) -> None:
@@ -80,6 +84,18 @@ def test_the_states_of_a_partition() -> None:
     there = replace(SEEN, current={**SEEN.current, (ORDERS, 1): Place("/d2", 1000, 0)})
     [state] = progress(plan, there)
     assert (state.text, state.done, state.failed) == ("complete", True, False)
+
+
+@pytest.mark.spec("DIR-45")
+@pytest.mark.parametrize(("usable", "lacks"), [(10_000, False), (1_500, True), (599, True), (-1, False)])
+def test_of_a_move_that_its_destination_has_no_room_for_one_is_told(usable: int, lacks: bool) -> None:
+    """It pauses, and nothing that brokers answer says so."""
+    plan = {ORDERS: Target((1, 2), ("/d2", "any"))}
+    directories = (*SEEN.directories, Directory(1, "/d2", 10_000, usable, True))
+    moving = replace(SEEN, future={(ORDERS, 1): Place("/d2", 400, 6)}, directories=directories)
+    [state] = progress(plan, moving)
+    assert state.lacks_room is lacks
+    assert (" are free for the 600 B that are left" in state.text) is lacks
 
 
 @pytest.mark.spec("DIR-40", "CLU-32")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
@@ -10,6 +13,8 @@ from ballast_broker.api.placement_view import absence
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
+
+MOVES_PER_TURN = 5  # each makes a folder, in a millisecond or so; then others have their turn
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -21,11 +26,20 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for number in topic.partitions
     }
     if context.authorize(Operation.ALTER, CLUSTER):
-        errors = context.broker.replicas.alter_replica_log_dirs(wanted)
-        errors = {each: _known(error, each, context) for each, error in errors.items()}
+        errors = {each: _known(error, each, context) for each, error in (await _alter(wanted, context)).items()}
     else:
         errors = dict.fromkeys(wanted, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return _response({each: errors[each] for each in wanted}, context.version)
+
+
+async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) -> dict[TopicPartition, ErrorCode]:
+    """A plan for a whole disk comes as one request for thousands of replicas."""
+    errors: dict[TopicPartition, ErrorCode] = {}
+    entries = iter(wanted.items())
+    while some := dict(islice(entries, MOVES_PER_TURN)):
+        errors |= context.broker.replicas.alter_replica_log_dirs(some)
+        await asyncio.sleep(0)
+    return errors
 
 
 def _known(error: ErrorCode, topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:

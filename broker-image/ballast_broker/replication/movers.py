@@ -66,6 +66,8 @@ class Movers:
         self._movers: dict[int, Mover] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
         self.moves: dict[TopicPartition, Move] = {}
+        # What is left of the segments that are being copied: in the middle of one a mover could only wait for room.
+        self._promised: dict[Move, int] = {}
         self.ended: list[Move] = []
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
@@ -248,6 +250,7 @@ class Movers:
             if self._is_anyone_idle():
                 self._begin_ahead(mover, move, copy, future)
             while copy.file.left_bytes:
+                self._promised[move] = copy.file.left_bytes
                 wanted = min(self._piece_bytes(), copy.file.left_bytes)
                 if self.rate.exceeded():
                     await mover.wait(self.rate.wait_s())
@@ -271,6 +274,7 @@ class Movers:
             copy.adopt()
             adopted = True
         finally:
+            self._promised.pop(move, None)
             if not adopted:
                 copy.close()
         await mover.sync_in_background(self._threads, move, copy)
@@ -384,7 +388,12 @@ class Movers:
         usage = None if directory is None else directory.usage()
         if usage is None:
             return True  # the copying itself will find out what is wrong
-        return room_for(size, usage.usable_bytes, reserve_bytes(self._reserve, usage.total_bytes))
+        promised = sum(
+            left
+            for other, left in self._promised.items()
+            if other is not move and other.destination == move.destination
+        )
+        return room_for(promised + size, usage.usable_bytes, reserve_bytes(self._reserve, usage.total_bytes))
 
 
 def position(source: Log, future: Log) -> Position:

@@ -112,6 +112,11 @@ def _disk_faults(log: Log) -> Iterator[None]:
         raise gone
 
 
+def has_all_of(log: Log, other: Log) -> bool:
+    """Of two logs of one replica, by their leader epochs: whether nothing is lost with the other one."""
+    return other.end_offset <= log.start_offset or _end_by_epochs(log, other) == other.end_offset
+
+
 def _end_by_epochs(source: Log, future: Log) -> int:
     end = future.end_offset
     for epoch, start_offset in reversed(future.epochs.entries):

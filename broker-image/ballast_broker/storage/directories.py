@@ -170,7 +170,7 @@ class LogDirectory:
         except BlockingIOError as error:
             raise DirectoryRefused(
                 f"Failed to acquire lock on file {LOCK} in {self.path}. "
-                "A Kafka instance in another process or thread is using this directory."
+                f"A Kafka instance in another process or thread is using this directory ({error.strerror})."
             ) from error
 
     def unlock(self) -> None:
@@ -246,16 +246,18 @@ def identify(
         cluster_id = uuid_text(random_directory_id(random))
     if cluster_id is None:
         raise DirectoryRefused("No log directory is formatted yet and no cluster.id is configured")
-    used: set[UUID] = set()
+    used: dict[UUID, LogDirectory] = {}
     for directory in [directory for directory in directories if directory.online]:
         try:
             _adopt(directory, found.get(directory), disk, random, cluster_id, node_id)
         except OSError as error:
             directory.fail(error)
             continue
-        if directory.id in used:
-            raise DirectoryRefused(f"Found multiple metadata.properties directories with ID {uuid_text(directory.id)}")
-        used.add(directory.id)
+        if used.setdefault(directory.id, directory) is not directory:
+            raise DirectoryRefused(
+                f"Found multiple metadata.properties directories with ID {uuid_text(directory.id)}: "
+                f"one of {used[directory.id].path} and {directory.path} is a copy of the other"
+            )
     return cluster_id
 
 

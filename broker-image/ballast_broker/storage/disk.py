@@ -7,6 +7,7 @@ who closes one makes sure that nobody else is in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -105,6 +106,9 @@ class RealDiskUsage:
 
 class RealDisk:
     """The operating system's file system."""
+
+    def __init__(self) -> None:
+        self._locked: set[tuple[int, int]] = set()
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
@@ -242,14 +246,31 @@ class RealDisk:
         return RealDiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def lock(self, path: str) -> Callable[[], None]:
-        """A POSIX record lock, as Java's FileChannel takes: Apache Kafka and Ballast exclude each other."""
+        """A POSIX record lock, as Java's FileChannel takes: Apache Kafka and Ballast exclude each other.
+
+        It keeps nobody out of its own process, where it ends with the first descriptor of the file that is closed.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.stat(path)) in self._locked:
+                raise BlockingIOError(errno.EAGAIN, "the same directory has another name")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
-            raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
-        return lambda: os.close(descriptor)
+            raise BlockingIOError(errno.EAGAIN, "another process has it") from error
+        file = _identity(os.fstat(descriptor))
+        self._locked.add(file)
+
+        def release() -> None:
+            self._locked.discard(file)
+            os.close(descriptor)
+
+        return release
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class RealThreads:

@@ -20,6 +20,7 @@ from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_logs
+from ballast_broker.storage.common_end import has_all_of
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
@@ -199,24 +200,33 @@ class LogManager:
         self._deleted.update(found.deleted)
 
     def _adopt(self, log: Log) -> None:
-        """Of two current logs, which a loss of power in the middle of a swap may leave, the one that goes further
-        is the one that was swapped in: nothing is written to the other from then on."""
-        other = self._logs.get(log.topic_partition)
-        if other is not None and other.topic_id != log.topic_id:
-            self._namesakes.setdefault(log.topic_partition, []).append(log)
-            self.placement.comes(log.directory)
+        """Of two current logs the one that goes further: where a loss of power in the middle of a swap has left them
+        it was swapped in, and nothing is written to the other from then on."""
+        self.placement.comes(log.directory)
+        other = self._logs.setdefault(log.topic_partition, log)
+        if other is log:
             return
-        if other is not None:
-            if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
-                log, other = other, log
-            else:
-                self.placement.goes(other.directory)
-                self.placement.comes(log.directory)
-            self._folders.rename(other, DELETE_SUFFIX)
-            self._deleted[other.folder.path] = other.topic_partition
-        else:
-            self.placement.comes(log.directory)
+        if other.topic_id != log.topic_id:
+            self._namesakes.setdefault(log.topic_partition, []).append(log)
+            return
+        if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
+            log, other = other, log
         self._logs[log.topic_partition] = log
+        self._give_up(other, log)
+
+    def _give_up(self, log: Log, current: Log) -> None:
+        """What only this one has may be all that there is of it: of a directory that was not in `log.dirs` for a while,
+        when its replica was made anew elsewhere."""
+        here, there = log.folder.path, current.folder.path
+        if not has_all_of(current, log):
+            logger.warning("%s goes on, %s, which has other records, is set aside", there, here)
+            self._set_aside(log)
+            return
+        logger.warning("%s goes on, %s, of which it has everything, is removed", there, here)
+        self.placement.goes(log.directory)
+        with contextlib.suppress(LogDirectoryFailure):
+            self._folders.rename(log, DELETE_SUFFIX)
+            self._deleted[log.folder.path] = log.topic_partition
 
     def _adopt_future(self, log: Log) -> None:
         """Of two copies, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the

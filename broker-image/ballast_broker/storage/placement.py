@@ -5,11 +5,13 @@ Loop thread only.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from ballast_broker.storage.checkpoint import uuid_text
 from ballast_broker.storage.directories import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
@@ -18,6 +20,7 @@ from ballast_broker.storage.directories import (
 )
 from ballast_wire.names import TopicPartition
 
+logger = logging.getLogger(__name__)
 _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
 
 
@@ -64,6 +67,11 @@ class Placement:
             named = None
         if named is None and assigned is not None and assigned not in _NO_PLACE:
             named = self.directory(assigned)
+            if named is None:
+                logger.warning(
+                    "%s is made anew, empty: it was in the directory of id %s, and none of log.dirs has that",
+                    topic_partition, uuid_text(assigned),
+                )  # fmt: skip
         if named is None or not named.online:
             return by_count
         return [named, *(directory for directory in by_count if directory is not named)]

@@ -17,6 +17,7 @@ from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import Usage
 
+from ballast_broker.replication import movers
 from ballast_broker.replication.moves import Stage
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.disk import RealDisk
@@ -557,6 +558,43 @@ async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_an
         await eventually(lambda: node.log(other).directory.path.endswith("d3"))
         disk.more_bytes = 1 << 30
         await eventually(lambda: node.log(ORDERS).directory.path.endswith("d2"))
+
+
+class Filling(RealDisk):
+    """The third directory has room for so much."""
+
+    room_bytes = 7_500_000
+
+    def usage(self, path: str) -> Usage:
+        taken = sum(file.stat().st_blocks * 512 for file in Path(path).rglob("*.log"))
+        return Usage(1 << 50, RESERVE + self.room_bytes - taken)
+
+
+@pytest.mark.spec("DIR-45")
+@pytest.mark.timeout(30)
+async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would wait in the middle for ever, and their movers with them."""
+    monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 250_000)
+    async with Cluster(tmp_path, log_dir_reserve_bytes=RESERVE) as cluster:
+        disk = cluster.disk = Filling()
+        [node] = await cluster.add(1, directories=3)
+        cluster.controller.create_topic("orders", [[1]] * 2, {"segment.bytes": "4000000"})
+        both = [TopicPartition("orders", number) for number in range(2)]
+        for _ in range(60):
+            for partition in both:
+                node.produce(partition, "x" * 100_000)
+        assert {node.log(partition).directory.path[-2:] for partition in both} == {"d1", "d2"}
+        moves = node.replicas.movers
+        target = str(node.directories[2])
+        assert set(node.replicas.alter_replica_log_dirs(dict.fromkeys(both, target)).values()) == {ErrorCode.NONE}
+        await eventually(lambda: len(moves.ended) == 1 and all(move.paused for move in moves.moves.values()))
+        assert moves.ended[0].stage is Stage.DONE
+        [waiting] = moves.moves.values()
+        assert waiting.copied_bytes == 0
+        disk.room_bytes = 1 << 30
+        await eventually(lambda: [node.log(each).directory.path for each in both] == [target] * 2)
 
 
 @pytest.mark.spec("DIR-31")

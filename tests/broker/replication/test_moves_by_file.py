@@ -38,6 +38,7 @@ CUTS = [
 
 class CountingDisk(RealDisk):
     def __init__(self) -> None:
+        super().__init__()
         self.copied = 0
 
     def copy_range(self, *arguments: Any) -> int:
@@ -62,6 +63,7 @@ class SyncingDisk(RealDisk):
     """Knows which files were synced, in this order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncs: list[str] = []
 
     def open(self, path: str, **how: bool) -> RealFile:

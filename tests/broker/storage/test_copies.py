@@ -213,3 +213,72 @@ def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhi
         assert not [name for name in os.listdir(future.folder.path) if name.endswith(".deleted")]
 
     run(story())
+
+
+@pytest.mark.spec("DIR-04", "LOG-34")
+@pytest.mark.parametrize("written", [True, False])
+def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_removed(
+    world: World, written: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its replica was made anew meanwhile, and may have been written to: then there are two logs with other records."""
+
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        write(log, 3)
+        folder, taken_out = Path(log.folder.path), log.directory.path
+        await manager.shutdown()
+        others = world.manager(log_dirs=tuple(path for path in world.paths if path != taken_out))
+        await others.start()
+        anew = create(others, assigned_directory=log.directory.id)
+        assert "t-0 is made anew, empty" in caplog.text
+        anew.assign_epoch(1, 0)
+        if written:
+            batch = encode_batch([Record(b"k", b"after", 1_750_000_000_000)])
+            anew.append_as_leader(batch, 1, now_ms=1_750_000_000_000)
+        new_folder = Path(anew.folder.path)
+        await others.shutdown()
+        again = world.manager()
+        await again.start()
+        await again.maintenance.remove_everything_waiting()
+        current = again.logs[partition()]
+        if written:
+            assert (current.folder.path, current.end_offset) == (str(new_folder), 1)
+            (aside,) = again.strays
+            assert Path(aside).parent == folder.parent
+            assert sum(path.stat().st_size for path in Path(aside).glob("*.log")) == log.size_bytes
+        else:
+            assert (current.folder.path, current.end_offset) == (str(folder), 3)
+            assert not again.strays
+            assert not list(new_folder.parent.glob("t-0*"))
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31")
+def test_of_two_logs_with_the_same_records_one_goes(world: World) -> None:
+    """As a loss of power in the middle of a swap leaves them; more is written to the one that was swapped in."""
+
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        write(log, 3)
+        folder = Path(log.folder.path)
+        other = next(directory.path for directory in manager.directories if directory is not log.directory)
+        await manager.shutdown()
+        shutil.copytree(folder, f"{other}/t-0")
+        written = world.manager(log_dirs=tuple(path for path in world.paths if path != str(folder.parent)))
+        await written.start()
+        write(written.logs[partition()], 2)
+        await written.shutdown()
+        again = world.manager()
+        await again.start()
+        await again.maintenance.remove_everything_waiting()
+        assert again.logs[partition()].folder.path == f"{other}/t-0"
+        assert again.logs[partition()].end_offset == 5
+        assert not again.strays
+        assert not list(folder.parent.glob("t-0*"))
+
+    run(story())

@@ -113,15 +113,34 @@ def test_a_directory_that_another_process_has_is_refused(world: World) -> None:
     run(world.manager().start())
 
 
+@pytest.mark.spec("LOG-42", "DIR-01")
+def test_a_directory_that_is_named_twice_is_refused(world: World) -> None:
+    os.makedirs(world.paths[0])
+    os.symlink(world.paths[0], world.paths[1])
+    with pytest.raises(DirectoryRefused, match="the same directory has another name"):
+        run(world.manager().start())
+    assert not os.path.exists(f"{world.paths[0]}/meta.properties")
+
+
+@pytest.mark.spec("DIR-05")
+def test_a_copy_of_a_directory_is_refused_by_both_names(world: World) -> None:
+    first = world.manager(log_dirs=(world.paths[0],))
+    run(first.start())
+    world.kill(first)
+    shutil.copytree(world.paths[0], world.paths[1])
+    with pytest.raises(DirectoryRefused, match=f"one of {world.paths[0]} and {world.paths[1]} is a copy of the other"):
+        run(world.manager().start())
+
+
 @pytest.mark.spec("DIR-05")
 def test_identity_survives_and_strangers_are_refused(world: World) -> None:
     async def start(**config: Any) -> tuple[list[UUID], Log | None]:
         manager = world.manager(**config)
-        await manager.start()
-        ids = [directory.id for directory in manager.directories]
-        log = manager.get(partition())
-        world.kill(manager)
-        return ids, log
+        try:
+            await manager.start()
+            return [directory.id for directory in manager.directories], manager.get(partition())
+        finally:
+            world.kill(manager)
 
     async def story() -> None:
         manager = world.manager()
