@@ -146,6 +146,17 @@ def _more_level(one: Plan, other: Plan) -> bool:
     return here.out_of_band < there.out_of_band
 
 
+def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: ClusterLoad | None = None) -> Plan:
+    """Partitions on as many racks as they may be on, and nothing else; at most `max_moves` of them."""
+    chosen = options or PlanOptions()
+    movable = movable_replicas(load, chosen)
+    levels = find_levels(load, chosen.band, chosen.high_water, movable)
+    bench = Workbench(load, levels, movable)
+    racks.improve(bench, chosen)
+    steps = by_gain(load, levels.upper, levels.lower, steps_of(bench))[: chosen.max_moves]
+    return finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
+
+
 def plan_drain(
     load: ClusterLoad,
     brokers: Collection[int] = (),
@@ -230,7 +241,7 @@ def finish(
     left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
     plan = Plan(
         moves=moves,
-        quality=quality_of(before, after, moves, transient, options),
+        quality=quality_of(load, before, after, moves, transient, options),
         bounds=bounds_of(load, levels, movable),
         unplaced=(*unplaced, *left),
     )
