@@ -4,7 +4,7 @@ A plain library (numpy; HiGHS where it is installed): no Spark, no Kubernetes, n
 operator and the command line use only what is named here.
 """
 
-from ballast_planner.balance import PlanError, plan_add_brokers, plan_balance, plan_drain
+from ballast_planner.balance import PlanError, plan_add_brokers, plan_balance, plan_drain, plan_racks
 from ballast_planner.check import check_plan
 from ballast_planner.model import Broker, ClusterLoad, Directory, LoadError, Replica, ReplicaColumns
 from ballast_planner.options import PlanOptions
@@ -60,6 +60,7 @@ __all__ = [
     "plan_explicit",
     "plan_generate",
     "plan_hash",
+    "plan_racks",
     "plan_replication_factor",
     "reassignment_resources",
     "rows_from_kafka_json",

@@ -37,6 +37,7 @@ from ballast_planner.waves import follow_waves, order_in_waves
 from ballast_planner.workbench import Workbench
 
 NOTABLE_FILL = 0.002
+MAX_REPLANS = 8
 
 
 class PlanError(ValueError):
@@ -60,17 +61,17 @@ def plan_balance(
     bench = Workbench(load, levels, movable)
     if solve_tasks is not None and chosen.within_brokers:
         _pursue_apart(bench, chosen, solve_tasks)
-        return _finish_balance(bench, movable, chosen, now)[0]
+        return _finish_balance(bench, movable, chosen, now)
     repaired = pursue_goals(bench, chosen, SPACE)
     other = Workbench(load, levels, movable)
     if _large_first(other, chosen) and _outdoes(other, bench):
         bench = other
     exact = None if repaired else _exact(bench, levels, movable, chosen)
     if exact is not None:
-        plan, complete = _finish_balance(exact, movable, chosen, now)
-        if complete:
+        plan, left = _finish_once(exact, movable, chosen, now)
+        if not left:
             return plan
-    return _finish_balance(bench, movable, chosen, now)[0]
+    return _finish_balance(bench, movable, chosen, now)
 
 
 def _large_first(bench: Workbench, options: PlanOptions) -> bool:
@@ -95,15 +96,65 @@ def _outdoes(one: Workbench, other: Workbench) -> bool:
     return (scores[0].network, scores[0].disk) < (scores[1].network, scores[1].disk)
 
 
-def _finish_balance(
+def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions, now: ClusterLoad | None) -> Plan:
+    """The plan; where moves of it never found room on their way, what levels most without them."""
+    best, left = _finish_once(bench, movable, options, now)
+    given_up: set[tuple[str, int]] = set()
+    for _ in range(MAX_REPLANS):
+        if not left:
+            break
+        given_up |= left
+        bench = _without(bench, movable, given_up)
+        pursue_goals(bench, options, AFTER_LARGE)
+        plan, left = _finish_once(bench, movable, options, now)
+        if _more_level(plan, best):
+            best = plan
+    return best
+
+
+def _finish_once(
     bench: Workbench, movable: Bools, options: PlanOptions, now: ClusterLoad | None
-) -> tuple[Plan, bool]:
-    """The plan, and whether all of its moves found their wave: exchanges on full disks may not."""
+) -> tuple[Plan, set[tuple[str, int]]]:
+    """The plan, and the partitions whose moves found no wave: exchanges on full disks may not."""
     pursue_goals(bench, options, PREFERENCES)
     load, levels = bench.load, bench.levels
     steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
     plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now)
-    return plan, len(plan.moves) == len(steps)
+    left = {(step.topic, step.partition) for step in steps} if len(plan.moves) < len(steps) else set()
+    return plan, left - {(move.topic, move.partition) for move in plan.moves}
+
+
+def _without(bench: Workbench, movable: Bools, given_up: set[tuple[str, int]]) -> Workbench:
+    """The same workbench on which these partitions have not moved and are not going to."""
+    rows = bench.load.partition_index()
+    partitions = np.array(sorted(rows[name] for name in given_up), dtype=np.int64)
+    stays = np.isin(bench.load.replicas.partition, partitions)
+    again = Workbench(bench.load, bench.levels, movable & ~stays)
+    for replica in bench.moved:
+        if not stays[replica]:
+            again.move(replica, int(bench.directory[replica]))
+    return again
+
+
+def _more_level(one: Plan, other: Plan) -> bool:
+    """Whether a plan leaves the cluster notably more level than the other does."""
+    assert one.quality is not None
+    assert other.quality is not None
+    here, there = one.quality.after, other.quality.after
+    if abs(here.highest - there.highest) > NOTABLE_FILL:
+        return here.highest < there.highest
+    return here.out_of_band < there.out_of_band
+
+
+def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: ClusterLoad | None = None) -> Plan:
+    """Partitions on as many racks as they may be on, and nothing else; at most `max_moves` of them."""
+    chosen = options or PlanOptions()
+    movable = movable_replicas(load, chosen)
+    levels = find_levels(load, chosen.band, chosen.high_water, movable)
+    bench = Workbench(load, levels, movable)
+    racks.improve(bench, chosen)
+    steps = by_gain(load, levels.upper, levels.lower, steps_of(bench))[: chosen.max_moves]
+    return finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
 
 
 def plan_drain(
@@ -190,7 +241,7 @@ def finish(
     left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
     plan = Plan(
         moves=moves,
-        quality=quality_of(before, after, moves, transient, options),
+        quality=quality_of(load, before, after, moves, transient, options),
         bounds=bounds_of(load, levels, movable),
         unplaced=(*unplaced, *left),
     )

@@ -19,7 +19,7 @@ MAX_ROUNDS = 16
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """In bytes per directory: `upper` and `lower` end of the band; `counts` says which directories are levelled."""
+    """In bytes per directory: both ends of the band and the high-water `mark`; `counts` says which are levelled."""
 
     level: float
     band: float
@@ -27,6 +27,7 @@ class Levels:
     open: Bools
     upper: Ints
     lower: Ints
+    mark: Ints
 
 
 def receiving_directories(load: ClusterLoad) -> Bools:
@@ -80,6 +81,7 @@ def find_levels(
         open=receiving,
         upper=np.floor(upper).astype(np.int64),
         lower=np.ceil(np.minimum(lower, upper)).astype(np.int64),
+        mark=np.floor(high_water * total).astype(np.int64),
     )
 
 

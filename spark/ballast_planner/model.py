@@ -21,6 +21,8 @@ Bools = NDArray[np.bool_]
 
 NO_DIRECTORY = -1
 NO_RACK = -1
+# Sums of bytes are made in 64 bits, of copies as well: an exbibyte of anything leaves room for those.
+MOST_BYTES = 1 << 60
 
 
 class LoadError(ValueError):
@@ -254,6 +256,9 @@ def _directory_columns(brokers: Brokers, rows: Iterable[Directory]) -> Directori
             raise LoadError(f"used bytes of {row.path} on broker {row.broker} are negative")
     if len({(row.broker, row.path) for row in ordered}) != len(ordered):
         raise LoadError("a directory is listed twice")
+    for what, sizes in (("have", [row.total_bytes for row in ordered]), ("hold", [row.used_bytes for row in ordered])):
+        if sum(sizes) > MOST_BYTES:
+            raise LoadError(f"the directories are said to {what} {sum(sizes):,} bytes, which nobody has")
     return Directories(
         broker=index.astype(np.int64),
         paths=tuple(row.path for row in ordered),
@@ -318,6 +323,8 @@ def _check_replicas(brokers: Brokers, ids: Ints, index: Ints, partition: Ints, s
         raise LoadError(f"replica on a broker that is not listed: {ids[~known][0]}")
     if (size < 0).any():
         raise LoadError("a replica has a negative size")
+    if (held := float(size.sum(dtype=np.float64))) > MOST_BYTES:
+        raise LoadError(f"the replicas are said to have {held:,.0f} bytes, which nobody has")
     keys = partition * (brokers.ids.size + 1) + index
     if np.unique(keys).size != keys.size:
         raise LoadError("two replicas of one partition are said to be on one broker")

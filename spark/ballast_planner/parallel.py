@@ -42,6 +42,7 @@ class BrokerTask:
     used: Ints
     upper: Ints
     lower: Ints
+    mark: Ints
     counts: Bools
     open: Bools
     replica: Ints
@@ -68,6 +69,7 @@ def broker_tasks(bench: Workbench) -> list[BrokerTask]:
                     used=bench.used[own],
                     upper=levels.upper[own],
                     lower=levels.lower[own],
+                    mark=levels.mark[own],
                     counts=levels.counts[own],
                     open=levels.open[own],
                     replica=replicas,
@@ -105,7 +107,7 @@ def _bench(task: BrokerTask) -> Workbench:
         partitions=Partitions(np.zeros(size, np.int64), np.arange(size), np.arange(size + 1), nothing, nothing),
         replicas=Replicas(np.arange(size), np.zeros(size, np.int64), home, task.size, task.leader),
     )
-    levels = Levels(task.level, task.band, task.counts, task.open, task.upper, task.lower)
+    levels = Levels(task.level, task.band, task.counts, task.open, task.upper, task.lower, task.mark)
     bench = Workbench(load, levels, np.ones(size, dtype=np.bool_))
     bench.leader = task.leader.copy()
     return bench

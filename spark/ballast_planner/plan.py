@@ -74,6 +74,8 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
+    """`on_more_racks`: how many partitions the plan puts on more racks than they are on."""
+
     before: Fill
     after: Fill
     bytes_network: int
@@ -84,6 +86,7 @@ class Quality:
     highest_transient: float
     waves: int
     expected_seconds: float | None = None
+    on_more_racks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

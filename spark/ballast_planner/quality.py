@@ -10,7 +10,7 @@ from ballast_planner.assemble import Copy
 from ballast_planner.levels import Levels
 from ballast_planner.model import ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
-from ballast_planner.plan import Fill, Move, Quality
+from ballast_planner.plan import Fill, Move, Placement, Quality
 
 
 def fill_of(load: ClusterLoad, used: Ints, levels: Levels) -> Fill:
@@ -30,7 +30,9 @@ def fill_of(load: ClusterLoad, used: Ints, levels: Levels) -> Fill:
     )
 
 
-def quality_of(before: Fill, after: Fill, moves: Sequence[Move], transient: float, options: PlanOptions) -> Quality:
+def quality_of(
+    load: ClusterLoad, before: Fill, after: Fill, moves: Sequence[Move], transient: float, options: PlanOptions
+) -> Quality:
     return Quality(
         before=before,
         after=after,
@@ -42,7 +44,17 @@ def quality_of(before: Fill, after: Fill, moves: Sequence[Move], transient: floa
         highest_transient=max(transient, before.highest),
         waves=max((move.wave for move in moves), default=-1) + 1,
         expected_seconds=expected_seconds(moves, options),
+        on_more_racks=_on_more_racks(load, moves),
     )
+
+
+def _on_more_racks(load: ClusterLoad, moves: Sequence[Move]) -> int:
+    rack = dict(zip(load.brokers.ids.tolist(), load.brokers.rack_numbers().tolist(), strict=True))
+
+    def racks(placement: Placement) -> int:
+        return len({rack[broker] for broker in placement.replicas})
+
+    return sum(racks(move.to) > racks(move.from_) for move in moves if move.bytes_network)
 
 
 def expected_seconds(moves: Sequence[Move], options: PlanOptions) -> float | None:

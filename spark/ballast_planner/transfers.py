@@ -53,26 +53,29 @@ def first_transfer(
 def swap(bench: Workbench, source: int, target: int, need: int, limit: int) -> bool:
     """Exchange a replica of `source` for a smaller one of `target`, so that at least `need` bytes change sides.
 
-    At most `limit` bytes do. Prefers the pair of fewest bytes that ends the need; else the nearest pair.
+    At most `limit` bytes do. Prefers the pair of fewest bytes that ends the need; else the nearest pair. Those that
+    find no room in `target` while it still holds what it gives back come last.
     """
     large, small = bench.movable_in(source), bench.movable_in(target)
     both_take = bench.levels.open[source] and bench.levels.open[target]
     if need <= 0 or limit <= 0 or not both_take or not large.size or not small.size:
         return False
     large_size, small_size = bench.size[large], bench.size[small]
+    on_the_way = int(bench.levels.mark[target] - bench.used[target])
     if need <= limit:
         index = np.searchsorted(large_size, small_size + need, side="left")
         fits = index < large.size
         pairs = np.flatnonzero(fits)
         gain = large_size[index[pairs]] - small_size[pairs]
         pairs = pairs[gain <= limit]
-        order = pairs[np.argsort(large_size[index[pairs]] + small_size[pairs], kind="stable")]
+        leaving = large_size[index[pairs]]
+        order = pairs[np.lexsort((leaving + small_size[pairs], leaving > on_the_way))]
         if _swap_first(bench, large, small, index, order[:CHECKED_PAIRS], source, target):
             return True
     index = np.searchsorted(large_size, small_size + min(need, limit), side="right") - 1
     gain = np.where(index >= 0, large_size[np.maximum(index, 0)] - small_size, 0)
     pairs = np.flatnonzero(gain * 20 > need)
-    order = pairs[np.argsort(-gain[pairs], kind="stable")]
+    order = pairs[np.lexsort((-gain[pairs], large_size[index[pairs]] > on_the_way))]
     return _swap_first(bench, large, small, index, order[:CHECKED_PAIRS], source, target)
 
 

@@ -1,7 +1,8 @@
 """Waves: which moves may run together, so that no directory passes its high-water mark while both copies exist.
 
 Within a wave every target already holds what arrives while every source still holds what leaves; at its end the
-sources are freed. A directory that stands above its mark takes nothing until it has sunk. PURE.
+sources are freed. A directory that stands above its mark takes nothing until it has sunk. Where others have taken the
+room that an exchange needs on its way, those that were left over go first at the next attempt. PURE.
 """
 
 from __future__ import annotations
@@ -13,11 +14,28 @@ import numpy as np
 from ballast_planner.assemble import Step
 from ballast_planner.model import ClusterLoad, Floats, Ints
 
+MAX_ATTEMPTS = 4
 
-def order_in_waves(
-    load: ClusterLoad, steps: Sequence[Step], high_water: float
-) -> tuple[list[tuple[Step, int]], list[Step], float]:
+Ordered = tuple[list[tuple[Step, int]], list[Step], float]
+
+
+def order_in_waves(load: ClusterLoad, steps: Sequence[Step], high_water: float) -> Ordered:
     """(steps with their wave, steps for which there never was room, highest transient fill)."""
+    best = _in_waves(load, steps, high_water)
+    left, order = best[1], list(steps)
+    for _ in range(MAX_ATTEMPTS):
+        if not left:
+            break
+        late = {id(step) for step in left}
+        order = [*left, *(step for step in order if id(step) not in late)]
+        again = _in_waves(load, order, high_water)
+        left = again[1]
+        if len(left) < len(best[1]):
+            best = again
+    return best
+
+
+def _in_waves(load: ClusterLoad, steps: Sequence[Step], high_water: float) -> Ordered:
     used = load.directories.used.copy()
     mark = np.floor(load.directories.total * high_water).astype(np.int64)
     placed: list[tuple[Step, int]] = []
@@ -38,7 +56,7 @@ def order_in_waves(
 
 def follow_waves(
     load: ClusterLoad, steps: Sequence[Step], high_water: float, waves: Mapping[tuple[str, int], int]
-) -> tuple[list[tuple[Step, int]], list[Step], float]:
+) -> Ordered:
     """The same with waves that somebody else decided on; what does not fit in its wave is left out."""
     used = load.directories.used.copy()
     mark = np.floor(load.directories.total * high_water).astype(np.int64)
@@ -58,6 +76,7 @@ def follow_waves(
 
 
 def _fill_wave(used: Ints, mark: Ints, waiting: Sequence[Step]) -> tuple[Ints, list[Step], list[Step]]:
+    """Whoever comes first takes the room."""
     arriving = np.zeros_like(used)
     started: list[Step] = []
     held: list[Step] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance
+from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance, plan_racks
 from ballast_rebalance import admin, metrics_source, proposal, report, worth
 from ballast_rebalance.measured import (
     Measured,
@@ -93,8 +93,7 @@ def run_once(
             measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
         now = measured.load() if options.horizon_s > 0 else None
-        plan = plan_balance(load, planning, spark_solver(spark, load), now)
-        worth.require_worth(plan, options.threshold)
+        plan = plan_worth_it(spark, load, planning, options.threshold, now)
         if options.capacity_bytes is None:
             require_volumes(measured, plan)
         found = True
@@ -104,6 +103,24 @@ def run_once(
     except Refusal as refusal:
         lacks = tuple(measured.lacks) if measured else ()
         return Outcome(refusal.reason, str(refusal), lacks=lacks, pending=found)
+
+
+def plan_worth_it(
+    spark: SparkSession, load: ClusterLoad, planning: PlanOptions, threshold: worth.Threshold, now: ClusterLoad | None
+) -> Plan:
+    """What levels the cluster; where that gains too little, what puts partitions on more racks and moves nothing else.
+
+    Raises Refusal where neither is worth a proposal.
+    """
+    plan = plan_balance(load, planning, spark_solver(spark, load), now)
+    try:
+        worth.require_worth(plan, threshold)
+    except Refusal:
+        repair = plan_racks(load, planning, now)
+        if not repair.moves:
+            raise
+        return repair
+    return plan
 
 
 def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOptions:
@@ -189,11 +206,14 @@ def _sentence(plan: Plan) -> str:
     quality, bounds = plan.quality, plan.bounds
     assert quality is not None
     assert bounds is not None
+    repaired = quality.on_more_racks
     return (
-        f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
+        (f"{_counted(repaired, 'partition')} come on more racks; " if repaired else "")
+        + f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
         f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, "
         f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
-        f"{quality.bytes_network + quality.bytes_disk:,} bytes (no plan needs fewer than {bounds.bytes_total:,})"
+        f"{quality.bytes_network + quality.bytes_disk:,} bytes "
+        f"(no plan that levels needs fewer than {bounds.bytes_total:,})"
     )
 
 

@@ -85,6 +85,8 @@ def build(plan: Plan, measured: Measured, options: ProposalOptions, planning: Pl
         "ballast.dev/bytes": f"{quality.bytes_network} network, {quality.bytes_disk} disk, bound {bounds.bytes_total}",
         "ballast.dev/band": f"{planning.band:g}",
     }
+    if quality.on_more_racks:
+        annotations["ballast.dev/on-more-racks"] = str(quality.on_more_racks)
     return reassignment_resources(
         plan,
         ResourceOptions(
@@ -133,7 +135,8 @@ def as_good(
     assert plan.quality is not None
     was, would_be = again.quality.after, plan.quality.after
     lost = max(was.highest - would_be.highest, was.spread - would_be.spread)
-    return lost < threshold.min_improvement
+    repairs, more = again.quality.on_more_racks, plan.quality.on_more_racks
+    return lost < threshold.min_improvement and more - repairs <= threshold.min_improvement * more
 
 
 def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> list[Path]:

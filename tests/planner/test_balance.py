@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from tests.planner.clusters import skewed_disks, solve_in_turn
+from tests.planner.clusters import apply_moves, skewed_disks, solve_in_turn
 
 from ballast_planner import (
     Broker,
@@ -153,6 +153,32 @@ def test_waves_keep_every_directory_under_its_mark() -> None:
     assert plan.quality is not None
     assert plan.quality.highest_transient <= 0.95
     assert not check_plan(load, plan, 0.95)
+
+
+def crowded(seed: int) -> ClusterLoad:
+    """A broker with six disks, two of them above the high-water mark, and hardly more room than mending that takes."""
+    chance, number = random.Random(seed), itertools.count()
+    replicas: list[Replica] = []
+    directories: list[Directory] = []
+    for disk, full in enumerate((10_000, 9_850, 9_400, 9_300, 8_800, 8_500)):
+        used = 0
+        while used <= full - 200:
+            size = min(chance.randint(200, 1_500), full - used)
+            replicas.append(Replica("t", next(number), 0, f"/d{disk}", size, True))
+            used += size
+        directories.append(Directory(0, f"/d{disk}", 10_000, used))
+    return ClusterLoad.from_rows([Broker(0)], directories, replicas)
+
+
+@pytest.mark.spec("REB-05", "OPR-31")
+@pytest.mark.parametrize("seed", [3, 17, 28, 51, 58])
+def test_one_plan_brings_full_disks_below_their_mark_where_copies_hardly_have_room(seed: int) -> None:
+    """An exchange needs room for both on its way; where others have it, they wait, or others are exchanged."""
+    load = crowded(seed)
+    plan = plan_balance(load, PlanOptions(exact_binaries=0))
+    assert not check_plan(load, plan, 0.95, must_not_worsen=True)
+    after = apply_moves(load, plan.moves)
+    assert max(after.directories.used / after.directories.total) <= 0.95
 
 
 @pytest.mark.spec("OPR-32")

@@ -61,6 +61,9 @@ def test_rows_in_any_order_give_the_same_load() -> None:
         (BROKERS, DIRECTORIES, [Replica("t", 0, 1, "/a", 1), Replica("t", 0, 1, "/b", 1)], "on one broker"),
         (BROKERS, DIRECTORIES, [Replica("t", 0, 1, "/a", -1)], "negative"),
         (BROKERS, DIRECTORIES, [Replica("t", 0, 7, None, 1)], "not listed"),
+        (BROKERS, DIRECTORIES, [Replica("t", p, 1, "/a", 2**62) for p in range(5)], "which nobody has"),
+        (BROKERS, [Directory(1, path, 2**62, 0) for path in ("/a", "/b", "/c", "/d")], [], "which nobody has"),
+        (BROKERS, [Directory(1, "/a", 100, 2**70)], [], "which nobody has"),
     ],
 )
 def test_contradictions_are_refused(

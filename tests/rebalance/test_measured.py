@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ballast_planner import Broker, Directory, PlanOptions, plan_balance
 from ballast_rebalance import job
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
-from ballast_rebalance.job import JobOptions, _with_order, run_once
+from ballast_rebalance.job import JobOptions, Outcome, _with_order, run_once
 from ballast_rebalance.measured import (
     REPLICA_COLUMNS,
     Measured,
@@ -205,6 +206,38 @@ def test_a_plan_from_the_level_of_a_volume_that_directories_share_is_refused(mon
     assert run_once(spark, replace(options, capacity_bytes=50 * GIB)).reason == "Proposed"
     found["of"] = replace(found["of"], directories=own)
     assert run_once(spark, options).reason == "Proposed", "disks of their own that are as level"
+
+
+@pytest.mark.spec("REB-05", "REB-08")
+def test_partitions_on_one_rack_are_spread_though_the_disks_are_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where racks were given to brokers that had none: with the next rack all their replicas would be gone."""
+    spark: Any = None
+    options = JobOptions(proposal=ProposalOptions("c"), bootstrap="h:1", horizon_s=0.0)
+    brokers = [Broker(broker, rack) for broker, rack in enumerate("aabb")]
+
+    def look(places: Mapping[int, tuple[int, ...]], racks: bool = True) -> Outcome:
+        rows = [
+            ("t", partition, broker, "/d", GIB, position == 0, position, NAN, NAN, NAN, NAN)
+            for partition, replicas in places.items()
+            for position, broker in enumerate(replicas)
+        ]
+        frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
+        held = frame.groupby("broker")["size"].sum()
+        directories = [Directory(broker.id, "/d", 100 * GIB, int(held[broker.id])) for broker in brokers]
+        found = Measured(0.0, [b if racks else b._replace(rack=None) for b in brokers], directories, frame, True)
+        monkeypatch.setattr(job, "measure", lambda *_: found)
+        return run_once(spark, options)
+
+    places = {partition: ((0, 1), (2, 3), (1, 0), (3, 2))[partition % 4] for partition in range(40)}
+    assert look(places, racks=False).reason == "Balanced"
+    proposed = look(places)
+    assert (proposed.reason, proposed.message[:36]) == ("Proposed", "40 partitions come on more racks; 40")
+    assert proposed.plan is not None
+    for move in proposed.plan.moves:
+        assert {brokers[broker].rack for broker in move.to.replicas} == {"a", "b"}
+        assert move.from_.replicas[0] == move.to.replicas[0], "who leads goes on leading"
+    after = look({move.partition: move.to.replicas for move in proposed.plan.moves})
+    assert after.reason in ("Balanced", "TooLittleToGain"), "nothing that would undo it"
 
 
 @pytest.mark.spec("REB-05", "REB-08")

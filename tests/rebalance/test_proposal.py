@@ -136,6 +136,26 @@ def test_a_proposal_stays_while_it_fits_and_is_as_good(tmp_path: Path) -> None:
     assert list(store.kept) == [better.submitted]
 
 
+@pytest.mark.spec("REB-05", "REB-08")
+def test_a_proposal_that_leaves_partitions_on_one_rack_is_superseded() -> None:
+    """Racks were given to the brokers while it waited."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    name = submit(resources, store)
+    assert "ballast.dev/on-more-racks" not in resources[-1]["metadata"]["annotations"]
+    racks = replace(found, brokers=[broker._replace(rack="aab"[broker.id - 1]) for broker in found.brokers])
+    better = a_later_look(store, racks)
+    assert isinstance(better, Outcome)
+    assert better.submitted not in (None, name)
+    assert better.submitted is not None
+    told = store.kept[better.submitted]["metadata"]["annotations"]["ballast.dev/on-more-racks"]
+    assert int(told) > 0
+    assert better.message.startswith(f"{told} partitions come on more racks; ")
+    kept = a_later_look(store, racks)
+    assert isinstance(kept, Refusal)
+    assert kept.reason == "AlreadyProposed"
+
+
 @pytest.mark.spec("REB-08", "OPR-30")
 def test_a_large_proposal_stays_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are in ConfigMaps, in Kubernetes and in the file; without them it cannot be told whether it fits."""

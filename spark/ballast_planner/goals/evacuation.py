@@ -23,7 +23,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
 
 def evacuate(bench: Workbench, replicas: Ints, options: PlanOptions) -> None:
     """Place these replicas elsewhere; those for which there is no place stay and are reported by the caller."""
-    mark = np.floor(bench.total * options.high_water).astype(np.int64)
+    mark = bench.levels.mark
     for replica in replicas[np.argsort(-bench.size[replicas], kind="stable")]:
         own = bench.levels.open & (bench.owner == bench.broker[replica])
         if own.any() and place(bench, int(replica), own, mark):
@@ -32,11 +32,10 @@ def evacuate(bench: Workbench, replicas: Ints, options: PlanOptions) -> None:
             place(bench, int(replica), bench.levels.open, mark)
 
 
-def place(bench: Workbench, replica: int, targets: Bools, mark: Ints | None = None) -> bool:
+def place(bench: Workbench, replica: int, targets: Bools, mark: Ints) -> bool:
     """Put a replica into the one of these directories that stands lowest with it, if there is one with room."""
     candidates = np.flatnonzero(targets)
-    limit = bench.total if mark is None else mark
-    candidates = candidates[bench.used[candidates] + bench.size[replica] <= limit[candidates]]
+    candidates = candidates[bench.used[candidates] + bench.size[replica] <= mark[candidates]]
     order = np.argsort(bench.standing(candidates, int(bench.size[replica])), kind="stable")
     here, one = int(bench.broker[replica]), np.array([replica])
     for target in candidates[order]:

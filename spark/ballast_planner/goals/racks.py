@@ -38,4 +38,4 @@ def _move_to_a_fresh_rack(bench: Workbench, replica: int, rack: Ints, usable: In
     if rack[bench.broker[replica]] not in taken:
         return
     fresh = np.setdiff1d(usable, taken)
-    place(bench, replica, bench.levels.open & np.isin(rack, fresh)[bench.owner])
+    place(bench, replica, bench.levels.open & np.isin(rack, fresh)[bench.owner], bench.levels.mark)
