@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="what it is about")
         parser.add_argument("-A", "--all-namespaces", action="store_true")
         parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
+    if command in ("delete", "wait"):
+        parser.add_argument("--all", action="store_true", help="all of this TYPE")
     if command in ("apply", "delete"):
         parser.add_argument("-f", "--filename", action="append", default=[], help="a file, a directory, or - for stdin")
     _ADDERS[command](parser)
@@ -96,6 +98,15 @@ def _kinds_and_names(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
         members = api.category(one)
         found += [(kind, "") for kind in members] if members else [(api.kind(one), "")]
     return found
+
+
+def _require_which(args: argparse.Namespace, ways: str) -> None:
+    """Whoever forgets a name does not mean all."""
+    named = len(args.what) > 1 or any("/" in word for word in args.what)
+    if args.all and (named or args.selector):
+        raise CommandError("--all is all of a TYPE: it does not go with names or -l.")
+    if not (args.all or named or args.selector):
+        raise CommandError(f"say which: {ways}.")
 
 
 def _namespace(api: KubeApi, args: argparse.Namespace) -> str | None:
@@ -312,12 +323,11 @@ def _content(obj: Obj) -> Obj:
 
 def _delete(api: KubeApi, args: argparse.Namespace) -> int:
     if args.filename:
-        if args.what or args.selector or args.all_namespaces:
-            raise CommandError("-f says all: it does not go with TYPE NAME, -l or -A.")
+        if args.what or args.selector or args.all_namespaces or args.all:
+            raise CommandError("-f says all: it does not go with TYPE NAME, -l, -A or --all.")
         targets = [_place(api, args, obj) for obj in _documents(args.filename)][::-1]
     else:
-        if not args.selector and len(args.what) < 2 and not any("/" in word for word in args.what):
-            raise CommandError("say which: TYPE NAME, TYPE/NAME, -l LABELS or -f FILE.")
+        _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS, TYPE --all or -f FILE")
         namespace = _namespace(api, args)
         targets = [
             (kind, kind.path(obj["metadata"].get("namespace") or namespace, obj["metadata"]["name"]),
@@ -393,6 +403,7 @@ def _wait(api: KubeApi, args: argparse.Namespace) -> int:
     goal, _, rest = args.goal.partition("=")
     if goal not in ("condition", "delete") or (goal == "condition" and not rest):
         raise CommandError("--for is condition=NAME, condition=NAME=VALUE or delete.")
+    _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS or TYPE --all")
     deadline = time.monotonic() + args.timeout
     condition, _, value = rest.partition("=")
     try:

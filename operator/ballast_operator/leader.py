@@ -71,7 +71,9 @@ class Leader:
                 try:
                     async with asyncio.timeout(RENEW_DEADLINE_SECONDS - RETRY_SECONDS):
                         await self._try_once()
-                except (ApiError, ApiUnavailableError, TimeoutError) as error:
+                except TimeoutError:
+                    log.info("the Lease could not be renewed: the API server does not answer")
+                except (ApiError, ApiUnavailableError) as error:
                     log.info("the Lease could not be renewed: %s", error)
                 self._tell()
                 await asyncio.sleep(RETRY_SECONDS if self.leads else WAIT_SECONDS)

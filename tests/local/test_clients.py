@@ -144,6 +144,21 @@ def ballast(running: Running, namespace: str) -> Command:
     return Command(["--kubeconfig", str(running.kubeconfig), "-n", namespace])
 
 
+def test_all_of_a_type_is_said_and_never_meant_by_leaving_a_name_out(ballast: Command, tmp_path: Path) -> None:
+    body = [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in ("one", "two")]
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump_all(body))
+    ballast("apply", "-f", str(tmp_path))
+    for words in (("delete", "secrets"), ("wait", "secrets", "--for", "delete")):
+        with pytest.raises(CommandError, match=r"say which: .*TYPE --all"):
+            ballast(*words)
+        with pytest.raises(CommandError, match="--all is all of a TYPE"):
+            ballast(*words, "one", "--all")
+    with pytest.raises(CommandError, match="timed out waiting for its deletion on secret/one"):
+        ballast("wait", "secrets", "--all", "--for", "delete", "--timeout", "0.1s")
+    assert ballast("delete", "secrets", "--all") == "secret one deleted\nsecret two deleted\n"
+    assert ballast("wait", "secrets", "--all", "--for", "delete") == ""
+
+
 def test_our_own_commands(ballast: Command, tmp_path: Path, namespace: str) -> None:
     path = tmp_path / "all.yaml"
     spec = {"size": 1}
