@@ -148,6 +148,7 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
 async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event) -> int:
     """Until it is asked to stop, or fails."""
     from ballast_broker.node_failed import NodeFailed
+    from ballast_broker.raft.soundness import SpoiltMetadata
     from ballast_broker.storage.errors import DirectoryRefused
 
     loop = asyncio.get_running_loop()
@@ -170,7 +171,7 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
         if node.failed.done():
             node.failed.result()
         await node.stop()
-    except (NodeFailed, DirectoryRefused, OSError) as error:
+    except (NodeFailed, SpoiltMetadata, DirectoryRefused, OSError) as error:
         print(f"broker {node.config.node_id}: {error}", file=sys.stderr)
         return 1
     finally:

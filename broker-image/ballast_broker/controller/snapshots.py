@@ -12,7 +12,6 @@ from ballast_broker.metadata.batches import (
     CommittedBatch,
     data_batch,
     read_batches,
-    whole_batches_size,
 )
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.snapshot import image_records
@@ -23,6 +22,7 @@ from ballast_broker.raft.control_records import (
     snapshot_header_batch,
 )
 from ballast_broker.raft.messages import SnapshotId
+from ballast_broker.raft.soundness import SnapshotPieces, SpoiltMetadata
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.seams import Threads
 
@@ -66,22 +66,21 @@ async def _next_records(records: Any, count: int) -> list[Any]:
 
 
 async def read_snapshot(store: MetadataStore, snapshot: SnapshotId) -> AsyncIterator[CommittedBatch]:
-    """The batches of a snapshot that the store has."""
+    """The batches of a snapshot that the store has; SpoiltMetadata where the file is not what was written."""
     position = 0
-    held = b""
-    while True:
-        found = store.read_snapshot(snapshot, position, READ_BYTES)
-        if found is None:
-            raise FileNotFoundError(store.path_of(snapshot))
-        piece, whole = found
-        position += len(piece)
-        held += piece
-        size = whole_batches_size(held)
-        for batch in read_batches(held[:size]):
-            yield batch
-            await asyncio.sleep(0)
-        held = held[size:]
-        if position >= whole or not piece:
-            if held:
-                raise ValueError(f"{store.path_of(snapshot)} ends in the middle of a batch")
-            return
+    pieces = SnapshotPieces()
+    try:
+        while True:
+            found = store.read_snapshot(snapshot, position, READ_BYTES)
+            if found is None:
+                raise FileNotFoundError(store.path_of(snapshot))
+            piece, whole = found
+            position += len(piece)
+            for batch in read_batches(pieces.feed(piece)):
+                yield batch
+                await asyncio.sleep(0)
+            if position >= whole or not piece:
+                pieces.end()
+                return
+    except ValueError as error:
+        raise SpoiltMetadata(f"{store.path_of(snapshot)} is spoilt: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast_broker.metadata.records import decode_record, encode_record
-from ballast_wire.records import HEADER_BYTES, LOG_OVERHEAD, Record, decode_records, encode_batch, iterate_batches
+from ballast_wire.records import CorruptBatch, Record, decode_records, encode_batch, iterate_batches
 
 SNAPSHOT_BATCH_RECORDS = 1_000
 
@@ -32,6 +32,8 @@ def data_batch(records: Iterable[Any], now_ms: int, *, base_offset: int = 0, epo
 def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
     """Whole batches; `CorruptBatch` or `MalformedRecord` where they are not what they should be."""
     for batch in iterate_batches(memoryview(data)):
+        if not batch.crc_is_right():
+            raise CorruptBatch(f"the batch of metadata at offset {batch.base_offset} has another CRC than it says")
         records: list[Any] = []
         if not batch.is_control:
             records = [decode_record(each.value or b"") for each in decode_records(batch)]
@@ -39,14 +41,3 @@ def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
         yield CommittedBatch(
             batch.base_offset, batch.last_offset, header.leader_epoch, header.max_timestamp, records, batch.size_bytes
         )
-
-
-def whole_batches_size(data: bytes | memoryview) -> int:
-    """How many bytes at the beginning of `data` are whole batches."""
-    position = 0
-    while position + HEADER_BYTES <= len(data):
-        size = int.from_bytes(data[position + 8 : position + 12], "big") + LOG_OVERHEAD
-        if position + size > len(data):
-            break
-        position += size
-    return position

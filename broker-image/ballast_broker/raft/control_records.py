@@ -98,6 +98,14 @@ def voters_in(batches: bytes | bytearray | memoryview) -> Iterator[tuple[int, Vo
         position += size
 
 
+def control_kind(batch: BatchView) -> int | None:
+    """Of the first record of a control batch; None of any other batch."""
+    if not batch.is_control:
+        return None
+    first = next(iter(decode_records(batch)), None)
+    return None if first is None else int(_KEY.unpack_from(first.key or b"")[1])
+
+
 def _in_batch(batch: BatchView) -> Iterator[tuple[int, VoterSet]]:
     version = DYNAMIC
     for record in decode_records(batch):

@@ -64,6 +64,8 @@ class Elections(ABC):
         """Who has another one under our id is somebody else."""
         self.bootstrap = tuple(bootstrap)
         """Whom to ask for the leader, besides voters."""
+        if log.last_epoch > persisted.epoch:
+            persisted = Persisted(log.last_epoch)  # what was persisted was lost: that epoch had its leader all the same
         self.epoch = persisted.epoch
         self.voted_for = persisted.voted_for
         self.voted_directory = persisted.voted_directory

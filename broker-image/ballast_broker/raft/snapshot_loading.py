@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import LoadSnapshot, SnapshotId
+from ballast_broker.raft.soundness import SnapshotPieces
 from ballast_wire.errors import ApiError
+from ballast_wire.records import CorruptBatch
 
 if TYPE_CHECKING:
     from ballast_broker.raft.driver import RaftDriver
@@ -21,6 +23,9 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
     writer = driver.store.new_snapshot(snapshot)
     try:
         complete = await _copy(driver, writer, loading.leader, driver.core.epoch, snapshot)
+    except CorruptBatch as error:
+        logger.warning("snapshot %s came spoilt from %d, and is asked for again: %s", snapshot, loading.leader, error)
+        complete = False
     except (OSError, TimeoutError, ValueError, ApiError) as error:
         logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
         complete = False
@@ -32,6 +37,7 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
 
 
 async def _copy(driver: RaftDriver, writer: Any, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
+    pieces = SnapshotPieces()
     link, cluster_id = driver.peers.link(leader, "fetch"), driver.quorum.cluster_id
     while True:
         request = wire.snapshot_request(
@@ -43,9 +49,12 @@ async def _copy(driver: RaftDriver, writer: Any, leader: int, epoch: int, snapsh
         data = wire.only_partition(response)
         if data.error_code:
             return False
-        writer.write(data.unaligned_records or b"")
+        piece = bytes(data.unaligned_records or b"")
+        pieces.feed(piece)
+        writer.write(piece)
         driver.core.snapshot_progress(driver.now())
         if writer.size_bytes >= data.size:
+            pieces.end()  # before our own log is given up for it
             return True
         if not data.unaligned_records:
             return False

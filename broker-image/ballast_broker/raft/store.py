@@ -23,6 +23,7 @@ from ballast_broker.raft.control_records import (
     voters_in,
 )
 from ballast_broker.raft.messages import NOBODY, SnapshotId
+from ballast_broker.raft.soundness import SpoiltMetadata, check_batches
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
 from ballast_broker.seams import Disk
@@ -149,9 +150,17 @@ class MetadataStore:
             self._history.begin_after(first.offset, self._voters_of(first))
             position = max(position, first.offset)
         while position < self.end_offset:
-            data = self.read(position, SCAN_BYTES, self.end_offset)
+            data = self._read_sound(position)
             self._note_voters(data, position)
             position = next_offset(data)
+
+    def _read_sound(self, position: int) -> bytes:
+        try:
+            data = self.read(position, SCAN_BYTES, self.end_offset)
+            check_batches(data)
+        except ValueError as error:
+            raise SpoiltMetadata(f"the log in {self.directory} is spoilt from offset {position} on: {error}") from error
+        return data
 
     def format(self, voters: VoterSet, now_ms: int) -> None:
         """An empty directory of the first of a new quorum's voters."""
@@ -187,12 +196,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ quorum-state
 
     def load_persisted(self) -> Persisted:
-        path = f"{self.directory}/{QUORUM_STATE}"
-        if not self.disk.exists(path):
-            return Persisted()
-        state = json.loads(self.disk.read_bytes(path))
+        state = self._quorum_state()
         return Persisted(
-            epoch=int(state["leaderEpoch"]),
+            epoch=int(state.get("leaderEpoch", 0)),
             voted_for=int(state.get("votedId", NOBODY)),
             leader=int(state.get("leaderId", NOBODY)),
             voted_directory=_directory(state.get("votedDirectoryId")),
@@ -200,9 +206,20 @@ class MetadataStore:
 
     def voters_remembered(self) -> list[int]:
         """Of a static quorum: those of the last life."""
+        return [each["voterId"] for each in self._quorum_state().get("currentVoters", ())]
+
+    def _quorum_state(self) -> dict[str, Any]:
+        """Nothing where there is none yet."""
         path = f"{self.directory}/{QUORUM_STATE}"
-        state = json.loads(self.disk.read_bytes(path)) if self.disk.exists(path) else {}
-        return [each["voterId"] for each in state.get("currentVoters", ())]
+        if not self.disk.exists(path):
+            return {}
+        try:
+            state = json.loads(self.disk.read_bytes(path))
+        except ValueError:
+            state = None
+        if not isinstance(state, dict) or not isinstance(state.get("leaderEpoch"), int):
+            raise SpoiltMetadata(f"{path} is spoilt: it says nothing of an epoch")
+        return state
 
     def persist(self, state: Persisted) -> None:
         body: dict[str, Any] = {

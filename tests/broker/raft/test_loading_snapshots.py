@@ -12,7 +12,7 @@ from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, Memory
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
 from ballast_broker.raft import wire
-from ballast_broker.raft.control_records import snapshot_header_batch
+from ballast_broker.raft.control_records import HEADER_RECORDS, snapshot_footer_batch, snapshot_header_batch
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
 from ballast_broker.raft.store import MetadataStore
@@ -62,6 +62,11 @@ def batch(count: int) -> bytearray:
     return data_batch([record("NoOpRecord") for _ in range(count)], 1)
 
 
+def snapshot_of_nothing() -> bytes:
+    header = snapshot_header_batch(1, 2, SNAPSHOT.epoch, None)
+    return bytes(header + snapshot_footer_batch(2, HEADER_RECORDS, SNAPSHOT.epoch))
+
+
 def follower(
     log: MemoryLog, network: LocalNetwork, threads: HeldThreads, reader: SlowReader, disk: MemoryDisk | None = None
 ) -> RaftDriver:
@@ -95,7 +100,7 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
     stable at the leader, and a loss of power would take it back."""
     log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
     log.append_as_leader(batch(10), 3, now_ms=1, origin="raft")
-    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    whole = snapshot_of_nothing()
     following = MemoryLog()
     following.truncate_fully_and_start_at(SNAPSHOT.offset)
     following.append_as_leader(batch(3), 6, now_ms=1, origin="raft")
@@ -143,7 +148,7 @@ async def test_one_snapshot_is_read_after_the_other() -> None:
     """The next leader has a later one while the first is still read, whose file is gone then: it could end the node, or
     come last and take back what the later one says."""
     log, network, reader = MemoryLog(), LocalNetwork(), SlowReader()
-    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    whole = snapshot_of_nothing()
     log.append_as_leader(batch(1), 3, now_ms=1, origin="raft")
     epochs = {2: 5, 3: 6}
     later = {2: SNAPSHOT, 3: SnapshotId(20, 6)}
@@ -183,7 +188,7 @@ async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> 
     log, network, reader, disk = MemoryLog(), LocalNetwork(), SlowReader(), MemoryDisk()
     log.truncate_fully_and_start_at(SNAPSHOT.offset)
     log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
-    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    whole = snapshot_of_nothing()
     disk.write_atomically(f"/meta/{SNAPSHOT.offset:020d}-{SNAPSHOT.epoch:010d}.checkpoint", whole)
     asked: list[int] = []
 
@@ -209,3 +214,33 @@ async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> 
             await asyncio.sleep(0)
         assert reader.loads == ["begins 6", "ends 6", "applies 6"]
         await driver.stop()
+
+
+@pytest.mark.spec("CLU-03")
+@pytest.mark.parametrize("spoilt", [b"", snapshot_of_nothing()[:-1], snapshot_of_nothing()[:-1] + b"\x77"])
+async def test_a_log_is_not_given_up_for_a_snapshot_that_is_spoilt(spoilt: bytes) -> None:
+    """The leader's disk may be rotten: it is asked again, and the own log kept meanwhile."""
+    log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
+    log.append_as_leader(batch(4), 3, now_ms=1, origin="raft")
+    answers: list[int] = []
+
+    async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
+        if api_key == wire.FETCH_SNAPSHOT:
+            answers.append(log.log_end_offset)
+            return piece(request, 2, 5, spoilt if len(answers) < 4 else snapshot_of_nothing())
+        if wire.decode_fetch(request).offset == SNAPSHOT.offset:
+            await asyncio.Event().wait()
+        return wire.encode_fetch_reply(FetchReply(5, 2, snapshot=SNAPSHOT), 0)
+
+    network.listen("n2", 9093, handle)
+    driver = follower(log, network, threads, reader)
+    await driver.start()
+    async with asyncio.timeout(10):
+        leads(driver, 2, 5)
+        await reader.loading.wait()
+        reader.go_on.set()
+        while log.log_start_offset < SNAPSHOT.offset or driver.core.loading is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await driver.stop()
+    assert answers == [4, 4, 4, 4]
+    assert reader.loads == [f"begins {SNAPSHOT.offset}", f"ends {SNAPSHOT.offset}"]

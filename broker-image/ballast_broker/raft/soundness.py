@@ -1,0 +1,53 @@
+"""Whether what is on disk, or came from another node, is what was once written: every CRC, a snapshot's two ends. PURE.
+
+A record that is read wrongly once is in every later snapshot; and a snapshot without an end, even an empty file, would
+pass for a cluster that has nothing.
+"""
+
+from __future__ import annotations
+
+from ballast_broker.raft.control_records import SNAPSHOT_FOOTER, SNAPSHOT_HEADER, control_kind
+from ballast_wire.records import BatchView, CorruptBatch, iterate_batches
+
+
+class SpoiltMetadata(Exception):
+    """The metadata on this node's disk cannot be used; the text names the file."""
+
+
+def check_batches(batches: bytes | memoryview) -> None:
+    """CorruptBatch where any of these whole batches is not sound."""
+    for batch in iterate_batches(memoryview(batches)):
+        _check(batch)
+
+
+def _check(batch: BatchView) -> None:
+    if not batch.crc_is_right():
+        raise CorruptBatch(f"the batch at offset {batch.base_offset} has another CRC than it says")
+
+
+class SnapshotPieces:
+    """The bytes of a snapshot as they come, one piece after the other; CorruptBatch as soon as they are none."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._begun = False
+        self._ended = False
+
+    def feed(self, piece: bytes) -> bytes:
+        """The batches that are whole now."""
+        data = self._held + piece
+        size = 0
+        for batch in iterate_batches(memoryview(data), whole=False):
+            _check(batch)
+            kind = control_kind(batch)
+            if self._begun is (kind == SNAPSHOT_HEADER) or self._ended:
+                raise CorruptBatch(f"the batch at offset {batch.base_offset} is not what comes next in a snapshot")
+            self._begun = True
+            self._ended = kind == SNAPSHOT_FOOTER
+            size += batch.size_bytes
+        self._held = data[size:]
+        return data[:size]
+
+    def end(self) -> None:
+        if self._held or not self._ended:
+            raise CorruptBatch("it does not end as a snapshot ends")
