@@ -27,6 +27,7 @@ class HungDisk(RealDisk):
     """What is asked of `held` in a thread waits until the test lets it go; what is asked there by the loop is noted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.held = "//"
         self.let_go = threading.Event()
         self.waiting = 0
