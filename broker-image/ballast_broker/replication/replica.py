@@ -144,7 +144,7 @@ class Replica:
         state, log = self.state, self.log
         if log is None or self.offline or acks == -1 or state.leader_id != state.broker_id:
             log = self._log_to_lead(acks)  # looks closer
-        if (log.slow_appends or log.directory.slow_until) and log.append_is_slow():
+        if (log.slow_appends or log.flushed_often or log.directory.slow_until) and log.append_is_slow():
             raise DirectoryStalls
         info = log.append_as_leader(
             batches, state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin, verified=verified

@@ -55,6 +55,7 @@ def append_several(
         expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
+        log.flush_if_due()
     return sum_up(log, ready, first, now_ms, changed)
 
 
@@ -151,10 +152,7 @@ def record_producer(log: Log, header: Header, last_offset: int, batch: memoryvie
         if ended.aborted:
             with log.disk_faults():
                 log.segments[-1].aborted.append(ended)
-    if log.unindexed_from < NEVER:
-        log.unindexed_from = NEVER
-        if log.end_offset - log.recovery_point >= log.config.flush_messages:
-            log.flush()
+    log.unindexed_from = NEVER
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
@@ -201,6 +199,7 @@ def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
         expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
+        log.flush_if_due()
         newest, count = max(newest, header.max_timestamp), count + header.record_count
     first = parts[0][1].base_offset
     return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)

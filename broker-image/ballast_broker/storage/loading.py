@@ -138,6 +138,7 @@ class _Loading:
         self.private_files = OpenFiles()  # the shared ones belong to the loop's thread
         self.segments: list[Segment] = []
         self.end_offset = 0
+        self.last_epoch = -1  # of the last batch, where the tail has been looked at
         self.epochs = LeaderEpochs()
         # Of segments that begin here or later the transaction indexes are not to be believed: they may have stayed
         # behind, or gone, where the result of a cleaning was being put in place.
@@ -157,6 +158,7 @@ class _Loading:
         self.epochs = self._read_epochs()
         if clean:
             self._check_tail()
+            self._check_epochs(start_offset)
         else:
             self._recover()
         first = self.segments[0].base_offset if self.segments else start_offset
@@ -275,10 +277,18 @@ class _Loading:
         for start, header in segment.batches(position):
             next_offset = header.base_offset + header.last_offset_delta + 1
             end = start + header.length + LOG_OVERHEAD
+            self.last_epoch = header.leader_epoch
             if header.max_timestamp > largest:
                 segment.max_timestamp = largest = header.max_timestamp
                 segment.offset_of_max_timestamp = next_offset - 1
         return next_offset if end == segment.size else None
+
+    def _check_epochs(self, start_offset: int) -> None:
+        """A file that does not know the last batch's epoch is not this log's: a follower that went by it would not
+        see that it has something else than its leader."""
+        self.epochs.truncate_from_end(self.end_offset)
+        if start_offset < self.end_offset and 0 <= self.last_epoch != self.epochs.latest:
+            self.epochs = self._epochs_from_batches()
 
     # After a crash
 
@@ -390,14 +400,15 @@ class _Loading:
 
     def _read_epochs(self) -> LeaderEpochs:
         if LEADER_EPOCHS not in self.names:
-            return LeaderEpochs()
+            flushed = self.segments and self.recovery_point > self.segments[0].base_offset
+            return self._epochs_from_batches() if flushed else LeaderEpochs()  # what was not is scanned
         try:
             return LeaderEpochs(parse_epochs(self.disk.read_bytes(f"{self.folder.path}/{LEADER_EPOCHS}")))
         except CorruptFile:
             return self._epochs_from_batches()
 
     def _epochs_from_batches(self) -> LeaderEpochs:
-        """The file was cut in the middle of being written: every batch says its epoch."""
+        """The file is gone, or was cut in the middle of being written: every batch says its epoch."""
         epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.batches():

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage import appending, flushing, lookup, retention, rolling, truncation
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext
@@ -68,6 +68,7 @@ class Log:
         "epochs",
         "epochs_unsynced",
         "flush_lock",
+        "flushed_often",
         "folder",
         "inspects_records",
         "interruptions",
@@ -171,6 +172,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         self._config = config
         self.inspects_records = inspects_records(config)
+        self.flushed_often = config.flush_messages < LONG_MAX
         self._writable = False  # the time to roll is worked out again at the next append
 
     @property
@@ -265,9 +267,14 @@ class Log:
         return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
     def append_is_slow(self) -> bool:
-        """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
+        """LOG-32: the directory stalls, or is synced with each of so many records, or appends by thread are not done:
+        append with `slow_append` now."""
         slow_until = self.directory.slow_until
-        return self.slow_appends > 0 or (slow_until > 0 and slow_until > self.context.clock.monotonic())
+        return (
+            self.slow_appends > 0
+            or self.flushed_often
+            or (slow_until > 0 and slow_until > self.context.clock.monotonic())
+        )
 
     def interrupt_appends(self) -> None:
         """What is being appended by thread belongs to a past that is over (another epoch, a cut): it is given up."""
@@ -292,6 +299,8 @@ class Log:
             self.placed(segment, size, last_offset, max_timestamp, now_ms)
         except OSError as error:
             self._fail(error)
+        if self.flushed_often:
+            self.flush_if_due()
 
     def place(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The segment that a batch goes to the end of: a new one where that is due."""
@@ -326,7 +335,13 @@ class Log:
         known[end] = (segment, position + size)
         if len(known) > lookup.MOST_KNOWN:
             lookup.forget_oldest(self)
-        if end - self.recovery_point >= self._config.flush_messages:
+
+    @property
+    def flush_is_due(self) -> bool:
+        return self.end_offset - self.recovery_point >= self._config.flush_messages
+
+    def flush_if_due(self) -> None:
+        if self.flush_is_due:
             self.flush()
 
     def invalidate_write_state(self) -> None:

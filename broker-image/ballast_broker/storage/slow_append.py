@@ -54,6 +54,7 @@ def append_as_leader(
             if leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
             appending.record_producer(log, header, last, batch)
+        await turn.flush_if_due()
         return appending.sum_up(log, ready, first, now_ms, changed)
 
     return _in_turn(log, append)
@@ -74,6 +75,7 @@ def append_as_follower(log: Log, batches: memoryview) -> Coroutine[Any, Any, App
                 changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
             appending.record_producer(log, header, last, batch)
             stored.append(batch)
+        await turn.flush_if_due()
         info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
         return info._replace(log_append_time_ms=-1)
 
@@ -145,6 +147,11 @@ class _Turn:
         appending.expect_marker(log, header)
         with log.disk_faults():  # the indexes have no room, or the directory has failed meanwhile
             log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
+
+    async def flush_if_due(self) -> None:
+        if self._log.flush_is_due:
+            await self._finish(self._threads.run(self._log.flush))
+            self.check()
 
     def _write(self, file: File, batch: memoryview, position: int) -> tuple[float, bool]:
         """In the thread, so that what is measured is the disk: how long it took, and whether it waited."""

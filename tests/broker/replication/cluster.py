@@ -86,7 +86,7 @@ def log_config(image: MetadataImage, topic: str) -> LogConfig:
     configs = image.configs.of(2, topic)
     lists = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
     fields: dict[str, Any] = {name.replace(".", "_"): tuple(configs.get(name, "").split(",")) for name in lists}
-    for name in ("max.message.bytes", "min.insync.replicas", "segment.bytes"):
+    for name in ("flush.messages", "max.message.bytes", "min.insync.replicas", "segment.bytes"):
         if name in configs:
             fields[name.replace(".", "_")] = int(configs[name])
     return LogConfig(**fields)

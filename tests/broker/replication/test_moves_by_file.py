@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, records_of
 
 from ballast_broker.replication import mover, movers, moves
 from ballast_broker.replication.moves import Stage
@@ -490,9 +490,15 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
     async with Cluster(tmp_path) as cluster:
         threads = Hurried()
         cluster.threads = threads
-        node = await holding(cluster, 60, **configs)
+        node = await holding(cluster, 60)
+        cluster.controller.configure(2, ORDERS.topic, configs)
         numbers = itertools.count(60)
-        threads.meanwhile = lambda: node.produce(ORDERS, value_of(next(numbers)))
+
+        def produce() -> None:  # at once, whatever else waits for its turn
+            epoch = node.state(ORDERS).leader_epoch
+            node.log(ORDERS).append_as_leader(batch_of(value_of(next(numbers))), epoch, now_ms=2**60)
+
+        threads.meanwhile = produce
         threads.runs = 0
         target = ask(node)
         await eventually(lambda: not node.replicas.movers.moves or threads.runs > 500)

@@ -17,6 +17,7 @@ from tests.broker.storage.managing import World
 from tests.sim.disk import Crashed
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import loading
 from ballast_broker.storage.checkpoint import RECOVERY_POINTS
 from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.log import Log
@@ -253,6 +254,39 @@ def test_an_epoch_file_cut_in_the_middle(bench: Bench, log: Log, read_all: ReadA
     crash(bench, log)
     (bench.folder / "leader-epoch-checkpoint").write_bytes(content)
     check_whole(bench.load(clean=False, recovery_point=30, index_interval_bytes=100), read_all, 50)
+
+
+@pytest.mark.spec("LOG-41", "REP-21")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("content", [None, "0\n2\n0 0\n9 4\n", "0\n2\n0 0\n3 100\n", "0\n1\n-1 -5\n"])
+def test_epochs_that_a_file_does_not_tell_are_those_of_the_batches(
+    bench: Bench, content: str | None, clean: bool
+) -> None:
+    """A follower without them would not see where its leader's log goes another way."""
+    log = bench.create(segment_bytes=300)
+    for epoch in range(5):
+        bench.append(log, 2, epoch=epoch)
+    log.close()
+    log.flush()
+    file = bench.folder / "leader-epoch-checkpoint"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    again = bench.load(clean=clean, recovery_point=10 if clean or content is None else 0)
+    assert again.epochs.entries == [(epoch, 2 * epoch) for epoch in range(5)]
+
+
+@pytest.mark.spec("LOG-41", "REP-20")
+def test_an_epoch_in_which_nothing_was_written_does_not_make_the_file_wrong(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create()
+    bench.append(log, 2, epoch=3)
+    log.assign_epoch(4, 2)
+    log.close()
+    monkeypatch.setattr(loading._Loading, "_epochs_from_batches", lambda _: pytest.fail("nothing is to be read again"))
+    assert bench.load(clean=True).epochs.entries == [(3, 0)]
 
 
 @pytest.mark.spec("LOG-02")
