@@ -83,7 +83,7 @@ class LogManager:
         self._thread = 0
         self._strays: dict[str, TopicPartition] = {}
         self._deleted: dict[str, TopicPartition] = {}
-        self.placement = Placement(self.directories, config.cordoned_log_dirs)
+        self.placement = Placement(self.directories, config.cordoned_log_dirs, config.log_dir_reserve_bytes)
         self.maintenance = Maintenance(self)
         self._folders = Folders(disk, random, self.maintenance)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
