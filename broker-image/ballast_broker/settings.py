@@ -36,12 +36,14 @@ METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
 
 
 def storage_config(config: BrokerConfig, cluster_id: str | None, open_files: int) -> StorageConfig:
+    reserve = config.ballast_log_dir_reserve_bytes
     return StorageConfig(
         node_id=config.node_id,
         log_dirs=config.log_directories,
         cluster_id=cluster_id,
         metadata_log_dir=config.metadata_directory,
         cordoned_log_dirs=frozenset(config.cordoned_log_dirs),
+        log_dir_reserve_bytes=None if reserve < 0 else reserve,
         num_recovery_threads_per_data_dir=config.num_recovery_threads_per_data_dir,
         log_retention_check_interval_ms=config.log_retention_check_interval_ms,
         log_flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
@@ -59,7 +61,6 @@ def storage_config(config: BrokerConfig, cluster_id: str | None, open_files: int
 
 
 def replication_settings(config: BrokerConfig) -> ReplicationSettings:
-    reserve = config.ballast_log_dir_reserve_bytes
     return ReplicationSettings(
         broker_id=config.node_id,
         inter_broker_listener_name=config.inter_broker_listener,
@@ -73,7 +74,6 @@ def replication_settings(config: BrokerConfig) -> ReplicationSettings:
         replica_socket_timeout_ms=config.replica_socket_timeout_ms,
         num_replica_alter_log_dirs_threads=config.mover_count,
         reads_in_rack=config.replica_selector_class == RACK_AWARE_SELECTOR,
-        log_dir_reserve_bytes=None if reserve < 0 else reserve,
     )
 
 

@@ -13,7 +13,6 @@ from tests.sim.checkers import Broken, check_one_log_each
 from tests.sim.clients import RETRY_S, SimClient
 from tests.sim.diary import Diary, Outcome, Transaction
 from tests.sim.disk import Folder, Inode
-from tests.sim.faults import DIRECTORIES
 from tests.sim.isolation import Everything, ReadCommitted
 from tests.sim.machine import Machine
 from tests.sim.transactors import IDS, PARTITIONS, group_of
@@ -63,7 +62,7 @@ class Judge:
     def _check_replicas(self, machines: list[Machine], partition: TopicPartition) -> dict[int, bytes]:
         first: Everything | None = None
         for machine in machines:
-            check_one_log_each(machine, [partition], DIRECTORIES)
+            check_one_log_each(machine, [partition])
             found = everything_of(machine, partition)
             if found.wrong:
                 raise Broken(f"markers fit to what they end: {partition} on {machine.host} {found.wrong[0]}")
@@ -180,7 +179,7 @@ def _check_index(machine: Machine, partition: TopicPartition, found: Everything)
 
 def aborted_index(machine: Machine, partition: TopicPartition) -> list[tuple[int, ...]]:
     entries: list[tuple[int, ...]] = []
-    for path in DIRECTORIES:
+    for path in machine.directories:
         folder = machine.store.find(f"{path}/{partition.topic}-{partition.partition}")
         for name, file in sorted(folder.entries.items()) if isinstance(folder, Folder) else ():
             if name.endswith(".txnindex") and isinstance(file, Inode):

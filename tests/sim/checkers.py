@@ -92,9 +92,9 @@ def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> 
     return longest
 
 
-def check_one_log_each(machine: Machine, partitions: Iterable[TopicPartition], directories: Iterable[str]) -> None:
+def check_one_log_each(machine: Machine, partitions: Iterable[TopicPartition]) -> None:
     """Whatever was moved, cancelled or killed: one current log of each partition, and no copy that nobody finishes."""
-    names = [name for path in directories for name in entries(machine, path)]
+    names = [name for path in machine.directories for name in entries(machine, path)]
     for partition in partitions:
         current = names.count(f"{partition.topic}-{partition.partition}")
         if current != 1:

@@ -209,13 +209,13 @@ class Faults:
         machine = self._victim()
         if machine is None:
             return
-        partition, path = self.rng.choice(self.run.movable), self.rng.choice(DIRECTORIES)
+        partition, path = self.rng.choice(self.run.movable), self.rng.choice(self.run.directories)
         self.run.note(f"{partition} on {machine.host} is to move to {path}")
         await move_replica(self._admin, machine.host, partition, path)
         await asyncio.sleep(self.rng.choice([0.0, 0.01, 0.05, 0.2]))
         what = self.rng.choice(["nothing", "back", "kill", "kill the controller"])
         if what == "back":
-            other = next(each for each in DIRECTORIES if each != path)
+            other = next(each for each in self.run.directories if each != path)
             self.run.note(f"{partition} on {machine.host} is to move to {other}")
             await move_replica(self._admin, machine.host, partition, other)
         elif what == "kill":
@@ -255,7 +255,7 @@ class Faults:
         machine = self._victim()
         if machine is None:
             return
-        path, code = self.rng.choice(DIRECTORIES), self.rng.choice([errno.EIO, errno.EROFS])
+        path, code = self.rng.choice(self.run.directories), self.rng.choice([errno.EIO, errno.EROFS])
         self.run.note(f"{machine.host}'s {path} fails with {errno.errorcode[code]}")
         machine.store.fail(path, code)
         await asyncio.sleep(self.rng.choice([0.5, 2.0, 5.0]))
@@ -270,7 +270,7 @@ class Faults:
         machine = self._victim()
         if machine is None:
             return
-        path = self.rng.choice(DIRECTORIES)
+        path = self.rng.choice(self.run.directories)
         room = self.rng.choice([0, 1000, 20_000])
         self.run.note(f"{machine.host}'s {path} has room for {room} bytes")
         machine.store.capacity[path] = machine.store.used(path) + room

@@ -12,7 +12,6 @@ from collections import defaultdict
 
 from tests.sim.checkers import Broken, check_one_log_each, records
 from tests.sim.clients import SimClient, create_topic
-from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine
 
 from ballast_wire.names import TopicPartition
@@ -64,7 +63,7 @@ class KeptTopic:
         newest = {key: offset for offset, (key, _) in sorted(self._acked.items())}
         first: dict[bytes | None, Record] | None = None
         for machine in machines:
-            check_one_log_each(machine, [PARTITION], DIRECTORIES)
+            check_one_log_each(machine, [PARTITION])
             found = list(records(machine, PARTITION))
             self._nothing_is_strange(machine, found)
             latest = {record.key: record for record in found}

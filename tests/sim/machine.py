@@ -86,6 +86,7 @@ class Machine:
         self._fabric = fabric
         self._rng = rng
         self._properties = properties
+        self.directories = properties["log.dirs"].split(",")
         self._lives = 0
 
     @property

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from tests.sim.checkers import Broken, check_one_log_each, contents
 from tests.sim.clients import RETRY_S, SimClient, create_topic
-from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine
 
 from ballast_wire.errors import ErrorCode
@@ -91,7 +90,7 @@ class PassingTopic:
         first = {offset: value for offset, value in copies[0].items() if offset >= start}
         topic_id = logs[0].topic_id if logs[0] is not None else None
         for machine, copy in zip(machines, copies, strict=True):
-            check_one_log_each(machine, [PARTITION], DIRECTORIES)
+            check_one_log_each(machine, [PARTITION])
             strangers = [value for value in copy.values() if not value.startswith(str(topic_id).encode())]
             if strangers:
                 raise Broken(f"no record of an earlier topic: {machine.host} has {strangers[:3]} in {topic_id}")

@@ -66,6 +66,8 @@ class Plan:
 
 
 class Run:
+    directories: tuple[str, ...] = DIRECTORIES
+
     def __init__(self, seed: int, plan: Plan) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
@@ -99,7 +101,7 @@ class Run:
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
-            "log.dirs": ",".join(DIRECTORIES),
+            "log.dirs": ",".join(self.directories),
             "log.cleaner.backoff.ms": "500",
             "log.index.size.max.bytes": "8192",
             "broker.session.timeout.ms": "3000",
@@ -284,7 +286,7 @@ class Run:
         self._passing.check(self.machines)
         self._kept.check(self.machines)
         for machine in self.machines:
-            check_one_log_each(machine, self.partitions, DIRECTORIES)
+            check_one_log_each(machine, self.partitions)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"
         for machine in self.machines:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"

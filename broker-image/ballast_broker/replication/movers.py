@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
-from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step, reserve_bytes, room_for
+from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step
 from ballast_broker.storage import adoption, slow_append
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.errors import CorruptFile
@@ -53,7 +53,6 @@ class Movers:
         rate: ByteRate,
         assignments: Assignments,
         broker_epoch: Callable[[], int],
-        reserve: int | None,
     ) -> None:
         self._count = count
         self._logs = logs
@@ -62,7 +61,6 @@ class Movers:
         self.rate = rate
         self._assignments = assignments
         self._broker_epoch = broker_epoch
-        self._reserve = reserve
         self._movers: dict[int, Mover] = {}
         self._replicas: dict[TopicPartition, Replica] = {}
         self.moves: dict[TopicPartition, Move] = {}
@@ -257,6 +255,10 @@ class Movers:
                 elif not self.has_room(move, wanted):
                     self._pause(move, wanted)
                     await mover.drop_unwanted()
+                    if mover.queue.has_other_work():  # of which some may make room
+                        await to_its_end(self._threads, copy.give_up)
+                        move.wanted_bytes = copy.size_bytes
+                        return
                     await mover.wait(LONGEST_WAIT_S)
                 else:
                     move.paused = None
@@ -384,16 +386,13 @@ class Movers:
 
     # -- room ---------------------------------------------------------------------------------------------------------
     def has_room(self, move: Move, size: int) -> bool:
-        directory = self._logs.directory(move.destination)
-        usage = None if directory is None else directory.usage()
-        if usage is None:
-            return True  # the copying itself will find out what is wrong
         promised = sum(
             left
             for other, left in self._promised.items()
             if other is not move and other.destination == move.destination
         )
-        return room_for(promised + size, usage.usable_bytes, reserve_bytes(self._reserve, usage.total_bytes))
+        directory = self._logs.directory(move.destination)
+        return directory is None or self._logs.placement.has_room(directory, promised + size)
 
 
 def position(source: Log, future: Log) -> Position:

@@ -2,7 +2,7 @@
 
 A move copies the current log into a future log in the destination, tells the controller once it has caught up, and
 swaps when the controller agreed. Here is which request starts, redirects or ends a move, which move a mover works on
-next, what the next step of a move is, whether it converges, and how much room a destination must keep.
+next, what the next step of a move is, and whether it converges.
 Guarantee: no step swaps before the controller agreed and the future log was flushed.
 """
 
@@ -19,7 +19,6 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.storage.segment import Segment
 
-GIB = 1 << 30
 CONVERGENCE_WINDOW_S = 10.0
 # Below this the rest is copied with appends held: so little that nobody notices.
 FINAL_PIECE_BYTES = 256 * 1024
@@ -191,11 +190,18 @@ class MoveQueue:
         """Let all others go first once."""
         self._deferred.add(move.topic_partition)
 
+    def has_other_work(self) -> bool:
+        """While the one that is being copied is paused."""
+        return bool(self._able())
+
+    def _able(self) -> list[Move]:
+        """Those that wait for the controller or for room have nothing to do."""
+        stages = (Stage.COPYING, Stage.AGREED)
+        return [move for move in self._moves.values() if move.stage in stages and not move.paused]
+
     def next(self) -> Move | None:
-        """The move to work on now. Those that wait for the controller or for room have nothing to do."""
-        able = [
-            move for move in self._moves.values() if move.stage in (Stage.COPYING, Stage.AGREED) and not move.paused
-        ]
+        """The move to work on now."""
+        able = self._able()
         ready = [move for move in able if move.topic_partition not in self._deferred]
         if able and not ready:
             self._deferred.clear()
@@ -209,14 +215,3 @@ class MoveQueue:
                 self._current.convergence.interrupted()
             self._current = following
         return following
-
-
-def reserve_bytes(configured: int | None, total_bytes: int) -> int:
-    """Room a destination keeps: as configured, else the larger of 1 GiB and 2 %, at most a tenth of a small disk."""
-    if configured is not None:
-        return configured
-    return min(max(GIB, total_bytes // 50), total_bytes // 10)
-
-
-def room_for(piece_bytes: int, usable_bytes: int, reserve: int) -> bool:
-    return usable_bytes - piece_bytes >= reserve

@@ -105,7 +105,6 @@ class Replicas:
             rate=self.moves_rate,
             assignments=self.assignments,
             broker_epoch=broker_epoch,
-            reserve=settings.log_dir_reserve_bytes,
         )
         self._directories = Directories(logs, self._replicas, self.movers)
         self._nudges = Nudges(self._reader.answer_follower)

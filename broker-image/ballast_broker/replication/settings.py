@@ -19,4 +19,3 @@ class ReplicationSettings:
     replica_socket_timeout_ms: int = 30_000
     num_replica_alter_log_dirs_threads: int | None = None  # the number of log directories
     reads_in_rack: bool = False  # consumers are sent to the replica in their rack
-    log_dir_reserve_bytes: int | None = None  # the larger of 1 GiB and 2 %, at most a tenth

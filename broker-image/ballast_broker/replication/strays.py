@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 if TYPE_CHECKING:
-    from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
     from ballast_broker.storage.manager import LogManager
     from ballast_wire.names import TopicPartition
 
@@ -17,15 +18,23 @@ def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> lis
     it does not know is set aside; so is what was written under a leader that it has yet to elect: it is then older than
     the log, and may be wrong about who has it.
     """
+
+    def registered(topic_partition: TopicPartition, topic_id: UUID) -> PartitionRegistration | None:
+        topic = image.topics.by_name(topic_partition.topic)
+        return topic.partitions.get(topic_partition.partition) if topic and topic.id == topic_id else None
+
+    def is_here(topic_partition: TopicPartition, topic_id: UUID) -> bool:
+        known = registered(topic_partition, topic_id)
+        return known is not None and broker_id in known.replicas
+
     strays = []
     for topic_partition, log in {**logs.future_logs, **logs.logs}.items():  # the copy of a move may be alone
-        topic = image.topics.by_name(topic_partition.topic)
-        known = topic.partitions.get(topic_partition.partition) if topic and topic.id == log.topic_id else None
-        if known is not None and broker_id in known.replicas:
+        if is_here(topic_partition, log.topic_id):
             continue
+        known = registered(topic_partition, log.topic_id)
         if known is not None and (log.latest_epoch or 0) <= known.leader_epoch:
             logs.delete(topic_partition)
         else:
             logs.rename_stray(topic_partition)
             strays.append(topic_partition)
-    return strays + logs.set_aside_the_unclaimed()
+    return strays + logs.set_aside_the_unclaimed(is_here)

@@ -157,6 +157,10 @@ class SegmentCopy:
             target = self._disk.open(future.active.path(), create=True)
             self.file = FileCopy(self._disk, self._segment.path(), target, self._start, self._end)
 
+    @property
+    def size_bytes(self) -> int:
+        return self._end - self._start
+
     def _look_at_indexes(self) -> list[_IndexTail]:
         segment, target = self._segment, self._future.active
         offsets, times = segment.offset_index, segment.time_index
@@ -200,7 +204,8 @@ class SegmentCopy:
         return self._adopted
 
     def give_up(self) -> None:
-        """What the source was cut behind must not be found by a start: it would look like more of the log."""
+        """What the source was cut behind must not be found by a start: it would look like more of the log. Nor does
+        what is copied another time take any room until then."""
         self.file.target.truncate(self._start)
 
     def adopt(self) -> None:

@@ -38,6 +38,7 @@ from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
 from ballast_broker.storage.open_files import OpenFiles
 from ballast_broker.storage.placement import Placement
+from ballast_broker.storage.renamed_away import RenamedAway
 from ballast_broker.storage.starting import load_directory, load_metadata_log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
@@ -82,9 +83,9 @@ class LogManager:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._strays: dict[str, TopicPartition] = {}
-        self._deleted: dict[str, TopicPartition] = {}
-        self.placement = Placement(self.directories, config.cordoned_log_dirs)
+        self.placement = Placement(self.directories, config.cordoned_log_dirs, config.log_dir_reserve_bytes)
         self.maintenance = Maintenance(self)
+        self._renamed_away = RenamedAway(disk, self.maintenance.remove_later)
         self._folders = Folders(disk, random, self.maintenance)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
@@ -164,8 +165,7 @@ class LogManager:
         await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
         self._settle_older_copies()
         self._finish_interrupted_swaps()
-        for path in self._deleted:
-            self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
+        self._renamed_away.remove_those_of(self._logs)
 
     def _enter(self, directory: LogDirectory) -> None:
         self.disk.make_directory(directory.path)
@@ -197,7 +197,7 @@ class LogManager:
         for log in found.futures:
             self._adopt_future(log)
         self._strays.update(found.strays)
-        self._deleted.update(found.deleted)
+        self._renamed_away.found(dict(found.deleted))
 
     def _adopt(self, log: Log) -> None:
         """Of two current logs the one that goes further: where a loss of power in the middle of a swap has left them
@@ -226,7 +226,7 @@ class LogManager:
         self.placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
             self._folders.rename(log, DELETE_SUFFIX)
-            self._deleted[log.folder.path] = log.topic_partition
+            self._renamed_away.found({log.folder.path: log.topic_partition})
 
     def _adopt_future(self, log: Log) -> None:
         """Of two copies, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the
@@ -257,7 +257,7 @@ class LogManager:
         """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
         the current one now. One without that trace may be anything: it waits until the metadata wants a replica here.
         So it does while a directory is away, where the current one may be: the trace may be that of a move before."""
-        renamed_away = set(self._deleted.values())
+        renamed_away = self._renamed_away.partitions()
         for partition in list(self._future_logs):
             if partition in renamed_away:
                 self.use_lone_future(partition)
@@ -415,8 +415,9 @@ class LogManager:
             logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
             self._set_aside(log)
 
-    def set_aside_the_unclaimed(self) -> list[TopicPartition]:
+    def set_aside_the_unclaimed(self, is_here: Callable[[TopicPartition, UUID], bool]) -> list[TopicPartition]:
         """Once the metadata is known: what is left of several logs of one name belongs to no replica of this broker."""
+        self._strays.update(self._renamed_away.settle(is_here))
         unclaimed, self._namesakes = self._namesakes, {}
         for log in itertools.chain.from_iterable(unclaimed.values()):
             self._set_aside(log)

@@ -1,4 +1,4 @@
-"""Where a new replica goes among a broker's directories: preferred, assigned, else where the fewest are.
+"""Where a new replica goes among a broker's directories: preferred, assigned, else where the fewest are, and room is.
 
 Loop thread only.
 """
@@ -18,6 +18,7 @@ from ballast_broker.storage.directories import (
     UNASSIGNED_DIRECTORY,
     LogDirectory,
 )
+from ballast_broker.storage.room import room_for
 from ballast_wire.names import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -25,11 +26,12 @@ _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY
 
 
 class Placement:
-    """`cordoned`: what the configuration file says."""
+    """`cordoned` and `reserve`: what the configuration file says."""
 
-    def __init__(self, directories: Sequence[LogDirectory], cordoned: Collection[str]) -> None:
+    def __init__(self, directories: Sequence[LogDirectory], cordoned: Collection[str], reserve: int | None) -> None:
         self._directories = directories
         self._cordoned = cordoned
+        self._reserve = reserve
         self._counts: Counter[str] = Counter()  # future logs too
         self._preferred: dict[TopicPartition, str] = {}
         self.cordon(None)
@@ -55,11 +57,16 @@ class Placement:
         for directory in self._directories:
             directory.cordoned = "*" in named or directory.path in cordoned
 
+    def has_room(self, directory: LogDirectory, size: int) -> bool:
+        """Beside what is kept free."""
+        return room_for(size, directory.usage(), self._reserve)
+
     def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
-        """Preferred, else assigned, else those with the fewest partitions first; after a named one fails, the rest."""
+        """Preferred, else assigned, else those with the fewest partitions first, those that are full last; after a
+        named one fails, the rest."""
         by_count = sorted(
             (directory for directory in self._directories if directory.online and not directory.cordoned),
-            key=lambda directory: self._counts[directory.path],
+            key=lambda directory: (not self.has_room(directory, 0), self._counts[directory.path]),
         )
         preferred = self._preferred.get(topic_partition)
         named = None if preferred is None else self.directory(preferred)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,31 @@ async def test_a_copy_that_nobody_needs_any_more_goes(tmp_path: Path, away: bool
         assert not node.logs.future_logs
         (left,) = (path.name for path in Path(destination.path).glob("orders-0*"))
         assert left.endswith("-stray" if away else "-delete")
+
+
+@pytest.mark.spec("DIR-31", "LOG-34")
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_what_was_renamed_away_for_a_copy_whose_disk_died_of_the_swap_is_not_removed(
+    tmp_path: Path, deleted: bool
+) -> None:
+    """A rename on a dying disk hangs, its broker is killed and started without that disk: there is no other log."""
+    async with Cluster(tmp_path) as cluster:
+        node, source, destination = await moving(cluster)
+        folder = Path(node.log(ORDERS).folder.path)
+        await node.crash()
+        folder.rename(folder.with_name(f"orders-0.{'0' * 32}-delete"))
+        node.directories = [Path(source.path)]  # the broken one is taken out of log.dirs
+        shutil.rmtree(destination.path)
+        cluster.controller.away = False
+        if deleted:
+            cluster.controller.delete_topic("orders")
+        await node.start()
+        settle_strays(node.logs, 1, cluster.controller.image)
+        await node.logs.maintenance.remove_everything_waiting()
+        left = list(Path(source.path).glob("orders-0.*"))
+        if deleted:
+            assert left == []
+        else:
+            assert [str(path) for path in left] == list(node.logs.strays)
+            records = b"".join(path.read_bytes() for path in sorted(left[0].glob("*.log")))
+            assert all(str(number).encode() in records for number in range(20))

@@ -212,12 +212,13 @@ async def test_the_destination_fails_between_the_two_renames(tmp_path: Path) -> 
 
 @pytest.mark.spec("DIR-45")
 async def test_a_mover_pauses_before_the_reserve_is_touched(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, log_dir_reserve_bytes=1 << 60) as cluster:
+    async with Cluster(tmp_path) as cluster:
         node = await holding(cluster)
+        node.logs.placement._reserve = 1 << 60
         move(node, node.directories[1])
         await eventually(lambda: node.replicas.movers.moves[ORDERS].paused)
         assert "reserve" in (node.replicas.movers.moves[ORDERS].paused or "")
-        node.replicas.movers._reserve = 0
+        node.logs.placement._reserve = 0
         await moved(node, node.directories[1])
 
 
@@ -542,9 +543,10 @@ class NearlyFull(RealDisk):
 
 @pytest.mark.timeout(20)
 async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_and_nothing_else(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, log_dir_reserve_bytes=RESERVE) as cluster:
+    async with Cluster(tmp_path) as cluster:
         disk = cluster.disk = NearlyFull()
         [node] = await cluster.add(1, directories=3)
+        node.logs.placement._reserve = RESERVE
         cluster.controller.create_topic("orders", [[1]] * 2)
         for number in range(2):
             await node.replicas.append_own(TopicPartition("orders", number), batch_of("x"), 1)
@@ -567,7 +569,7 @@ class Filling(RealDisk):
 
     def usage(self, path: str) -> Usage:
         taken = sum(file.stat().st_blocks * 512 for file in Path(path).rglob("*.log"))
-        return Usage(1 << 50, RESERVE + self.room_bytes - taken)
+        return Usage(1 << 50, RESERVE + self.room_bytes - taken if path.endswith("d3") else 1 << 49)
 
 
 @pytest.mark.spec("DIR-45")
@@ -577,9 +579,10 @@ async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one
 ) -> None:
     """Both would wait in the middle for ever, and their movers with them."""
     monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 250_000)
-    async with Cluster(tmp_path, log_dir_reserve_bytes=RESERVE) as cluster:
+    async with Cluster(tmp_path) as cluster:
         disk = cluster.disk = Filling()
         [node] = await cluster.add(1, directories=3)
+        node.logs.placement._reserve = RESERVE
         cluster.controller.create_topic("orders", [[1]] * 2, {"segment.bytes": "4000000"})
         both = [TopicPartition("orders", number) for number in range(2)]
         for _ in range(60):
@@ -595,6 +598,39 @@ async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one
         assert waiting.copied_bytes == 0
         disk.room_bytes = 1 << 30
         await eventually(lambda: [node.log(each).directory.path for each in both] == [target] * 2)
+
+
+@pytest.mark.spec("DIR-45")
+@pytest.mark.timeout(30)
+async def test_a_move_whose_destination_fills_in_the_middle_of_a_segment_lets_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be what makes room there."""
+    monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 250_000)
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=1) as cluster:
+        disk = cluster.disk = Filling()
+        [node] = await cluster.add(1, directories=3)
+        node.logs.placement._reserve = RESERVE
+        cluster.controller.create_topic("orders", [[1]] * 2, {"segment.bytes": "4000000"})
+        other = TopicPartition("orders", 1)
+        for number in range(60):
+            node.produce(ORDERS, f"{number}" + "x" * 100_000)
+        node.produce(other, "a")
+        before = node.stored(ORDERS)
+        first, second, third = node.directories
+        assert [node.log(each).directory.path for each in (ORDERS, other)] == [str(first), str(second)]
+        assert move(node, third) is ErrorCode.NONE
+        current = node.replicas.movers.moves[ORDERS]
+        await eventually(lambda: current.copied_bytes > 0)
+        disk.room_bytes = 2_000_000
+        await eventually(lambda: current.paused)
+        assert current.copied_bytes < 4_000_000
+        assert move(node, first, other) is ErrorCode.NONE
+        await eventually(lambda: node.log(other).directory.path == str(first))
+        assert current.paused
+        disk.room_bytes = 1 << 30
+        await moved(node, third)
+        assert node.stored(ORDERS) == before
 
 
 @pytest.mark.spec("DIR-31")

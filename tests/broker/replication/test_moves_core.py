@@ -8,7 +8,6 @@ import pytest
 
 from ballast_broker.replication.moves import (
     ENOUGH_CHASING,
-    GIB,
     Convergence,
     Move,
     MoveQueue,
@@ -18,8 +17,6 @@ from ballast_broker.replication.moves import (
     Step,
     decide_request,
     next_step,
-    reserve_bytes,
-    room_for,
 )
 from ballast_wire.names import TopicPartition
 
@@ -144,13 +141,3 @@ def test_convergence_is_judged_over_a_window() -> None:
     assert convergence.observe(20.0, 900) is False
     convergence.interrupted()
     assert convergence.observe(31.0, 10_000) is None
-
-
-@pytest.mark.spec("DIR-45")
-def test_how_much_room_a_destination_keeps() -> None:
-    assert reserve_bytes(None, 1000 * GIB) == 20 * GIB
-    assert reserve_bytes(None, 20 * GIB) == GIB
-    assert reserve_bytes(None, 5 * GIB) == GIB // 2
-    assert reserve_bytes(0, 5 * GIB) == 0
-    assert room_for(10, 110, 100)
-    assert not room_for(11, 110, 100)

@@ -1,0 +1,83 @@
+"""Three directories each, of which one is away while its broker is restarted, once or more often, and then back.
+
+Until then its replicas are made anew elsewhere, moved, reassigned and written to: there are two logs of each by then,
+copies of moves that nobody remembers, and folders that were renamed away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+
+from tests.sim.clients import move_replica
+from tests.sim.faults import DIRECTORIES, Faults
+from tests.sim.machine import Machine
+from tests.sim.schedule import Run
+
+
+class DirectoriesRun(Run):
+    directories = (*DIRECTORIES, "/data/c")
+
+    def _faults(self, hosts: list[str]) -> Faults:
+        return DirectoryFaults(self, hosts)
+
+
+class DirectoryFaults(Faults):
+    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
+            *super()._kinds(),
+            *[self._wander] * 4,
+            *[self._away] * 6,
+            *[self._everything_moves] * 2,
+        ]
+
+    async def _wander(self) -> None:
+        """One replica is sent here and there before it has arrived anywhere."""
+        machine = self._victim()
+        if machine is None:
+            return
+        partition = self.rng.choice(self.run.movable)
+        for _ in range(self.rng.randint(2, 6)):
+            path = self.rng.choice(self.run.directories)
+            self.run.note(f"{partition} on {machine.host} is to move to {path}")
+            await move_replica(self._admin, machine.host, partition, path)
+            await asyncio.sleep(self.rng.choice([0.0, 0.005, 0.02, 0.05, 0.2]))
+        if self.rng.random() < 0.4:
+            await self._kill_and_return(machine)
+
+    async def _everything_moves(self) -> None:
+        machine = self._victim()
+        if machine is None:
+            return
+        path = self.rng.choice(self.run.directories)
+        self.run.note(f"everything on {machine.host} is to move to {path}")
+        for partition in self.run.movable:
+            await move_replica(self._admin, machine.host, partition, path)
+        await asyncio.sleep(self.rng.choice([0.0, 0.05, 0.2]))
+        await self.rng.choice([self._reassign, lambda: self._kill_and_return(machine), lambda: self._lose(machine)])()
+
+    async def _away(self) -> None:
+        machine = self._victim()
+        if machine is None:
+            return
+        if self.rng.random() < 0.5:
+            await self._move()
+        await self._lose(machine)
+
+    async def _lose(self, machine: Machine) -> None:
+        """Not the one with the metadata: without that its broker does not start."""
+        path, code = self.rng.choice(self.run.directories[1:]), self.rng.choice([errno.EIO, errno.EROFS])
+        self.run.note(f"{machine.host}'s {path} is away with {errno.errorcode[code]}")
+        machine.store.fail(path, code)
+        await asyncio.sleep(self.rng.choice([0.0, 0.5, 12.0]))
+        if self.rng.random() < 0.8:
+            await self._kill_and_return(machine)
+            await asyncio.sleep(self.rng.choice([1.0, 3.0]))
+        for _ in range(self.rng.randint(0, 4)):
+            await self.rng.choice([self._wander, self._move, self._reassign, self._delete_records, self._kill])()
+        await asyncio.sleep(self.rng.choice([0.0, 1.0, 5.0]))
+        machine.store.heal(path)
+        self.run.note(f"{machine.host}'s {path} is there again")
+        await self._kill_and_return(machine)
+        await asyncio.sleep(4.0)
