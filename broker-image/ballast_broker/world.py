@@ -38,7 +38,7 @@ class World:
     clock: Clock
     random: Random
     threads: Threads
-    quorum_threads: Threads  # the metadata log's own: a disk that does not answer may hold all others
+    quorum_threads: Threads  # the metadata log's own: it waits for nobody else's disk
     network: Network  # between brokers
     listening: Listening
     cleaner: CleanerRunner | None = None  # None: a process of its own

@@ -42,7 +42,7 @@ class DirectoryThreads:
         working = loop.create_task(self._threads.run(work))
         working.add_done_callback(partial(self._done, ticket))
         if self._watch is None:
-            self._watch = loop.call_later(SILENT_AFTER_S, self._look)
+            self._look_at(loop.time() + SILENT_AFTER_S)
         return await asyncio.shield(working)
 
     async def answers(self) -> None:
@@ -61,14 +61,19 @@ class DirectoryThreads:
     def _is_overdue(self, now_s: float) -> bool:
         return bool(self._under_way) and now_s - next(iter(self._under_way.values())) >= SILENT_AFTER_S
 
-    def _look(self) -> None:
+    def _look_at(self, when_s: float) -> None:
+        self._watch = asyncio.get_running_loop().call_at(when_s, self._look, when_s)
+
+    def _look(self, when_s: float) -> None:
         self._watch = None
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - when_s > SILENT_AFTER_S / 2:  # the loop stood still: what answered meanwhile says so first
+            self._look_at(now_s + SILENT_AFTER_S / 10)
+            return
         if self._is_overdue(now_s) and not self.silent:
             self.silent = True
             self._answered.clear()
             self._told(True, now_s)
         if self._under_way:
             oldest_s = next(iter(self._under_way.values()))
-            self._watch = loop.call_at(max(oldest_s, now_s - SILENT_AFTER_S / 2) + SILENT_AFTER_S, self._look)
+            self._look_at(max(oldest_s, now_s - SILENT_AFTER_S / 2) + SILENT_AFTER_S)

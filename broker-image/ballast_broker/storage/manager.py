@@ -495,7 +495,7 @@ class LogManager:
             for directory in closed:
                 await self._leave(directory, broker_epoch)
             if closing:
-                logger.error("waiting for %s, which do not answer", ", ".join(each.path for each in closing))
+                logger.error("not closed yet, for nothing answers there: %s", ", ".join(each.path for each in closing))
                 await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self, directory: LogDirectory, broker_epoch: int) -> None:

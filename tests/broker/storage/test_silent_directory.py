@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -89,7 +90,7 @@ class Two:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.05)
+    monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.3)
     monkeypatch.setattr(directories, "LOOK_AGAIN_S", 0.01)
 
 
@@ -230,6 +231,24 @@ async def test_appends_wait_in_their_order_and_take_few_threads(bench: Bench) ->
     assert [info.first_offset for info in await asyncio.gather(*second)] == [1] * len(logs)
     assert (await third).first_offset == 1
     assert not bench.directory.threads.silent
+
+
+@pytest.mark.spec("LOG-32")
+async def test_a_disk_that_answers_is_not_silent_because_the_loop_stood_still(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(bench.directory.threads, "_told", lambda silent, _: told.append(silent))
+    bench.threads = threads = RealThreads(1)
+    for _ in range(3):
+        work = asyncio.ensure_future(bench.directory.threads.run(int))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(3 * directory_threads.SILENT_AFTER_S)  # noqa: ASYNC251
+        assert await work == 0
+        await asyncio.sleep(0)
+    threads.close()
+    assert told == []
 
 
 @pytest.mark.spec("LOG-32")
