@@ -76,6 +76,8 @@ class BrokerHalf:
             world.network,
             config.inter_broker_listener,
             timeout_s=config.request_timeout_ms / 1000,
+            retry_s=config.add_partitions_to_txn_retry_backoff_ms / 1000,
+            patience_s=config.add_partitions_to_txn_retry_backoff_max_ms / 1000,
         )
         self.services = self._services(ids)
         self.ports: dict[str, int] = {}

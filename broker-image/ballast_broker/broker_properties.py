@@ -17,6 +17,8 @@ BROKER_PROPERTIES = {
     for p in (
         _P("advertised.listeners", "string", None),
         _P("allow.everyone.if.no.acl.found", "boolean", False),
+        _P("add.partitions.to.txn.retry.backoff.max.ms", "int", 100, between(0)),
+        _P("add.partitions.to.txn.retry.backoff.ms", "int", 20, between(1)),
         _P("alter.log.dirs.replication.quota.window.num", "int", 11, between(1)),
         _P("alter.log.dirs.replication.quota.window.size.seconds", "int", 1, between(1)),
         _P("authorizer.class.name", "string", "", empty_or(STANDARD_AUTHORIZER)),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.apache_java import compiled, java
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
 from tests.clients.test_librdkafka import PATIENCE_S, create
@@ -19,7 +22,9 @@ from ballast_wire.records import Record, encode_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-05", "CLI-02")]
 
+CLIENTS = Path(__file__).parent
 COUNT = 3_000
+ABORTS = 100  # each after a commit
 
 
 def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, str]]:
@@ -46,6 +51,15 @@ def test_a_producer_whose_every_end_bumps_its_epoch(broker: RunningBroker, topic
     assert f"Processed a total of {COUNT} messages" in read
     features = run("features", "--bootstrap-server", broker.bootstrap, "describe")
     assert re.search(r"transaction.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s.*Level: 2", features)
+
+
+def test_a_producer_that_aborts_before_anything_was_sent_is_not_fenced(broker: RunningBroker, topic: str) -> None:
+    """While markers of the transaction before are on their way."""
+    create(broker, topic)
+    command = java("Aborting", broker.bootstrap, topic, ABORTS, classes=compiled(CLIENTS / "Aborting.java"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert values_of(broker, topic, ABORTS) == [b"%d" % number for number in range(ABORTS)]
 
 
 def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str) -> None:

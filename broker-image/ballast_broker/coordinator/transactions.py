@@ -307,6 +307,8 @@ def _end_with_bump(
     if producer.producer_id != now.producer_id and not after_new_id:
         return OTHER_ID
     if now.state in PREPARED:
+        if producer.epoch == now.epoch:  # who was told so already, and ends the next one while markers are on their way
+            return BUSY
         if not after_bump:
             return FENCED
         return BUSY if now.state is _prepared(commit) else NOT_NOW

@@ -4,6 +4,9 @@ Asked before the first batch of a transaction in a partition, so that no record 
 will end. The coordinator is the leader of the partition of `__transaction_state` that the id hashes to, and is asked
 over the network, be it this broker. To each broker one request is under way; what comes meanwhile goes together in the
 next. Answers, never raises. Loop thread only.
+
+A transaction may begin while markers of the one before are on their way: the coordinator is then asked to add again,
+for a while. The producer would do so as well, but later and over a longer way.
 """
 
 from __future__ import annotations
@@ -70,12 +73,22 @@ class _Lane:
 
 class TransactionVerifier:
     def __init__(
-        self, image: Callable[[], MetadataImage], network: Network, listener: str, *, timeout_s: float
+        self,
+        image: Callable[[], MetadataImage],
+        network: Network,
+        listener: str,
+        *,
+        timeout_s: float,
+        retry_s: float,
+        patience_s: float,
     ) -> None:
+        """`patience_s`: how long one that is busy with an end is asked again, every `retry_s`."""
         self._image = image
         self._network = network
         self._listener = listener
         self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._patience_s = patience_s
         self._lanes: dict[Endpoint, _Lane] = {}
 
     async def verify(
@@ -86,13 +99,22 @@ class TransactionVerifier:
         `add`: they are made to belong to it. Errors are the coordinator's, or NETWORK_EXCEPTION,
         COORDINATOR_NOT_AVAILABLE; what producers are told instead is the caller's to say.
         """
-        endpoint = self._coordinator_of(transactional_id)
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + (self._patience_s if add else 0)
+        while True:
+            question = _Question(transactional_id, producer_id, epoch, list(partitions), add)
+            errors = await self._answer(question)
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or loop.time() + self._retry_s > give_up:
+                return errors
+            await asyncio.sleep(self._retry_s)
+
+    async def _answer(self, question: _Question) -> Errors:
+        endpoint = self._coordinator_of(question.transactional_id)
         if endpoint is None:
-            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return dict.fromkeys(question.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         lane = self._lanes.get(endpoint)
         if lane is None:
             lane = self._lanes[endpoint] = _Lane(PeerLink(self._network, endpoint, self._timeout_s))
-        question = _Question(transactional_id, producer_id, epoch, list(partitions), add)
         lane.waiting.append(question)
         if lane.task is None or lane.task.done():
             lane.task = asyncio.get_running_loop().create_task(self._ask_all(endpoint, lane), name="verification")

@@ -30,6 +30,7 @@ STATE = "__transaction_state"
 LEADERS = [[1], [2], [1]]
 ID = next(name for name in map(str, range(100)) if partition_for(name, 3) == 1)  # its coordinator is broker 2
 NONE = ErrorCode.NONE
+RETRY_S, PATIENCE_S = 0.01, 0.5
 
 Questions = list[tuple[str, int, int, bool, list[TopicPartition]]]
 
@@ -86,7 +87,9 @@ class Coordinator:
 class Client(Producing):
     def __init__(self, cluster: Cluster, node: Broker, coordinator: Coordinator, *, verifies: bool = True) -> None:
         image = lambda: cluster.controller.image  # noqa: E731
-        self.verifier = TransactionVerifier(image, coordinator, "PLAINTEXT", timeout_s=5)
+        self.verifier = TransactionVerifier(
+            image, coordinator, "PLAINTEXT", timeout_s=5, retry_s=RETRY_S, patience_s=PATIENCE_S
+        )
         config = SimpleNamespace(transaction_partition_verification_enable=verifies)
         super().__init__(cluster, node, verifier=self.verifier, config=config)
 
@@ -147,6 +150,21 @@ async def test_the_coordinator_is_asked_once_for_a_transaction(tmp_path: Path, v
         finish(node, ORDERS, BILLS)
         assert await client.told(version, BILLS, sequence=1) == [(NONE, 2)]
         assert coordinator.requests[1:] == [[(ID, 7, 0, verify_only, [BILLS])]]
+
+
+@pytest.mark.spec("CLI-05")
+async def test_a_coordinator_that_is_busy_with_an_end_is_asked_again_for_a_while(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (_, _node, client, coordinator):
+        busy = ErrorCode.CONCURRENT_TRANSACTIONS
+        coordinator.says = lambda *_: busy if len(coordinator.requests) < 4 else NONE
+        assert await client.told(ADDING, ORDERS) == [(NONE, 0)]
+        assert coordinator.requests == [[(ID, 7, 0, False, [ORDERS])]] * 4
+        coordinator.says = lambda *_: busy
+        assert await client.told(ADDING, BILLS) == [(busy, -1)]
+        assert 1 < len(coordinator.requests) - 4 <= PATIENCE_S / RETRY_S + 1
+        before = len(coordinator.requests)
+        assert await client.told(ABORTABLE, BILLS) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)], "it adds nothing"
+        assert len(coordinator.requests) == before + 1
 
 
 @pytest.mark.spec("CLI-05")

@@ -208,8 +208,10 @@ def test_an_end_with_a_bump(commit: bool) -> None:
     transaction = Transaction("x", found)
     assert end(transaction, ME, commit, None, 2, NOW) == BUSY
     assert end(transaction, ME, not commit, None, 2, NOW) == NOT_NOW
-    assert end(transaction, ProducerIdentity(7, 4), commit, None, 2, NOW) == FENCED
+    assert end(transaction, ProducerIdentity(7, 4), False, None, 2, NOW) == BUSY, "the next is over before it began"
+    assert end(transaction, ProducerIdentity(7, 5), commit, None, 2, NOW) == FENCED
     transaction.now = completed(found, NOW)
+    assert written(end(transaction, ProducerIdentity(7, 4), False, None, 2, NOW)).producer == (7, 5)
     assert (transaction.now.state, transaction.now.producer) == (complete, (7, 4))
     assert end(transaction, ME, commit, None, 2, NOW) == Answered(ProducerIdentity(7, 4))
     assert end(transaction, ME, not commit, None, 2, NOW) == NOT_NOW
