@@ -107,8 +107,7 @@ class RealDiskUsage:
 class RealDisk:
     """The operating system's file system."""
 
-    def __init__(self) -> None:
-        self._locked: set[tuple[int, int]] = set()
+    _locked: frozenset[tuple[int, int]] = frozenset()
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
@@ -260,10 +259,10 @@ class RealDisk:
             os.close(descriptor)
             raise BlockingIOError(errno.EAGAIN, "another process has it") from error
         file = _identity(os.fstat(descriptor))
-        self._locked.add(file)
+        self._locked |= {file}
 
         def release() -> None:
-            self._locked.discard(file)
+            self._locked -= {file}
             os.close(descriptor)
 
         return release

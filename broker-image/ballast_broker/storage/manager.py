@@ -20,7 +20,6 @@ from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_logs
-from ballast_broker.storage.common_end import has_all_of
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
@@ -29,10 +28,10 @@ from ballast_broker.storage.directories import (
     LogDirectory,
     all_but_silent,
     identify,
-    order_of_move,
 )
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.folders import Folders
+from ballast_broker.storage.found_logs import FoundLogs
 from ballast_broker.storage.loading import create_log, write_topic_id
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
@@ -78,7 +77,6 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
         self._namesakes: dict[TopicPartition, list[Log]] = {}  # of several topics: the metadata says which one is meant
-        self._older_copies: list[Log] = []  # while the directories are loaded
         self._raft_log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -87,6 +85,10 @@ class LogManager:
         self.maintenance = Maintenance(self)
         self._renamed_away = RenamedAway(disk, self.maintenance.remove_later)
         self._folders = Folders(disk, random, self.maintenance)
+        self._found = FoundLogs(
+            self._logs, self._future_logs, self._namesakes, self.placement, self._folders, self._renamed_away,
+            self._set_aside,
+        )  # fmt: skip
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
             disk,
@@ -163,7 +165,7 @@ class LogManager:
         )
         turn = asyncio.Lock()
         await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
-        self._settle_older_copies()
+        self._found.settle_older_copies()
         self._finish_interrupted_swaps()
         self._renamed_away.remove_those_of(self._logs)
 
@@ -191,67 +193,13 @@ class LogManager:
             directory.fail(error)
             return
         for log in found.logs:
-            self._adopt(log)
+            self._found.current(log)
             if log.recovery_point < log.active.base_offset:
                 self.maintenance.flush_later(log)  # what was scanned now need not be scanned by the next start
         for log in found.futures:
-            self._adopt_future(log)
+            self._found.copy(log)
         self._strays.update(found.strays)
         self._renamed_away.found(dict(found.deleted))
-
-    def _adopt(self, log: Log) -> None:
-        """Of two current logs the one that goes further: where a loss of power in the middle of a swap has left them
-        it was swapped in, and nothing is written to the other from then on."""
-        self.placement.comes(log.directory)
-        other = self._logs.setdefault(log.topic_partition, log)
-        if other is log:
-            return
-        if other.topic_id != log.topic_id:
-            self._namesakes.setdefault(log.topic_partition, []).append(log)
-            return
-        if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
-            log, other = other, log
-        self._logs[log.topic_partition] = log
-        self._give_up(other, log)
-
-    def _give_up(self, log: Log, current: Log) -> None:
-        """What only this one has may be all that there is of it: of a directory that was not in `log.dirs` for a while,
-        when its replica was made anew elsewhere."""
-        here, there = log.folder.path, current.folder.path
-        if not has_all_of(current, log):
-            logger.warning("%s goes on, %s, which has other records, is set aside", there, here)
-            self._set_aside(log)
-            return
-        logger.warning("%s goes on, %s, of which it has everything, is removed", there, here)
-        self.placement.goes(log.directory)
-        with contextlib.suppress(LogDirectoryFailure):
-            self._folders.rename(log, DELETE_SUFFIX)
-            self._renamed_away.found({log.folder.path: log.topic_partition})
-
-    def _adopt_future(self, log: Log) -> None:
-        """Of two copies, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the
-        other's directory had failed, or a loss of power has undone that it was to be removed."""
-        self.placement.comes(log.directory)
-        other = self._future_logs.get(log.topic_partition)
-        if other is not None:
-            if self._begun(other) > self._begun(log):
-                log, other = other, log
-            self._older_copies.append(other)
-        self._future_logs[log.topic_partition] = log
-
-    @staticmethod
-    def _begun(log: Log) -> tuple[int, int, int]:
-        """The later, the larger; of two of which nobody knows, the one that has more."""
-        return order_of_move(log.folder.path), log.latest_epoch or -1, log.end_offset
-
-    def _settle_older_copies(self) -> None:
-        for log in self._older_copies:
-            if log.topic_partition in self._logs:
-                self.placement.goes(log.directory)
-                self._folders.discard(log)
-            else:
-                self._set_aside(log)
-        self._older_copies = []
 
     def _finish_interrupted_swaps(self) -> None:
         """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is

@@ -62,11 +62,11 @@ class Placement:
         return room_for(size, directory.usage(), self._reserve)
 
     def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
-        """Preferred, else assigned, else those with the fewest partitions first, those that are full last; after a
-        named one fails, the rest."""
+        """Preferred, else assigned, else where the fewest partitions are and there is room; after one fails, the rest.
+        No disk is asked that need not be: one may not answer."""
         by_count = sorted(
             (directory for directory in self._directories if directory.online and not directory.cordoned),
-            key=lambda directory: (not self.has_room(directory, 0), self._counts[directory.path]),
+            key=lambda directory: self._counts[directory.path],
         )
         preferred = self._preferred.get(topic_partition)
         named = None if preferred is None else self.directory(preferred)
@@ -80,6 +80,8 @@ class Placement:
                     topic_partition, uuid_text(assigned),
                 )  # fmt: skip
         if named is None or not named.online:
+            named = next((directory for directory in by_count if self.has_room(directory, 0)), None)
+        if named is None:
             return by_count
         return [named, *(directory for directory in by_count if directory is not named)]
 

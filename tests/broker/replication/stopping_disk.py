@@ -54,7 +54,6 @@ class StoppingFile:
 
 class StoppingDisk(RealDisk):
     def __init__(self) -> None:
-        super().__init__()
         self.left: int | None = None  # operations until it stops; None: it does not
         self.done: list[str] = []
         self._stopped = False

@@ -38,7 +38,6 @@ CUTS = [
 
 class CountingDisk(RealDisk):
     def __init__(self) -> None:
-        super().__init__()
         self.copied = 0
 
     def copy_range(self, *arguments: Any) -> int:
@@ -63,7 +62,6 @@ class SyncingDisk(RealDisk):
     """Knows which files were synced, in this order."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.syncs: list[str] = []
 
     def open(self, path: str, **how: bool) -> RealFile:

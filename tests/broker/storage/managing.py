@@ -30,7 +30,6 @@ class BadDisk(RealDisk):
     """Fails under some paths."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.bad: tuple[str, ...] = ()
 
     def _check(self, path: str) -> None:

@@ -1,0 +1,105 @@
+"""Of several logs of one partition that a start finds in a broker's directories, which is the one that goes on.
+
+Nothing is removed that only the other one has. Part of `LogManager`, whose logs these are: loop thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ballast_broker.storage.common_end import has_all_of
+from ballast_broker.storage.directories import DELETE_SUFFIX, order_of_move
+from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.folders import Folders
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.placement import Placement
+    from ballast_broker.storage.renamed_away import RenamedAway
+
+logger = logging.getLogger(__name__)
+Logs = dict[TopicPartition, "Log"]
+
+
+class FoundLogs:
+    def __init__(
+        self,
+        logs: Logs,
+        future_logs: Logs,
+        namesakes: dict[TopicPartition, list[Log]],
+        placement: Placement,
+        folders: Folders,
+        renamed_away: RenamedAway,
+        set_aside: Callable[[Log], None],
+    ) -> None:
+        self._logs = logs
+        self._future_logs = future_logs
+        self._namesakes = namesakes
+        self._placement = placement
+        self._folders = folders
+        self._renamed_away = renamed_away
+        self._set_aside = set_aside
+        self._older_copies: list[Log] = []
+
+    def current(self, log: Log) -> None:
+        """Of two the one that goes further: where a loss of power in the middle of a swap has left them it was swapped
+        in, and nothing is written to the other from then on."""
+        self._placement.comes(log.directory)
+        other = self._logs.setdefault(log.topic_partition, log)
+        if other is log:
+            return
+        if other.topic_id != log.topic_id:
+            self._namesakes.setdefault(log.topic_partition, []).append(log)
+            return
+        if _reach(other) >= _reach(log):
+            log, other = other, log
+        self._logs[log.topic_partition] = log
+        self._give_up(other, log)
+
+    def _give_up(self, log: Log, current: Log) -> None:
+        """What only this one has may be all that there is of it: of a directory that was not in `log.dirs` for a while,
+        when its replica was made anew elsewhere."""
+        here, there = log.folder.path, current.folder.path
+        if not has_all_of(current, log):
+            logger.warning("%s goes on, %s, which has other records, is set aside", there, here)
+            self._set_aside(log)
+            return
+        logger.warning("%s goes on, %s, of which it has everything, is removed", there, here)
+        self._placement.goes(log.directory)
+        with contextlib.suppress(LogDirectoryFailure):
+            self._folders.rename(log, DELETE_SUFFIX)
+            self._renamed_away.found({log.folder.path: log.topic_partition})
+
+    def copy(self, log: Log) -> None:
+        """Of two, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the other's
+        directory had failed, or a loss of power has undone that it was to be removed. Of two of which nobody knows, the
+        one that has more."""
+        self._placement.comes(log.directory)
+        other = self._future_logs.get(log.topic_partition)
+        if other is not None:
+            if (_order(other), *_reach(other)) > (_order(log), *_reach(log)):
+                log, other = other, log
+            self._older_copies.append(other)
+        self._future_logs[log.topic_partition] = log
+
+    def settle_older_copies(self) -> None:
+        """Once all directories are loaded."""
+        for log in self._older_copies:
+            if log.topic_partition in self._logs:
+                self._placement.goes(log.directory)
+                self._folders.discard(log)
+            else:
+                self._set_aside(log)
+        self._older_copies = []
+
+
+def _order(log: Log) -> int:
+    return order_of_move(log.folder.path)
+
+
+def _reach(log: Log) -> tuple[int, int]:
+    return -1 if log.latest_epoch is None else log.latest_epoch, log.end_offset
