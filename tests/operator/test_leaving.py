@@ -17,7 +17,7 @@ from ballast_operator.handlers import managed as handler
 from ballast_operator.handlers import restarts
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
-from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
@@ -48,8 +48,9 @@ class Told:
     async def restart(self, _: object, pod: PodFacts) -> None:
         self.deleted.append(pod.name)
 
-    async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
+    async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
         self.replicas.append(layout.brokers)
+        return Beside()
 
     async def apply_monitor(self, _: object) -> None: ...
 
