@@ -97,6 +97,26 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
     assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
 
 
+@pytest.mark.spec("OPR-42")
+async def test_what_gives_replicas_to_brokers_that_are_to_go_is_withdrawn() -> None:
+    """It kept their partitions, and with them its throttles and the drain: for ever, as such brokers take none."""
+    cache = Cache()
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+    for name, brokers, phase, owners in (
+        ("demo-add-brokers-1", [3], "Running", [owner]),
+        ("demo-add-brokers-2", [2, 3], "AwaitingApproval", [owner]),
+        ("demo-add-brokers-3", [3], "Succeeded", [owner]),
+        ("demo-add-brokers-4", [2], "Running", [owner]),
+        ("demo-add-brokers-5", [3], "AwaitingApproval", []),
+    ):
+        meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": owners}
+        spec = {"clusterRef": {"name": "demo"}, "addBrokers": brokers}
+        cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": phase}})
+    managed, scene, told = scene_of(view({"orders": topic_view((0, 3))}, brokers=range(4)), cache)
+    said = await managed._scale_down(scene, [], frozenset())
+    assert (said and said.reason, sorted(told.deleted)) == ("ScalingDown", ["demo-add-brokers-1", "demo-add-brokers-2"])
+
+
 @pytest.mark.spec("OPR-44")
 async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cut off from the controllers still answers, and tells how it was before."""

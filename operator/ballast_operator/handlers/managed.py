@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.apply.refused import TRY_AGAIN_SECONDS, refusal_in
+from ballast_operator.apply.refused import refusal_in
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.late_pods import LatePods
@@ -255,8 +255,6 @@ class ManagedCluster:
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
-        elif self._refused_beside is not None:
-            again.cluster_within(TRY_AGAIN_SECONDS)
         return verdict or self._health(scene, status), status
 
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
@@ -293,6 +291,7 @@ class ManagedCluster:
         if not excess:
             await self._own.drop(name)
             return None
+        await self._own.withdraw(_adding(scene.cluster), excess)
         left = plan.replicas_on(scene.view, excess)
         empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
         if empty and await self._are_empty(scene, excess):
@@ -395,8 +394,8 @@ class ManagedCluster:
         if added and policy is not OnScaleUp.NONE:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
-            prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
-            await self._own.create(scene, unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
+            name = unique(_adding(scene.cluster), [mode, scene.cluster.meta.generation])
+            await self._own.create(scene, name, mode, approval)
         layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._lay_out(layout, scene.kube)
 
@@ -449,6 +448,10 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
+
+
+def _adding(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name[:150]}-add-brokers"
 
 
 def _beside_told(beside: Beside) -> Verdict:
