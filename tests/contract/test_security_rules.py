@@ -41,6 +41,11 @@ def listener(name: str = "CLIENTS", port: int = 9092, **more: Any) -> dict[str, 
     return {"name": name, "port": port, **more}
 
 
+def outside(*firsts: int) -> list[dict[str, Any]]:
+    ports = [{"host": "node.example", "first": first} for first in firsts]
+    return [listener(f"OUTSIDE{at}", 9095 + at, nodePorts=each) for at, each in enumerate(ports)]
+
+
 def tokens(name: str = "TOKENS", **changes: Any) -> dict[str, Any]:
     return listener(name, 9096, authentication={"type": "OAUTHBEARER", "oauth": OAUTH | changes})
 
@@ -58,6 +63,8 @@ def tokens(name: str = "TOKENS", **changes: Any) -> dict[str, Any]:
         },
         {"listeners": [listener(), tokens()]},
         {"listeners": [tokens() | {"tls": TLS}], "security": RIGHTS},
+        {"brokers": 3, "listeners": [listener(), *outside(32003, 32000)]},
+        {"listeners": [listener(port=9404)], "metrics": {"port": 9091}},
         {
             "listeners": [
                 listener(),
@@ -88,6 +95,12 @@ def test_what_is_right_passes(spec: dict[str, Any]) -> None:
         ({"security": {"authorization": {"type": "Simple"}}}, "Required value"),
         ({"security": {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["a;b"]}}}, "should match"),
         ({"volumes": [{"name": "tls-internal", "size": "1Gi"}]}, "are kept for Secrets"),
+        ({"listeners": [listener(port=9404)]}, "Metrics need a port of their own"),
+        ({"listeners": [listener(port=9500)], "metrics": {"port": 9500}}, "Metrics need a port of their own"),
+        ({"metrics": {"port": 9093}}, "Metrics need a port of their own"),
+        ({"metrics": {"port": 9091}, "security": INSIDE}, "Metrics need a port of their own"),
+        ({"brokers": 3, "listeners": [listener(), *outside(32000, 32002)]}, "leave as many between two listeners"),
+        ({"brokers": 3, "listeners": [listener(), *outside(32002, 32000)]}, "leave as many between two listeners"),
         ({"security": DELEGATED}, "give a listener authentication of type SCRAM"),
         ({"config": {"config.providers": "env"}}, "remove config.providers here"),
         ({"config": {"config.providers.env.class": "x"}}, "remove config.providers here"),

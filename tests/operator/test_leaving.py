@@ -17,7 +17,7 @@ from ballast_operator.handlers import managed as handler
 from ballast_operator.handlers import restarts
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
-from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
@@ -48,8 +48,9 @@ class Told:
     async def restart(self, _: object, pod: PodFacts) -> None:
         self.deleted.append(pod.name)
 
-    async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
+    async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
         self.replicas.append(layout.brokers)
+        return Beside()
 
     async def apply_monitor(self, _: object) -> None: ...
 
@@ -94,6 +95,26 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
     claims = tuple(ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "1Gi") for n in range(4))
     await managed._scale_down(replace(scene, kube=replace(scene.kube, claims=claims)), [], frozenset({1}))
     assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
+
+
+@pytest.mark.spec("OPR-42")
+async def test_what_gives_replicas_to_brokers_that_are_to_go_is_withdrawn() -> None:
+    """It kept their partitions, and with them its throttles and the drain: for ever, as such brokers take none."""
+    cache = Cache()
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+    for name, brokers, phase, owners in (
+        ("demo-add-brokers-1", [3], "Running", [owner]),
+        ("demo-add-brokers-2", [2, 3], "AwaitingApproval", [owner]),
+        ("demo-add-brokers-3", [3], "Succeeded", [owner]),
+        ("demo-add-brokers-4", [2], "Running", [owner]),
+        ("demo-add-brokers-5", [3], "AwaitingApproval", []),
+    ):
+        meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": owners}
+        spec = {"clusterRef": {"name": "demo"}, "addBrokers": brokers}
+        cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": phase}})
+    managed, scene, told = scene_of(view({"orders": topic_view((0, 3))}, brokers=range(4)), cache)
+    said = await managed._scale_down(scene, [], frozenset())
+    assert (said and said.reason, sorted(told.deleted)) == ("ScalingDown", ["demo-add-brokers-1", "demo-add-brokers-2"])
 
 
 @pytest.mark.spec("OPR-44")

@@ -10,7 +10,7 @@ import pytest
 from tests.operator.making import cluster
 
 from ballast_operator.apply.kubernetes import ApiError
-from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.properties import config_map_name
@@ -55,19 +55,21 @@ class Api:
 
 async def lay_out(
     objects: KubeObjects, brokers: int, generation: int, monitor: bool = False, before: Collection[int] = (),
-    **listener: Any,
-) -> None:  # fmt: skip
-    """`before`: brokers that run with another configuration yet."""
+    there: int | None = None, **listener: Any,
+) -> Beside:  # fmt: skip
+    """`before`: brokers that run with another configuration yet; `there`: how many the set has, all if that is None."""
     listeners = [{"name": "INSIDE", "port": 9092}, *([listener] if listener else [])]
     metrics = {"podMonitor": monitor}
     subject = cluster(meta={"generation": generation}, brokers=brokers, listeners=listeners, metrics=metrics)
     layout = Layout(subject, new_identity(subject, "id"), brokers, subject.spec.volumes)
+    there = brokers if there is None else there
     pods = {
         n: PodFacts(f"demo-{n}", "u", n, config="of-before" if n in before else config_map_name(layout), ports=PORTS)
-        for n in range(brokers)
+        for n in range(there)
     }
-    await objects.apply_layout(layout, KubeFacts(pods=pods))
+    beside = await objects.apply_layout(layout, KubeFacts(exists=there > 0, replicas=there, pods=pods))
     await objects.apply_monitor(layout.cluster)
+    return beside
 
 
 def monitors(api: Api) -> list[str]:
@@ -132,16 +134,71 @@ async def test_a_broker_is_reached_at_the_node_port_of_before_until_it_is_restar
     assert [ports(broker) for broker in range(3)] == [{31001: 9094, 31000: 9094}, {31002: 9094}, {31003: 9094}]
 
 
-@pytest.mark.spec("OPR-40")
-async def test_a_node_port_that_somebody_else_has_is_told() -> None:
+async def taken(api: Api, port: int) -> None:
+    """By somebody else, in another namespace."""
+    body = {"kind": "Service", "metadata": {}, "spec": {"ports": [{"nodePort": port}]}}
+    await api.apply("/api/v1/namespaces/other/services/x", body)
+
+
+def replicas(api: Api) -> int:
+    found: int = api.objects["/apis/apps/v1/namespaces/default/statefulsets/demo"]["spec"]["replicas"]
+    return found
+
+
+@pytest.mark.spec("OPR-02", "OPR-40")
+async def test_a_node_port_that_somebody_else_has_is_told_and_the_rest_is_laid_out() -> None:
+    """It kept the whole layout waiting: there was no StatefulSet, and nothing was changed in one that there was."""
+    api = Api()
+    await taken(api, 32001)
+    beside = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, there=0, **outside(32000))
+    assert beside.refused == "Service demo-1-outside: spec.ports[0].nodePort: provided port is already allocated"
+    assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
+    assert (replicas(api), beside.not_added, beside.not_restarted) == (3, frozenset(), frozenset())
+
+
+@pytest.mark.spec("OPR-40", "OPR-42")
+async def test_brokers_that_nobody_outside_could_reach_are_not_added() -> None:
+    """They would be given partitions that are led where clients outside cannot go."""
     api = Api()
     objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
-    await api.apply("/api/v1/namespaces/other/services/x", {
-        "kind": "Service", "metadata": {}, "spec": {"ports": [{"nodePort": 32001}]},
-    })  # fmt: skip
-    with pytest.raises(ApiError, match="already allocated"):
-        await lay_out(objects, 3, 1, **outside(32000))
-    assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
+    await lay_out(objects, 3, 1, **outside(32000))
+    await taken(api, 32004)
+    beside = await lay_out(objects, 6, 2, there=3, **outside(32000))
+    assert (replicas(api), beside.not_added) == (4, frozenset({4}))
+    del api.objects["/api/v1/namespaces/other/services/x"]
+    assert await lay_out(objects, 6, 2, there=4, **outside(32000)) == Beside()
+    assert replicas(api) == 6
+
+
+@pytest.mark.spec("OPR-40", "OPR-44")
+async def test_a_broker_whose_new_node_port_is_taken_keeps_the_former_one_and_is_not_restarted() -> None:
+    """Restarted it would tell clients a port behind which there is somebody else."""
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 3, 1, **outside(32000))
+    await taken(api, 31001)
+    for _ in range(2):
+        beside = await lay_out(objects, 3, 2, before=(0, 1, 2), **outside(31000))
+        assert (beside.not_added, beside.not_restarted) == (frozenset(), frozenset({1}))
+        assert api.ports()["demo-1-outside"] == 32001
+    # A broker that tells the port already, whose Service somebody has deleted, has nothing to lose by a restart.
+    del api.objects["/api/v1/namespaces/default/services/demo-1-outside"]
+    beside = await lay_out(objects, 3, 2, before=(1,), **outside(31000))
+    assert (beside.refused is not None, beside.not_restarted) == (True, frozenset())
+
+
+@pytest.mark.spec("OPR-41")
+async def test_without_a_disruption_budget_there_is_a_cluster_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, apply = Api(), Api.apply
+
+    async def refused(self: Api, path: str, body: Body) -> Body:
+        if body["kind"] == "PodDisruptionBudget":
+            raise ApiError(403, "Forbidden", "budgets are ours")
+        return await apply(self, path, body)
+
+    monkeypatch.setattr(Api, "apply", refused)
+    beside = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1)
+    assert (beside.refused, replicas(api)) == ("PodDisruptionBudget demo: budgets are ours", 3)
 
 
 @pytest.mark.spec("OPR-41")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer
 from tests.operator.faults import behind_faults
 from tests.operator.world import ApiError, World
 
@@ -151,6 +152,37 @@ def test_nothing_is_restarted_for_what_kubernetes_refuses(world: World) -> None:
         world.until("looks pass", lambda: time.monotonic() > deadline)
         assert pod(world)["metadata"]["uid"] == before
     world.until("the change has arrived", lambda: pod(world)["metadata"]["uid"] not in ("", before), 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-02", "OPR-40", "OPR-44")
+def test_a_node_port_that_is_taken_keeps_nothing_else_waiting(world: World) -> None:
+    """Topics were served, but nothing of the cluster was changed any more before somebody gave the port free."""
+    theirs = path_of("v1", "services", "default", "theirs")
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "theirs", "namespace": "default"},
+    }
+    body["spec"] = {"type": "NodePort", "ports": [{"name": "x", "port": 9094}]}
+    world.api("create", path_of("v1", "services", "default"), body)
+    first = world.until("they have it", lambda: world.api("get", theirs)["spec"]["ports"][0].get("nodePort"))
+    before = pod(world)["metadata"]["uid"]
+    outside = {"name": "OUTSIDE", "port": 9094, "nodePorts": {"host": "127.0.0.1", "first": first}}
+    spec = {"metadataVolume": {"size": "2Gi"}, "config": {"num.partitions": 3}}
+    apply(world, **spec, listeners=[{"name": "PLAINTEXT", "port": 9092}, outside])
+    message = world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
+    assert "Service demo-0-outside" in message
+    assert "provided port is already allocated" in message
+    world.until("the change has arrived", lambda: pod(world)["metadata"]["uid"] not in ("", before), 60)
+    world.topic("counted")
+    world.until_ready("KafkaTopic", "counted")
+    assert len(world.view().topics["counted"].partitions) == 3
+    world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
+    world.api("delete", theirs)
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert KafkaConsumer(bootstrap_servers=f"127.0.0.1:{first}").topics() >= {"counted"}
+    apply(world, **{**spec, "config": {"num.partitions": 2}})
     world.until_ready("KafkaCluster", "demo", 60)
 
 

@@ -9,14 +9,14 @@ import json
 import logging
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
 from ballast_operator.apply.refused import answer_in
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
-from ballast_operator.plan.managed import same_templates
+from ballast_operator.plan.managed import same_templates, without_added
 from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import (
@@ -52,6 +52,15 @@ PLURALS = {
     "Deployment": ("apps/v1", "deployments"),
     "ScheduledSparkApplication": ("sparkoperator.k8s.io/v1beta2", "scheduledsparkapplications"),
 }
+
+
+class Beside(NamedTuple):
+    """What was refused beside the layout, and the brokers that wait for it: those that are not added, since nobody
+    outside could reach them, and those that would tell clients a node port that they do not have once restarted."""
+
+    refused: str | None = None
+    not_added: frozenset[int] = frozenset()
+    not_restarted: frozenset[int] = frozenset()
 
 
 class KubeObjects:
@@ -134,20 +143,24 @@ class KubeObjects:
             return NodeFacts(name, error=f"node {name} does not exist")
         return NodeFacts(name, found["metadata"].get("labels") or {})
 
-    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> None:
+    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
         """Bring all objects to the layout. The configuration comes before the pods that read it."""
         cluster = layout.cluster
         await self.apply_owned(cluster, others.service_account(cluster))
         await self.apply_owned(cluster, others.headless_service(cluster))
         running = [pod.ports for pod in kube.pods.values()]
         await self.apply_owned(cluster, others.bootstrap_service(cluster, running))
-        await self._apply_outside_services(layout, kube)
+        beside = await self._apply_outside_services(layout, kube)
         await self.apply_owned(cluster, others.config_map(layout))
-        await self.apply_owned(cluster, others.disruption_budget(cluster))
+        try:
+            await self.apply_owned(cluster, others.disruption_budget(cluster))
+        except ApiError as error:
+            beside = beside._replace(refused=beside.refused or error.message)
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:
-            await self._apply_stateful_set(layout, BROKER_ROLE)
+            await self._apply_stateful_set(without_added(layout, kube, beside.not_added), BROKER_ROLE)
+        return beside
 
     async def apply_monitor(self, cluster: KafkaCluster) -> None:
         """A kind of the Prometheus operator, which need not be there."""
@@ -158,7 +171,7 @@ class KubeObjects:
             await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
         self._monitored = monitor is not None
 
-    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> None:
+    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> Beside:
         """Each node port is given once: those that are not wanted any more go first, and while some Services come by
         theirs, the others may get what these had."""
         cluster = layout.cluster
@@ -178,8 +191,22 @@ class KubeObjects:
                     refused.append(service)
                     why = error
             if why is not None and len(refused) == len(left):
-                raise why
+                return await self._beside(layout.cluster, kube, why.message, left)
             left = refused[::-1]
+        return Beside()
+
+    async def _beside(self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]) -> Beside:
+        """Where none of these Services came by its node port."""
+        waiting = {others.broker_of(service) for service in refused}
+        added = {broker for broker in waiting if kube.exists and broker >= kube.replicas > 0}
+        moving = set()
+        for service in refused:
+            meta = service["metadata"]
+            found = await self._api.find(self._path("Service", meta["namespace"], meta["name"]))
+            ours = found is not None and _is_ours(cluster, found)
+            if found is not None and ours and set(others.node_ports(found)).isdisjoint(others.node_ports(service)[:1]):
+                moving.add(others.broker_of(service))
+        return Beside(why, frozenset(added), frozenset(moving))
 
     async def _keep_former_node_ports(self, layout: Layout, kube: KubeFacts, services: list[dict[str, Any]]) -> None:
         """Of brokers that run with another configuration than this one."""
@@ -187,7 +214,7 @@ class KubeObjects:
         present = config_map_name(layout)
         outdated = {pod.name for pod in kube.pods.values() if pod.config != present}
         for service in services:
-            if service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] in outdated:
+            if service["spec"]["selector"][others.POD_NAME] in outdated:
                 meta = service["metadata"]
                 found = await self._api.find(self._path("Service", meta["namespace"], meta["name"]))
                 if found is not None and _is_ours(layout.cluster, found):

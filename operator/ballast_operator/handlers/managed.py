@@ -16,7 +16,7 @@ from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import refusal_in
 from ballast_operator.handlers import claims, restarts, voters
-from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.late_pods import LatePods
 from ballast_operator.handlers.own_reassignments import OwnReassignments, unique
 from ballast_operator.handlers.ownership import Ownership
@@ -121,7 +121,8 @@ class ManagedCluster:
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             layout = plan.held_layout(cluster, self._identity, self._kube)
-            await self._lay_out(layout, self._kube)
+            beside = await self._lay_out(layout, self._kube)
+            self._kube = replace(self._kube, not_added=beside.not_added, not_restarted=beside.not_restarted)
             with self._refusal_told():
                 await self._restart_troubled(layout)
                 if not await self._ownership.bring(cluster, self._kube, self._identity):
@@ -131,17 +132,21 @@ class ManagedCluster:
         self._reach = reach_of(cluster, self._kube)
         return self._reach
 
-    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> None:
+    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> Beside:
         """What is refused is told; what is there already is served all the same."""
+        beside = Beside()
         try:
-            await self._objects.apply_layout(layout, kube)
+            beside = await self._objects.apply_layout(layout, kube)
         except ApiError as error:
             log.warning("cluster %s: %s", self._key, error)
             self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
         try:
             await self._objects.apply_monitor(layout.cluster)
         except ApiError as error:
-            self._refused_beside = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+            beside = beside._replace(refused=beside.refused or error.message)
+        if beside.refused is not None:
+            self._refused_beside = _beside_told(beside)
+        return beside
 
     @contextmanager
     def _refusal_told(self) -> Iterator[None]:
@@ -286,6 +291,7 @@ class ManagedCluster:
         if not excess:
             await self._own.drop(name)
             return None
+        await self._own.withdraw(_adding(scene.cluster), excess)
         left = plan.replicas_on(scene.view, excess)
         empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
         if empty and await self._are_empty(scene, excess):
@@ -388,8 +394,8 @@ class ManagedCluster:
         if added and policy is not OnScaleUp.NONE:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
-            prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
-            await self._own.create(scene, unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
+            name = unique(_adding(scene.cluster), [mode, scene.cluster.meta.generation])
+            await self._own.create(scene, name, mode, approval)
         layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._lay_out(layout, scene.kube)
 
@@ -442,6 +448,19 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
+
+
+def _adding(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name[:150]}-add-brokers"
+
+
+def _beside_told(beside: Beside) -> Verdict:
+    error = (beside.refused or "").rstrip(".")
+    if beside.not_added:
+        error += f"; brokers from {min(beside.not_added)} on are not added before it is mended"
+    if beside.not_restarted:
+        error += f"; brokers that keep their former node port and configuration: {_ids(sorted(beside.not_restarted))}"
+    return CLUSTER["KubernetesRefused"].says(error=error)
 
 
 def _ids(brokers: Any) -> str:

@@ -6,7 +6,7 @@ Their names begin with what they are for, so that an operator that takes over fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.model.fields import write
@@ -55,15 +55,21 @@ class OwnReassignments:
         if current is not None and not current.meta.deleting and current.status.phase not in ENDS:
             await self._shared.writer.delete_reassignment(current)
 
+    async def withdraw(self, prefix: str, brokers: Collection[int]) -> None:
+        """What gives these brokers replicas, or proposes to, is not wanted any more."""
+        for one in self._all(prefix):
+            goes = one.status.phase in ENDS or one.meta.deleting
+            if not goes and not set(brokers).isdisjoint(one.spec.add_brokers):
+                await self._shared.writer.delete_reassignment(one)
+
     def last(self, prefix: str) -> Reassignment | None:
         """The Reassignment with this prefix that has not ended, else the last one."""
-        found = [
-            one
-            for one in self._shared.cache.reassignments_of(self._key)
-            if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references
-        ]
-        found.sort(key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
+        found = sorted(self._all(prefix), key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
         return found[-1] if found else None
+
+    def _all(self, prefix: str) -> list[Reassignment]:
+        known = self._shared.cache.reassignments_of(self._key)
+        return [one for one in known if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references]
 
     async def create(self, scene: Scene, name: str, mode: Mapping[str, Any], approval: str = "Automatic") -> None:
         cluster = scene.cluster

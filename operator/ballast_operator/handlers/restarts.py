@@ -53,7 +53,7 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
         return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
-    return None
+    return await _roll_controllers(objects, scene, layout)
 
 
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:

@@ -82,7 +82,8 @@ class KubeFacts:
 
     `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
     which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it. `tokens` stands
-    for the secret of delegation tokens that is wanted.
+    for the secret of delegation tokens that is wanted. `not_added` and `not_restarted` are brokers that wait for a node
+    port that somebody else has.
     `controller_replicas` is what the controllers' StatefulSet wants; without one, what their pods amount to.
     `restarted_at` and `controllers_restarted_at` are when somebody asked for restarts by `kubectl rollout restart`.
     """
@@ -104,6 +105,8 @@ class KubeFacts:
     controller_replicas: int = 0
     restarted_at: str | None = None
     controllers_restarted_at: str | None = None
+    not_added: frozenset[int] = frozenset()
+    not_restarted: frozenset[int] = frozenset()
 
     @property
     def all_claims(self) -> tuple[ClaimFacts, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId
@@ -36,9 +37,16 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = _new_brokers(kube, brokers) if kube.exists and kube.replicas else []
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(
+    layout = Layout(
         cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas, kube.tokens
     )
+    return without_added(layout, kube, kube.not_added)
+
+
+def without_added(layout: Layout, kube: KubeFacts, kept_out: Collection[int]) -> Layout:
+    """The layout without these new brokers and those that come after them: a StatefulSet has them in their order."""
+    brokers = max(kube.replicas, min((*kept_out, layout.brokers))) if kept_out else layout.brokers
+    return replace(layout, brokers=brokers, added=tuple(broker for broker in layout.added if broker < brokers))
 
 
 def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:
@@ -269,7 +277,8 @@ def next_restart(
 ) -> Restart:
     """One broker at a time: those that do not work first, the active controller last.
 
-    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it.
+    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it. What is
+    not to be restarted stays, and then so does what comes behind it.
     """
     pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
     outdated = [pod for pod in outdated_brokers(kube, revision, view, layout) if pod.ordinal < layout.brokers]
@@ -277,12 +286,16 @@ def next_restart(
         return Restart()
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
+        outdated = list(takewhile(lambda pod: pod.ordinal not in kube.not_restarted, outdated))
     else:
+        outdated = [pod for pod in outdated if pod.ordinal not in kube.not_restarted]
         outdated.sort(
             key=lambda pod: (
                 pod.ready, view.is_online(pod.ordinal), pod.ordinal == view.controller, pod.ordinal
             )
         )  # fmt: skip
+    if not outdated:
+        return Restart()
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)

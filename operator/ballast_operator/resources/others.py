@@ -11,6 +11,7 @@ from ballast_operator.resources.layout import Identity, Layout, write_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
 from ballast_operator.resources.properties import config_map_data, config_map_name
 
+POD_NAME = "statefulset.kubernetes.io/pod-name"
 # Of the listeners of a broker that runs, in their order.
 Ports = tuple[int, ...]
 
@@ -120,10 +121,14 @@ def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, tar
             "type": "NodePort",
             # A client must reach a broker that is not ready yet but leads partitions already.
             "publishNotReadyAddresses": True,
-            "selector": {"statefulset.kubernetes.io/pod-name": names.pod_name(cluster, broker)},
+            "selector": {POD_NAME: names.pod_name(cluster, broker)},
             "ports": [port],
         },
     }
+
+
+def broker_of(outside_service: Mapping[str, Any]) -> int:
+    return int(outside_service["spec"]["selector"][POD_NAME].rpartition("-")[2])
 
 
 def node_ports(service: Mapping[str, Any]) -> list[int]:
