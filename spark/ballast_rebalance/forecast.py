@@ -24,12 +24,13 @@ def sustained_growth(size: Floats, halfway: Floats, before: Floats, window_s: fl
 
 
 def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, horizon_s: float) -> Floats:
-    """Sizes after the horizon. NaN in growth or peak means no history: such a partition keeps its size.
+    """Sizes after the horizon. NaN in growth means no history: such a partition keeps its size.
 
-    One that was larger within the window than it is now is being deleted from: it grows to that peak at most. One that
+    `peak` is the largest size within the window of a partition that lost bytes in it, NaN for others: retention or
+    compaction is at work there, and it grows to that peak at most, also where it stands at it just now. One that
     shrinks shrinks on, so that nothing is moved that is about to be deleted.
     """
     predicted = size + np.nan_to_num(growth_per_second, nan=0.0) * horizon_s
-    capped = np.where(peak > size, np.minimum(predicted, peak), predicted)
+    capped = np.where(peak >= size, np.minimum(predicted, peak), predicted)
     result: Floats = np.maximum(capped, 0.0)
     return result

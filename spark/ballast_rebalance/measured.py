@@ -38,8 +38,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (of the size) those of the whole partition; `lacks` says in
-    sentences what could not be known; `all_known` where the brokers themselves said which replicas there are."""
+    """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (where sizes fell) those of the partition; `lacks` says
+    in sentences what could not be known; `all_known` where the brokers themselves said which replicas there are."""
 
     at_s: float
     brokers: Sequence[Broker]

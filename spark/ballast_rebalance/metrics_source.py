@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REPLICA_KEYS = ("topic", "partition", "broker")
 PARTITION_KEYS = ("topic", "partition")
-HISTORY = ("before", "halfway", "peak")
+HISTORY = ("before", "halfway", "peak", "falls")
 TRAFFIC = ("bytes_in", "bytes_out")
 SIZE = "ballast_replica_size_bytes"
 COUNT = "ballast_replicas"
@@ -193,6 +193,8 @@ class _Source:
         finally:
             read.unpersist()
         found["growth"] = sustained_growth(*_sizes_over_time(found), self.options.window_s)
+        now = _of_partition(found)
+        found["peak"] = found["peak"].where((found["falls"] > 0) | (found["peak"] > now))
         return found[list(REPLICA_COLUMNS)]
 
     def _replica_queries(self) -> dict[str, str]:
@@ -203,6 +205,8 @@ class _Source:
             "before": f"max by (topic, partition) ({size} offset {window})",
             "halfway": f"max by (topic, partition) ({size} offset {self.options.window_s / 2:.0f}s)",
             "peak": f"max by (topic, partition) (max_over_time({size}[{window}]))",
+            # How often it was smaller than a moment before.
+            "falls": f"max by (topic, partition) (resets({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",
             "position": f"{POSITION}{{{SELECTOR}}}",
             # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
@@ -213,8 +217,13 @@ class _Source:
 
 def _sizes_over_time(replicas: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
     """Of each replica's partition: now, in the middle of the window, at its beginning."""
-    now = replicas.groupby(list(PARTITION_KEYS))["size"].transform("max")
+    now = _of_partition(replicas)
     return now.to_numpy(np.float64), replicas["halfway"].to_numpy(np.float64), replicas["before"].to_numpy(np.float64)
+
+
+def _of_partition(replicas: pd.DataFrame) -> pd.Series:
+    """The size of each replica's partition."""
+    return replicas.groupby(list(PARTITION_KEYS))["size"].transform("max")
 
 
 def _without_replicas(small: pd.DataFrame) -> Refusal:

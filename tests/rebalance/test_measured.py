@@ -57,10 +57,10 @@ def measured() -> Measured:
 
 @pytest.mark.spec("REB-04")
 def test_growth_is_capped_by_what_retention_left_before() -> None:
-    size, growth = np.array([100.0, 100.0, 100.0, 100.0]), np.array([1.0, 1.0, -1.0, NAN])
-    peak = np.array([100.0, 130.0, 190.0, NAN])
-    assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0]
-    assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0]
+    size, growth = np.array([100.0, 100.0, 100.0, 100.0, 100.0]), np.array([1.0, 1.0, -1.0, NAN, 1.0])
+    peak = np.array([NAN, 130.0, 190.0, NAN, 100.0])
+    assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0, 100.0]
+    assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0, 100.0]
 
 
 @pytest.mark.spec("REB-04")
@@ -85,7 +85,7 @@ def test_all_replicas_of_a_partition_grow_alike() -> None:
     """A follower that holds a little less is no sign that retention has been at work."""
     now = measured()
     size = now.replicas["size"] - (now.replicas["position"] == 1) * 5_000
-    grown = replace(now, replicas=now.replicas.assign(size=size, growth=1.0, peak=now.replicas["size"]))
+    grown = replace(now, replicas=now.replicas.assign(size=size, growth=1.0))
     more = grown.load(3_600.0).replicas.size - grown.load().replicas.size
     assert more.tolist() == [3_600] * more.size
 
@@ -93,7 +93,7 @@ def test_all_replicas_of_a_partition_grow_alike() -> None:
 @pytest.mark.spec("REB-04")
 def test_the_forecast_enters_the_load_and_its_directory() -> None:
     now = measured()
-    grown = replace(now, replicas=now.replicas.assign(growth=1_000.0, peak=now.replicas["size"]))
+    grown = replace(now, replicas=now.replicas.assign(growth=1_000.0))
     before, after = grown.load(0.0), grown.load(3_600.0)
     assert (after.replicas.size - before.replicas.size).tolist() == [3_600_000] * before.replicas.size.size
     assert after.directories.used.sum() - before.directories.used.sum() == 3_600_000 * before.replicas.size.size

@@ -35,6 +35,11 @@ from manifests.monitoring.grafana.queries import (
 SPREAD_STEPS = steps(0.15, 0.25)
 USED, TOTAL = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
 FILL = fill(OF_DIRECTORY)
+# As BallastLogDirFullWithin24h reckons: across restarts, and not from what a new directory is given in its first hours.
+EACH = "max by (namespace, job, broker, log_dir)"
+IN_A_DAY = f"predict_linear({EACH} ({USED})[6h:1m], 86400)"
+OLD_ENOUGH = f"{EACH} ({USED} offset 3h)"
+FULL_IN_A_DAY = f"{IN_A_DAY} > {EACH} ({TOTAL}) and deriv({EACH} ({USED})[1h:1m]) > 0 and {OLD_ENOUGH}"
 TO_TOPICS = link_to("topics", "What lies on broker ${__field.labels.broker}", broker="broker")
 
 
@@ -57,8 +62,9 @@ def _state() -> Sequence[Panel]:
             over_time(f"max({FILL})", "fullest")
         ),
         number(
-            "Full within a day", units.NoUnit, "Directories, at the rate of the last six hours.", limits=NONE_ALLOWED
-        ).with_target(over_time(f"sum(predict_linear({USED}[6h], 86400) > bool {TOTAL})", "directories")),
+            "Full within a day", units.NoUnit, "Directories, at the rate of the last six hours; new ones not at first.",
+            limits=NONE_ALLOWED,
+        ).with_target(over_time(f"count({FULL_IN_A_DAY}) or 0 * count({TOTAL})", "directories")),
         number("Offline", units.NoUnit, "Directories that failed.", limits=NONE_ALLOWED).with_target(
             over_time(f"sum({series('ballast_log_dir_offline', OF_DIRECTORY)})", "directories")
         ),
@@ -84,11 +90,12 @@ def _levels() -> Sequence[Panel]:
         .data_links([TO_TOPICS])
         .with_target(over_time(FILL, DIRECTORY)),
         graph(
-            "Fill in 24 hours at this rate", units.PercentUnit, "A line through the last six hours, drawn on.",
+            "Fill in 24 hours at this rate", units.PercentUnit,
+            "A line through the last six hours, drawn on, of directories that are older than three.",
             limits=steps(0.9, 1),
         )
         .data_links([TO_TOPICS])
-        .with_target(over_time(f"predict_linear({USED}[6h], 86400) / {TOTAL}", DIRECTORY)),
+        .with_target(over_time(f"{IN_A_DAY} / {EACH} ({TOTAL}) and {OLD_ENOUGH}", DIRECTORY)),
     )  # fmt: skip
 
 
