@@ -35,8 +35,12 @@ PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
 LITTLE_BYTES = 256 * 2**20
-# What pip's words have in them where it could not connect, look up a name, or get through a proxy.
-UNREACHABLE = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL")
+# What pip's words have in them where it could not connect, look up a name, or get through a proxy. Without retries it
+# says only the last.
+UNREACHABLE = (
+    "NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL",
+    "(from versions: none)",
+)  # fmt: skip
 # Explaining needs nothing installed, nor does reading arguments. A command that cannot read them yet does so later.
 READ_ARGUMENTS = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]).parse(sys.argv[2:])"
 REFUSED = 2
@@ -223,7 +227,8 @@ def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> li
         left = f"{home} has {free_bytes // 2**20} MB left"
         return [f"{left}: make room, or choose another place with BALLAST_HOME=/path."]
     if any(each in said for each in UNREACHABLE):
-        return ["No package index was reached; `pip config list` shows which one is asked, and by what proxy."]
+        asked = "`pip config list` shows which one is asked, and by what proxy."
+        return [f"No package index was reached, or it has nothing for this Python; {asked}"]
     return []
 
 

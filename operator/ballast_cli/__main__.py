@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, examples
 
 KUBE_VERBS = ("get", "apply", "delete", "describe", "wait")
 MODULES = {
@@ -65,6 +65,7 @@ class Command:
         parser = argparse.ArgumentParser(
             prog=f"ballast {self.name}",
             description=(self.module.__doc__ or "").strip(),
+            epilog=examples.told(self.name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=not getattr(self.module, "OWN_HELP", False),

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", help="default: that of the context")
     if command in ("get", "describe", "delete", "wait"):
         parser.add_argument("what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="what it is about")
-        parser.add_argument("-A", "--all-namespaces", action="store_true")
+        parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
         parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
     if command in ("delete", "wait"):
         parser.add_argument("--all", action="store_true", help="all of this TYPE")
@@ -44,25 +44,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=["wide", "yaml", "json", "name"], default="")
+    parser.add_argument(
+        "-o", "--output", choices=["wide", "yaml", "json", "name"], default="", help="instead of a table"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", choices=["none", "server"], default="none")
+    parser.add_argument(
+        "--dry-run", choices=["none", "server"], default="none", help="server: it says what it would do"
+    )
     parser.add_argument("--force-conflicts", action="store_true", help="take fields from their other managers")
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", default="true", choices=["true", "false"], help="until it is gone")
-    parser.add_argument("--cascade", choices=["background", "foreground", "orphan"], default="background")
-    parser.add_argument("--ignore-not-found", action="store_true")
-    parser.add_argument("--timeout", type=seconds_of, default="300s")
+    parser.add_argument(
+        "--cascade", choices=["background", "foreground", "orphan"], default="background",
+        help="when what it owns goes: after it, before it, or not at all (background)",
+    )  # fmt: skip
+    parser.add_argument("--ignore-not-found", action="store_true", help="what is not there is no failure")
+    parser.add_argument("--timeout", type=seconds_of, default="300s", help="how long to wait (300s)")
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--for", dest="goal", required=True, metavar="condition=NAME[=VALUE] | delete")
-    parser.add_argument("--timeout", type=seconds_of, default="30s")
+    parser.add_argument(
+        "--for", dest="goal", required=True, metavar="condition=NAME[=VALUE] | delete", help="what is waited for"
+    )
+    parser.add_argument("--timeout", type=seconds_of, default="30s", help="how long, for all of them (30s)")
 
 
 def run(args: argparse.Namespace) -> int:

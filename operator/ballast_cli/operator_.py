@@ -1,4 +1,4 @@
-"""`./ballast operator`: the operator against the current kubeconfig."""
+"""Run the operator in the foreground, against the current kubeconfig; in a pod, against the API of its cluster."""
 
 from __future__ import annotations
 

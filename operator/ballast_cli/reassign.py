@@ -57,7 +57,7 @@ PATIENCE_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
-    parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]")
+    parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]", help="of brokers")
     command_config.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
     parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")

@@ -40,8 +40,8 @@ QUIET = frozenset(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
-    source.add_argument("--prometheus", metavar="URL")
-    source.add_argument("--bootstrap", metavar="HOST:PORT", type=addresses)
+    source.add_argument("--prometheus", metavar="URL", help="one that scrapes the brokers")
+    source.add_argument("--bootstrap", metavar="HOST:PORT", type=addresses, help="a broker, or several by commas")
     source.add_argument(
         "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
     )
@@ -64,19 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
     target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
     target.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")
-    target.add_argument("--namespace", default="default")
-    target.add_argument("--kubeconfig")
+    target.add_argument("--namespace", default="default", help="of the Reassignment (default)")
+    target.add_argument("--kubeconfig", metavar="FILE", help="default: a pod's own, $KUBECONFIG, ~/.kube/config")
     target.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
     target.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
     target.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
     plan = parser.add_argument_group("planning")
-    plan.add_argument("--band", type=float, default=0.10)
-    plan.add_argument("--high-water", type=float, default=0.95)
-    plan.add_argument("--max-moves", type=int, default=500)
-    plan.add_argument("--min-improvement", type=float, default=0.02)
-    plan.add_argument("--min-spread", type=float, default=0.05)
-    plan.add_argument("--min-size", type=quantity, default=1)
-    plan.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC")
+    plan.add_argument(
+        "--band", type=float, default=0.10, help="how far a fill may lie from the level, in parts of it (default 0.10)"
+    )
+    plan.add_argument("--high-water", type=float, default=0.95, help="no directory is ever fuller (default 0.95)")
+    plan.add_argument("--max-moves", type=int, default=500, help="partitions of one proposal (default 500)")
+    plan.add_argument(
+        "--min-improvement", type=float, default=0.02,
+        help="what the spread or the highest fill must gain for a proposal (default 0.02 of the capacity)",
+    )  # fmt: skip
+    plan.add_argument("--min-spread", type=float, default=0.05, help="less is level already (default 0.05)")
+    plan.add_argument("--min-size", type=quantity, default=1, help="smaller replicas stay where they are, e.g. 1Mi")
+    plan.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC", help="stays; may be repeated")
     plan.add_argument("--only-disks", action="store_true", help="move nothing between brokers")
     plan.add_argument("--horizon", type=duration, default=86_400.0, help="forecast this far (default 24h; 0: not)")
     plan.add_argument(
@@ -85,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--throttle-disk", metavar="QUANTITY", type=throttle, help="bytes per second between a broker's disks"
     )
-    plan.add_argument("--expires-after", type=duration, default=86_400.0)
+    plan.add_argument(
+        "--expires-after", type=duration, default=86_400.0, help="later it can be approved no more (default 24h)"
+    )
     running = parser.add_argument_group("running")
     running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
     running.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")

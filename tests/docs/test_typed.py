@@ -1,6 +1,6 @@
 """The pages typed from top to bottom with the real kubectl, beside one real `./ballast up`; `commands.py` says which.
 
-The pages come in an order in which one finds what it needs; the last one removes everything.
+What a page takes for granted is made first, so that each can be typed alone; the last one removes everything.
 """
 
 from __future__ import annotations
@@ -33,6 +33,18 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield found
 
 
+@pytest.fixture
+def orders(up: Up) -> None:
+    """The topic of the README."""
+    up.shell("kubectl apply -f manifests/examples/topic.yaml; kubectl wait --for=condition=Ready kafkatopic/orders")
+
+
+@pytest.fixture
+def level(up: Up, orders: None) -> None:
+    """A Reassignment that has ended."""
+    up.shell("kubectl apply -f manifests/examples/level.yaml; kubectl wait --for=condition=Ready bkr/level")
+
+
 def test_readme(up: Up) -> None:
     """Also that what is exported is what `./ballast up` has printed."""
     told: dict[str, str] = {}
@@ -49,7 +61,7 @@ def test_readme(up: Up) -> None:
     assert told["./ballast status"].count("disk-") == 9
 
 
-def test_migrate_to_resources(up: Up) -> None:
+def test_migrate_to_resources(up: Up, orders: None) -> None:
     """The cluster that exists is that of `up`, by its address."""
     addresses = up.get("bkc/demo")["status"]["bootstrapServers"]
     up.shell("kubectl delete kafkatopic orders")  # it stays in Kafka, as the page's topic that exists
@@ -68,10 +80,9 @@ def test_migrate_to_resources(up: Up) -> None:
     up.shell("kubectl delete kafkatopic orders; kubectl delete kafkacluster existing")
 
 
-def test_runbooks(up: Up) -> None:
-    """Beside a Reassignment, and the operator of manifests/base, which the page before has installed."""
-    up.shell("kubectl apply -f manifests/examples/level.yaml; kubectl wait --for=condition=Ready bkr/level")
-    up.shell("kubectl rollout status deployment/ballast-operator")
+def test_runbooks(up: Up, level: None) -> None:
+    """Beside the operator of manifests/base."""
+    up.shell("kubectl apply -k manifests/base; kubectl rollout status deployment/ballast-operator")
     told = {command: up.shell(command) for command in to_type(f"{HERE}test_runbooks")}
     assert "level" in told["kubectl get reassignments"]
     assert {"demo-0", "demo-1", "demo-2"} <= set(told["kubectl get pods -l ballast.dev/cluster"].split())
@@ -80,7 +91,7 @@ def test_runbooks(up: Up) -> None:
     assert "ballast-operator" in told["kubectl get lease ballast-operator"]
 
 
-def test_reasons(up: Up) -> None:
+def test_reasons(up: Up, level: None) -> None:
     for command in to_type(f"{HERE}test_reasons"):
         up.shell(command)
     up.shell("kubectl taint nodes local node.kubernetes.io/out-of-service-")
@@ -107,7 +118,7 @@ def test_kubernetes(up: Up) -> None:
     up.shell("kubectl delete namespace kafka")
 
 
-def test_operations(up: Up) -> None:
+def test_operations(up: Up, orders: None) -> None:
     """What the page takes for granted is made here: the kinds of the Prometheus operator, and skewed data."""
     (up.folder / "racks").mkdir()
     (up.folder / "racks" / "kustomization.yaml").write_text(block("docs/operations.md", "namespace: kafka"))
@@ -117,7 +128,6 @@ def test_operations(up: Up) -> None:
         (up.folder / f"{kind}.yaml").write_text(yaml.safe_dump(definition(kind)))
         up.shell(f"kubectl apply -f {kind}.yaml; kubectl wait --for=condition=Established -f {kind}.yaml")
     up.shell("kubectl delete bkr --all")
-    up.shell("kubectl apply -f manifests/examples/topic.yaml; kubectl wait --for=condition=Ready kafkatopic/orders")
     skew(up)
     for command in to_type(f"{HERE}test_operations"):
         if command.endswith(" --watch"):

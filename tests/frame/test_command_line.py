@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from ballast_cli import demo
 from ballast_cli.__main__ import MODULES, load, main
+from ballast_cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 # Without site-packages and without the environment: only the standard library and our own packages.
@@ -87,6 +89,26 @@ def test_every_command_explains_itself_before_anything_is_installed(name: str) -
     ended = subprocess.run(bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == 0, ended.stderr
     assert f"usage: ballast {name}" in ended.stdout
+    for line in EXAMPLES[name]:
+        assert f"\n  ./ballast {line}\n" in ended.stdout
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_what_help_shows_to_type_can_be_typed(name: str) -> None:
+    for command, *words in map(str.split, EXAMPLES[name]):
+        assert command == name
+        for word in words:
+            assert not word.startswith(("tests/", "manifests/")) or (ROOT / word).exists(), word
+        assert load(command).parse(words).command == name
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_every_option_says_what_it_is_for(name: str) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.set_defaults(command=name)
+    load(name).module.add_arguments(parser)
+    unsaid = [action.option_strings for action in parser._actions if action.option_strings and not action.help]
+    assert unsaid == []
 
 
 def test_the_demo_writes_plain_text_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

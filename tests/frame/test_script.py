@@ -110,6 +110,14 @@ def test_a_program_that_is_no_python_is_not_run_as_one(bare_path: Path, tmp_path
     assert f"{bare_path}/python3 is no Python." in answer.stderr
 
 
+def test_a_python_that_is_named_and_is_none_is_told_by_its_name(ready: Checkout) -> None:
+    (ready.home / "env" / "stamps" / "broker").unlink()
+    ready.variables = {"BALLAST_PYTHON": "/no/such/python"}
+    answer = ready.run("status")
+    assert answer.returncode == 1
+    assert "needs Python 3.11 or newer. BALLAST_PYTHON=/no/such/python is no program.\n" in answer.stderr
+
+
 def test_newer_python_beside_an_old_one_is_found(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").write_text("#!/bin/sh\necho 3.9\n")
     (bare_path / "python3").chmod(0o755)
@@ -218,13 +226,14 @@ def test_a_package_with_another_hash_is_refused(ready: Checkout) -> None:
     assert ready.run("broker").stdout.split()[1] == "2.0"
 
 
-def test_without_a_network_it_says_what_to_look_at(ready: Checkout) -> None:
-    """pip says only that it found no version of the package."""
+@pytest.mark.parametrize("retries", ["0", "1"])
+def test_without_a_network_it_says_what_to_look_at(ready: Checkout, retries: str) -> None:
+    """pip says only that it found no version of the package, and that it tried again, if it did."""
     ready.write_lock("broker", "2.0")
-    ready.variables = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
+    ready.variables = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": retries}
     answer = ready.run("broker")
     assert answer.returncode == 1
-    assert "No package index was reached; `pip config list` shows which one" in answer.stderr
+    assert "No package index was reached, or it has nothing for this Python; `pip config list` shows" in answer.stderr
 
 
 def test_a_full_disk_is_told_although_venv_does_not(tmp_path: Path) -> None:
