@@ -29,13 +29,14 @@ from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.verification import TransactionVerifier
+from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
-from ballast_broker.metadata.image import Listener
+from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.patience import patiently
 from ballast_broker.replication.replicas import Replicas
-from ballast_broker.replication.strays import settle_strays
+from ballast_broker.replication.strays import delete_what_was_deleted, settle_strays
 from ballast_broker.security.properties import PROTOCOLS
 from ballast_broker.storage.directories import LogDirectory
 
@@ -90,7 +91,13 @@ class BrokerHalf:
             of_transactions.publish,
         ]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
+        node.metadata.add_publisher(self._catch_up)
         node.metadata.add_publisher(self._gate.publish)
+
+    def _catch_up(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Ahead of the gate, which passes on what there is but not what there was."""
+        if not self._gate.is_open:
+            delete_what_was_deleted(self._node.logs, delta.topics_deleted.values())
 
     def _epoch(self) -> int:
         """-1 until this broker is registered."""

@@ -51,6 +51,11 @@ MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
 APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
+NEVER_HEARD = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "it is not of cluster {}, which is this node's by cluster.id or meta.properties",
+    ErrorCode.INCONSISTENT_VOTER_SET: "by its controller.quorum.voters one of the two is no voter of cluster {}",
+}
+"""As long as the configuration stays as it is."""
 
 
 class CommitListener(Protocol):
@@ -112,6 +117,7 @@ class RaftDriver:
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
+        self._refused_by: set[int] = set()
         self.stopped = False
 
     # ------------------------------------------------------------------ life
@@ -412,8 +418,19 @@ class RaftDriver:
                 self.peers.forget(to)
             self.core.failed(self.now(), to, request, refused=refused)
         else:
+            self._tell_refusal(to, reply.error)
             self.core.replied(self.now(), to, request, reply)
         self.run()
+
+    def _tell_refusal(self, to: int, error: ErrorCode) -> None:
+        """Once: it is asked again and again."""
+        if error not in NEVER_HEARD:
+            self._refused_by.discard(to)
+        elif to not in self._refused_by:
+            self._refused_by.add(to)
+            found = self.peers.endpoint(to)
+            where = f"node {to}" if found is None else f"{found.host}:{found.port}"
+            logger.warning("%s refuses this node: %s", where, NEVER_HEARD[error].format(self.quorum.cluster_id))
 
     async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
         snapshot = loading.snapshot

@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ballast_wire.names import TopicPartition
+
 if TYPE_CHECKING:
-    from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+    from collections.abc import Iterable
+
+    from ballast_broker.metadata.image import MetadataImage, PartitionRegistration, TopicImage
     from ballast_broker.storage.manager import LogManager
-    from ballast_wire.names import TopicPartition
+
+
+def delete_what_was_deleted(logs: LogManager, topics: Iterable[TopicImage]) -> None:
+    """Of topics whose end this broker reads in the metadata that it missed: it need not be the newest for that, as no
+    topic gets an id again."""
+    for topic in topics:
+        for number in topic.partitions:
+            logs.delete_only(TopicPartition(topic.name, number), topic.id)
 
 
 def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> list[TopicPartition]:

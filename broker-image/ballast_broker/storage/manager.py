@@ -346,6 +346,16 @@ class LogManager:
             self._folders.discard(log)
             self._log_is_gone(topic_partition)
 
+    def delete_only(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """What is here of this topic, and nothing of others that have its name."""
+        for logs in (self._future_logs, self._logs):
+            log = logs.get(topic_partition)
+            if log is not None and log.topic_id == topic_id:
+                del logs[topic_partition]
+                self.placement.goes(log.directory)
+                self._folders.discard(log)
+                self._log_is_gone(topic_partition)
+
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
         while this broker or one of its directories was away, goes out of the way."""
