@@ -34,6 +34,16 @@ REQUIREMENTS = Path(__file__).resolve().parent
 PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
+COMPILED = "kerberos"
+# What pip's words have in them where the library of Kerberos, Python's headers or a compiler is missing.
+WITHOUT_COMPILER = (
+    "krb5-config",
+    "gssapi.h",
+    "Python.h",
+    "command 'gcc' failed",
+    "command 'cc' failed",
+    "gcc: not found",
+)
 LITTLE_BYTES = 256 * 2**20
 # What pip's words have in them where it could not connect, look up a name, or get through a proxy.
 UNREACHABLE = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL")
@@ -165,6 +175,8 @@ class Environment:
         expected = checksum(lock)
         command = [str(self.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         command += ["--progress-bar", "off", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
+        if lock == COMPILED:  # with what was installed before it, which has hashes
+            command.append("--no-build-isolation")
         if self._write_again:
             command.append("--ignore-installed")
         present = [stamp.name for stamp in self._stamps.iterdir() if (REQUIREMENTS / f"{stamp.name}.lock").exists()]
@@ -224,6 +236,12 @@ def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> li
         return [f"{left}: make room, or choose another place with BALLAST_HOME=/path."]
     if any(each in said for each in UNREACHABLE):
         return ["No package index was reached; `pip config list` shows which one is asked, and by what proxy."]
+    if any(each in said for each in WITHOUT_COMPILER):
+        return [
+            "GSSAPI is named, and its library is compiled here. That needs",
+            "  Debian, Ubuntu   sudo apt-get install gcc libkrb5-dev python3-dev",
+            "  Fedora           sudo dnf install gcc krb5-devel python3-devel",
+        ]
     return []
 
 
