@@ -36,14 +36,7 @@ TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
 COMPILED = "kerberos"
 # What pip's words have in them where the library of Kerberos, Python's headers or a compiler is missing.
-WITHOUT_COMPILER = (
-    "krb5-config",
-    "gssapi.h",
-    "Python.h",
-    "command 'gcc' failed",
-    "command 'cc' failed",
-    "gcc: not found",
-)
+WITHOUT_COMPILER = ("krb5-config", "gssapi.h", "Python.h", "cc' failed")
 LITTLE_BYTES = 256 * 2**20
 # What pip's words have in them where it could not connect, look up a name, or get through a proxy.
 UNREACHABLE = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL")

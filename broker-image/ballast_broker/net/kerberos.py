@@ -135,7 +135,10 @@ class Gssapi:
         if len(chosen) < len(OFFER) or not chosen[0] & NO_LAYER:
             raise KerberosError(f"it chooses a security layer that was not offered: {chosen[:4].hex()}")
         # Whom it would rather be, the rest of what it says, Apache Kafka does not look at: it is who the ticket says.
-        return _Answer(principal=str(context.initiator_name))
+        try:
+            return _Answer(principal=str(context.initiator_name))
+        except UnicodeDecodeError:
+            raise KerberosError("its principal is no text") from None
 
 
 def _tell(answer: asyncio.Future[_Answer], ready: asyncio.Future[None]) -> None:
