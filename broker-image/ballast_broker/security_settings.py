@@ -145,9 +145,17 @@ def _kerberos_listener(wanted: KerberosSettings) -> KerberosListener:
     try:
         listener: KerberosListener = kerberos.KerberosListener(wanted)
     except kerberos.KerberosError as error:
-        raise ConfigError(f"GSSAPI as {wanted.principal}: {error}") from None
+        raise _keyless(wanted, error) from None
     return listener
 
 
 def _known_to_kerberos(wanted: KerberosSettings) -> Login:
-    return Login(GSSAPI, wanted.principal, "", tickets=_kerberos().OwnTickets(wanted))
+    kerberos = _kerberos()
+    try:
+        return Login(GSSAPI, wanted.principal, "", tickets=kerberos.OwnTickets(wanted))
+    except kerberos.KerberosError as error:
+        raise _keyless(wanted, error) from None
+
+
+def _keyless(wanted: KerberosSettings, error: Exception) -> ConfigError:
+    return ConfigError(f"GSSAPI as {wanted.principal}: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -15,10 +14,12 @@ import pytest
 from kafka import KafkaProducer
 from tests.clients.kerberos import SERVICE, WithKerberos
 from tests.clients.test_java_tools import run
-from tests.contract.wire import WireClient
-from tests.kdc import REALM, context, login_module
+from tests.kdc import REALM, login_module
 
 from ballast_broker.__main__ import main
+from ballast_broker.net.channel import SocketNetwork
+from ballast_broker.net.going import Going, Login
+from ballast_broker.security.kerberos_settings import KerberosSettings
 from ballast_wire.messages import message
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-12")]
@@ -149,12 +150,42 @@ def said_in(pattern: str, text: str) -> bool:
     return re.search(rf"GSSAPI as .*@{REALM}: .*({pattern})", text) is not None
 
 
-def test_a_message_that_somebody_has_seen_lets_nobody_in(there: WithKerberos) -> None:
-    first = context("alice", there.keytabs["alice"]).step()
+def network(principal: str, keytab: Path) -> SocketNetwork:
+    """As a node goes to others."""
+    from ballast_broker.net.kerberos import OwnTickets
+
+    own = OwnTickets(KerberosSettings(f"{principal}@{REALM}", str(keytab), "kafka", ("DEFAULT",)))
+    return SocketNetwork("broker-2", Going(login=Login("GSSAPI", principal, "", tickets=own)))
+
+
+async def test_a_node_goes_to_others_and_says_why_where_it_cannot(
+    there: WithKerberos, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ballast_broker.net.kerberos import KerberosError
+
     host, _, port = there.broker.listeners["OPEN"].rpartition(":")
-    codes = []
-    for _ in range(2):
-        with contextlib.closing(WireClient(host, int(port))) as client:
-            client.call(message("SaslHandshakeRequest")(mechanism="GSSAPI"), 1)
-            codes.append(client.call(message("SaslAuthenticateRequest")(auth_bytes=first), 2).error_code)
-    assert codes == [0, 58]
+    known = network("alice", there.keytabs["alice"])
+    request = message("MetadataRequest")(topics=[])
+
+    async def asks(nodes: SocketNetwork) -> int:
+        channel = await nodes.connect(host, int(port), timeout_s=60)
+        try:
+            return len((await channel.call(request, 1)).brokers)
+        finally:
+            channel.close()
+
+    assert await asks(known) == 1
+    with pytest.raises(KerberosError, match=r"No key table entry found .*stranger@EXAMPLE.COM"):
+        network("stranger", there.keytabs["alice"])
+    gone = there.kdc.keytab("gone")
+    there.kdc.forget("gone")
+    with pytest.raises(ConnectionResetError, match=r"Kerberos says: Client .*not found in"):
+        await asks(network("gone", gone))
+    assert "localhost:" in caplog.text
+    there.kdc.stop()
+    try:
+        assert await asks(known) == 1, "by the ticket that it has"
+        with pytest.raises(ConnectionResetError, match="Kerberos says: Cannot contact any KDC"):
+            await asks(network("alice", there.keytabs["alice"]))
+    finally:
+        there.kdc.start()

@@ -73,8 +73,9 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 class Exchange:
     """One connection; `said` is what was answered."""
 
-    def __init__(self, client: WireClient) -> None:
+    def __init__(self, client: WireClient, port: int) -> None:
         self._client = client
+        self.port = port
         self.said: list[Said] = []
 
     def begin(self) -> None:
@@ -176,6 +177,16 @@ def too_late(there: There, exchange: Exchange) -> None:
     exchange.say(token)
 
 
+def seen_before(there: There, exchange: Exchange) -> None:
+    token = there.context("alice").step()
+    with contextlib.closing(WireClient("localhost", exchange.port)) as client:
+        before = Exchange(client, exchange.port)
+        before.begin()
+        before.say(token)
+        assert before.said[0].error_code == 0
+        exchange.say(token)
+
+
 def renewed(there: There, exchange: Exchange) -> None:
     exchange.whole(there.context("alice"))
     exchange.begin()
@@ -192,14 +203,14 @@ def renewed_as_another(there: There, exchange: Exchange) -> None:
 NAMELESS = (of_another_rule, with_a_name_that_is_none)
 CASES = (
     garbage, nothing, right, right_with_two_parts, as_somebody_else, larger_than_offered, a_layer_that_is_not_offered,
-    no_layer_at_all, not_wrapped, words_before_the_offer, of_another_rule, with_a_name_that_is_none, too_late, renewed,
-    renewed_as_another,
+    no_layer_at_all, not_wrapped, words_before_the_offer, of_another_rule, with_a_name_that_is_none, too_late,
+    seen_before, renewed, renewed_as_another,
 )  # fmt: skip
 
 
 def answers(there: There, node: Node, case: Case) -> list[Said]:
     with contextlib.closing(WireClient("localhost", node.port)) as client:
-        exchange = Exchange(client)
+        exchange = Exchange(client, node.port)
         exchange.begin()
         case(there, exchange)
         return exchange.said

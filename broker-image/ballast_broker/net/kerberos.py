@@ -46,6 +46,16 @@ def reason_of(error: GSSError) -> str:
     return "; ".join(" ".join(str(each).split()) for each in said)
 
 
+def _own_key(settings: KerberosSettings) -> Any:
+    """KerberosError where the keytab does not have it."""
+    try:
+        name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
+        keytab = {"keytab": f"FILE:{settings.keytab}"}
+        return gssapi.Credentials(name=name, usage="accept", mechs=[KERBEROS], store=keytab)
+    except GSSError as error:
+        raise KerberosError(f"keytab {settings.keytab}: {reason_of(error)}") from None
+
+
 def default_realm() -> str:
     """Of krb5.conf; nothing where it names none, as in Apache Kafka."""
     try:
@@ -63,12 +73,7 @@ class KerberosListener:
     def __init__(self, settings: KerberosSettings) -> None:
         self.name_of: NameOf = local_names(settings.rules, default_realm())
         self.threads = KerberosThreads()
-        try:
-            name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
-            keytab = {"keytab": f"FILE:{settings.keytab}"}
-            self.credentials = gssapi.Credentials(name=name, usage="accept", mechs=[KERBEROS], store=keytab)
-        except GSSError as error:
-            raise KerberosError(f"keytab {settings.keytab}: {reason_of(error)}") from None
+        self.credentials = _own_key(settings)
 
     def begin(self, tell: Callable[[str], None]) -> Gssapi:
         return Gssapi(self, tell)
@@ -149,9 +154,11 @@ def _tell(answer: asyncio.Future[_Answer], ready: asyncio.Future[None]) -> None:
 # -- where this node goes ---------------------------------------------------------------------------------------------
 class OwnTickets:
     """As whom this node goes to others: the key in its keytab, and the tickets that libkrb5 gets by it, keeps in memory
-    and gets anew when half of their time has gone; while none is to be had, the old ones are shown until they end."""
+    and gets anew when half of their time has gone; while none is to be had, the old ones are shown until they end.
+    Made at the start; KerberosError where its keytab has no key of its principal."""
 
     def __init__(self, settings: KerberosSettings) -> None:
+        _own_key(settings)
         self.principal = settings.principal
         self._service = settings.service
         self._store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": f"MEMORY:ballast-{next(_caches)}"}

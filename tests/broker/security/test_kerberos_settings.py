@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ballast_broker import net
 from ballast_broker.config import BrokerConfig, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.kerberos_settings import KerberosSettings
@@ -109,6 +110,7 @@ def test_what_has_no_effect_is_told() -> None:
 def test_without_the_library_a_node_does_not_start_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     monkeypatch.delitem(sys.modules, "ballast_broker.net.kerberos", raising=False)
+    monkeypatch.delattr(net, "kerberos", raising=False)
 
     def nobody(*_: Any) -> None:
         return None
