@@ -34,6 +34,9 @@ REQUIREMENTS = Path(__file__).resolve().parent
 PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
+COMPILED = "kerberos"
+# What pip's words have in them where the library of Kerberos, Python's headers or a compiler is missing.
+WITHOUT_COMPILER = ("krb5-config", "gssapi.h", "Python.h", "cc' failed")
 LITTLE_BYTES = 256 * 2**20
 # What pip's words have in them where it could not connect, look up a name, or get through a proxy. Without retries it
 # says only the last.
@@ -169,6 +172,8 @@ class Environment:
         expected = checksum(lock)
         command = [str(self.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         command += ["--progress-bar", "off", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
+        if lock == COMPILED:  # with what was installed before it, which has hashes
+            command.append("--no-build-isolation")
         if self._write_again:
             command.append("--ignore-installed")
         present = [stamp.name for stamp in self._stamps.iterdir() if (REQUIREMENTS / f"{stamp.name}.lock").exists()]
@@ -229,6 +234,12 @@ def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> li
     if any(each in said for each in UNREACHABLE):
         asked = "`pip config list` shows which one is asked, and by what proxy."
         return [f"No package index was reached, or it has nothing for this Python; {asked}"]
+    if any(each in said for each in WITHOUT_COMPILER):
+        return [
+            "GSSAPI is named, and its library is compiled here. That needs",
+            "  Debian, Ubuntu   sudo apt-get install gcc libkrb5-dev python3-dev",
+            "  Fedora           sudo dnf install gcc krb5-devel python3-devel",
+        ]
     return []
 
 

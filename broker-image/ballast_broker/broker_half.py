@@ -96,7 +96,7 @@ class BrokerHalf:
 
     def _catch_up(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         """Ahead of the gate, which passes on what there is but not what there was."""
-        if not self._gate.is_open:
+        if not self._gate.is_open and not delta.compared:
             delete_what_was_deleted(self._node.logs, delta.topics_deleted.values())
 
     def _epoch(self) -> int:

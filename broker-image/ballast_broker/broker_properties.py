@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ballast_broker.config_types import INT_MAX, LONG_MAX, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import SECURITY_PROPERTIES
+from ballast_broker.security.properties import WITHOUT_EFFECT as SECURITY_WITHOUT_EFFECT
 from ballast_broker.topic_config import CODECS
 
 _P = Property
@@ -182,7 +183,7 @@ BROKER_PROPERTIES |= {p.name: p for p in SECURITY_PROPERTIES}
 BROKER_PROPERTIES = dict(sorted(BROKER_PROPERTIES.items()))
 
 # Kafka has them, tools describe them, and here nothing follows from them: who sets one is told so.
-WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = SECURITY_WITHOUT_EFFECT | frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
         "alter.log.dirs.replication.quota.window.size.seconds",

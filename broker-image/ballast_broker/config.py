@@ -22,6 +22,7 @@ from ballast_broker.broker_properties import (
 from ballast_broker.config_providers import resolved
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.properties import (
+    GSSAPI,
     JAAS_SUFFIX,
     OAUTHBEARER,
     PLAIN,
@@ -397,10 +398,10 @@ def _check_security(config: BrokerConfig) -> None:
         if sasl is None:
             continue
         check_mechanism(name, mechanism)
-        if listener == config.controller_listener and mechanism not in (PLAIN, OAUTHBEARER):
+        if listener == config.controller_listener and mechanism not in (PLAIN, OAUTHBEARER, GSSAPI):
             raise ConfigError(
                 f"Invalid value {mechanism} for configuration {name}: users of SCRAM are in the metadata, which "
-                "controllers have only once they know each other; use PLAIN, OAUTHBEARER, or SSL with "
+                "controllers have only once they know each other; use PLAIN, OAUTHBEARER, GSSAPI, or SSL with "
                 "ssl.client.auth=required"
             )
         if mechanism not in sasl.mechanisms:

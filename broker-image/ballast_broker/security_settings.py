@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from time import monotonic
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ballast_broker.config import BrokerConfig
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.going import Going, Login
-from ballast_broker.net.sasl import FindCredential, FindToken, SaslListener
+from ballast_broker.net.sasl import (
+    MAX_FRAME_BYTES,
+    MAX_FRAME_BYTES_WITH_TICKETS,
+    Begin,
+    FindCredential,
+    FindToken,
+    SaslListener,
+)
 from ballast_broker.net.secured import Access
+from ballast_broker.security.kerberos_settings import KerberosSettings
 from ballast_broker.security.oauth_settings import Endpoint, KeysSettings, OauthSettings, OwnToken
-from ballast_broker.security.properties import OAUTHBEARER
+from ballast_broker.security.properties import GSSAPI, OAUTHBEARER
+from ballast_broker.security.settings import SaslSettings
 from ballast_broker.security.tls import TlsContexts
 
 if TYPE_CHECKING:
+    from ballast_broker.net.kerberos import KerberosListener
     from ballast_broker.net.oauth import TokenChecker
     from ballast_broker.net.own_token import OwnTokens
     from ballast_broker.net.token_keys import TokenKeys
+
+WITHOUT_KERBEROS = (
+    "GSSAPI needs the Python package gssapi, which cannot be imported ({}). ./ballast broker installs it where a file "
+    "of properties names GSSAPI; it is compiled, so first:\n"
+    "  Debian, Ubuntu   sudo apt-get install gcc libkrb5-dev python3-dev\n"
+    "  Fedora           sudo dnf install gcc krb5-devel python3-devel\n"
+    "Elsewhere: pip install --require-hashes --no-build-isolation --requirement requirements/kerberos.lock, after "
+    "requirements/kerberos-build.lock"
+)
 
 
 def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) -> dict[str, Access]:
@@ -29,7 +49,6 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
         tls = None if wanted.tls is None else TlsContexts(wanted.tls, monotonic, server=True)
         sasl = None
         if wanted.sasl is not None:
-            oauth = None if wanted.sasl.oauth is None else _token_checker(wanted.sasl.oauth)
             sasl = SaslListener(
                 wanted.sasl.mechanisms,
                 wanted.sasl.plain_users,
@@ -38,7 +57,8 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
                 failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
                 max_reauth_ms=wanted.sasl.max_reauth_ms,
                 max_reauth_ms_of=wanted.sasl.max_reauth_ms_of,
-                begin_oauth=None if oauth is None else oauth.begin,
+                begin_of=_begin_of(wanted.sasl),
+                frame_bytes=MAX_FRAME_BYTES_WITH_TICKETS if GSSAPI in wanted.sasl.mechanisms else MAX_FRAME_BYTES,
             )
         if tls is not None or sasl is not None:
             found[endpoint.name] = Access(tls, sasl)
@@ -57,10 +77,21 @@ def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
     elif mechanism == OAUTHBEARER and wanted.sasl is not None and wanted.sasl.oauth is not None:
         own = wanted.sasl.oauth.own
         login = None if own is None else Login(mechanism, "", "", tokens=_own_tokens(own))
+    elif mechanism == GSSAPI and wanted.sasl is not None and wanted.sasl.kerberos is not None:
+        login = _known_to_kerberos(wanted.sasl.kerberos)
     return Going(tls, login)
 
 
-# What checks signatures is imported only where tokens are to be checked: without it a node starts sooner.
+def _begin_of(wanted: SaslSettings) -> dict[str, Begin]:
+    found: dict[str, Begin] = {}
+    if wanted.oauth is not None and (checker := _token_checker(wanted.oauth)) is not None:
+        found[OAUTHBEARER] = checker.begin
+    if wanted.kerberos is not None:
+        found[GSSAPI] = _kerberos_listener(wanted.kerberos).begin
+    return found
+
+
+# What checks signatures, or knows Kerberos, is imported only where that is asked for: without it a node starts sooner.
 def _token_checker(wanted: OauthSettings) -> TokenChecker | None:
     if wanted.keys is None:
         return None
@@ -99,3 +130,32 @@ def _own_tokens(wanted: OwnToken) -> OwnTokens:
 
 def _unusable(endpoint: Endpoint, error: Exception) -> ConfigError:
     return ConfigError(f"Invalid value {endpoint.url} for configuration {endpoint.asked_by}: {error}")
+
+
+def _kerberos() -> ModuleType:
+    try:
+        from ballast_broker.net import kerberos
+    except ImportError as error:
+        raise ConfigError(WITHOUT_KERBEROS.format(error)) from None
+    return kerberos
+
+
+def _kerberos_listener(wanted: KerberosSettings) -> KerberosListener:
+    kerberos = _kerberos()
+    try:
+        listener: KerberosListener = kerberos.KerberosListener(wanted)
+    except kerberos.KerberosError as error:
+        raise _keyless(wanted, error) from None
+    return listener
+
+
+def _known_to_kerberos(wanted: KerberosSettings) -> Login:
+    kerberos = _kerberos()
+    try:
+        return Login(GSSAPI, wanted.principal, "", tickets=kerberos.OwnTickets(wanted))
+    except kerberos.KerberosError as error:
+        raise _keyless(wanted, error) from None
+
+
+def _keyless(wanted: KerberosSettings, error: Exception) -> ConfigError:
+    return ConfigError(f"GSSAPI as {wanted.principal}: {error}")

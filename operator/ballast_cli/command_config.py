@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from ballast_operator.kafka_client import ConnectionSettings
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+PLAIN, OAUTHBEARER, GSSAPI = "PLAIN", "OAUTHBEARER", "GSSAPI"
 MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    GSSAPI: "com.sun.security.auth.module.Krb5LoginModule",
 }
 KNOWN = frozenset(
     {
@@ -36,7 +37,7 @@ def add_argument(parser: Any) -> None:
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="properties of Kafka's clients: TLS, user and password, token",
+        help="properties of Kafka's clients: TLS, user and password, token, Kerberos",
     )
 
 
@@ -87,6 +88,10 @@ def _settings(bootstrap: str, given: Mapping[str, str]) -> ConnectionSettings:
         from ballast_cli import command_token
 
         known |= command_token.KNOWN
+    if protocol.startswith("SASL") and given.get("sasl.mechanism", GSSAPI) == GSSAPI:
+        from ballast_cli import command_kerberos
+
+        known |= command_kerberos.KNOWN
     for name in given:
         if name not in known:
             print(f"--command-config: {name} has no effect here", file=sys.stderr)
@@ -147,7 +152,7 @@ def _java_store(given: Mapping[str, str], which: str, data: bytes) -> str:
 
 
 def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
-    mechanism = given.get("sasl.mechanism", "GSSAPI")
+    mechanism = given.get("sasl.mechanism", GSSAPI)
     if mechanism not in MODULES:
         raise CommandError(f"sasl.mechanism is {mechanism}: there are {', '.join(MODULES)}")
     options = _login_options(mechanism, given)
@@ -155,6 +160,11 @@ def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
         from ballast_cli.command_token import tokens
 
         return {"sasl_mechanism": mechanism, "tokens": tokens(given, options)}
+    if mechanism == GSSAPI:
+        from ballast_cli.command_kerberos import login
+
+        principal, service = login(given, options)
+        return {"sasl_mechanism": mechanism, "username": principal, "service": service}
     if not {"username", "password"} <= options.keys():
         raise CommandError("sasl.jaas.config needs username and password")
     user, password = options["username"], options["password"]

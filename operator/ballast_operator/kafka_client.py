@@ -56,8 +56,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How to reach a cluster; equal settings may share a connection. `tokens`: with OAUTHBEARER. `hosts`: which names
-    the certificates at addresses have to carry, where it is not the address itself."""
+    """How to reach a cluster; equal settings may share a connection. `tokens`: with OAUTHBEARER. `service`: with
+    GSSAPI, whose tickets are those of the process. `hosts`: which names the certificates at addresses have to carry,
+    where it is not the address itself."""
 
     bootstrap_servers: str
     tls: bool = False
@@ -70,6 +71,7 @@ class ConnectionSettings:
     username: str | None = None
     password: str | None = None
     tokens: AbstractTokenProvider | None = None
+    service: str | None = None
     hosts: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -99,6 +101,8 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
     options["security_protocol"] = protocol
     if settings.tokens is not None:
         options |= {"sasl_mechanism": settings.sasl_mechanism, "sasl_oauth_token_provider": settings.tokens}
+    elif settings.service is not None:
+        options |= {"sasl_mechanism": settings.sasl_mechanism, "sasl_kerberos_service_name": settings.service}
     elif settings.sasl_mechanism:
         options |= {
             "sasl_mechanism": settings.sasl_mechanism,

@@ -16,6 +16,8 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 STORES = Path(__file__).parents[1] / "broker" / "security" / "stores"
+KERBEROS = "sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required"
+BY_KERBEROS, SERVICE = "security.protocol=SASL_SSL", "sasl.kerberos.service.name=kafka"
 BY_PLAIN = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"]
 
 
@@ -110,7 +112,13 @@ def test_what_has_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         ),
         (["security.protocol=SSL", "ssl.keystore.certificate.chain=x"], "given without ssl.keystore.key"),
         (["security.protocol=SSL", "ssl.endpoint.identification.algorithm=no"], "it is https, or nothing"),
-        (["security.protocol=SASL_SSL"], "sasl.mechanism is GSSAPI: there are PLAIN"),
+        (["security.protocol=SASL_SSL"], "sasl.jaas.config: JAAS config property does not contain any login modules"),
+        (["security.protocol=SASL_SSL", "sasl.mechanism=NTLM"], "sasl.mechanism is NTLM: there are PLAIN"),
+        ([BY_KERBEROS, f"{KERBEROS} useKeyTab=true;"], "sasl.kerberos.service.name is missing"),
+        ([BY_KERBEROS, SERVICE, f"{KERBEROS};"], "needs useKeyTab=true with keyTab and principal, or useTicketCache"),
+        ([BY_KERBEROS, SERVICE, f"{KERBEROS} useKeyTab=true keyTab=x;"], "needs keyTab and principal with useKeyTab"),
+        ([BY_KERBEROS, SERVICE, f"{KERBEROS} useKeyTab=true keyTab=x principal=a;"], "there is no keytab x"),
+        ([BY_KERBEROS, SERVICE, f"{KERBEROS} debug=true;"], "option debug is not known here"),
         (BY_PLAIN, "does not contain any login modules"),
         (
             [

@@ -63,7 +63,7 @@ class RunningBroker:
                 env=environment,
             )
         line = self._ready_line(self._process)
-        self.listeners = dict(re.findall(r"(\w+)://([\d.]+:\d+)", line))
+        self.listeners = dict(re.findall(r"([A-Z]\w*)://([\w.]+:\d+)", line))
         assert self.listeners, f"no ready line but {line!r}; the log says: {self.log_text()}"
         self.bootstrap = self.listeners.get("PLAINTEXT", next(iter(self.listeners.values())))
         page = re.search(r"http://\S+", line)

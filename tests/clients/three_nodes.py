@@ -19,10 +19,10 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 class ThreeNodes:
     """Clients and brokers come in at `listener`, and both it and the one of controllers speak `protocol`."""
 
-    def __init__(self, folder: Path, listener: str, protocol: str) -> None:
+    def __init__(self, folder: Path, listener: str, protocol: str, host: str = "127.0.0.1") -> None:
         ports = free_ports(2 * len(NODES))
-        self.brokers = [f"127.0.0.1:{port}" for port in ports[: len(NODES)]]
-        self.controllers = [f"127.0.0.1:{port}" for port in ports[len(NODES) :]]
+        self.brokers = [f"{host}:{port}" for port in ports[: len(NODES)]]
+        self.controllers = [f"{host}:{port}" for port in ports[len(NODES) :]]
         voters = [f"{number}@{address}" for number, address in zip(NODES, self.controllers, strict=True)]
         self.nodes = [
             RunningBroker(

@@ -92,6 +92,7 @@ def test_what_is_right_passes(spec: dict[str, Any]) -> None:
         ({"listeners": [listener("INTERNAL")], "security": INSIDE}, "belong to the brokers"),
         ({"listeners": [listener(port=9091)], "security": INSIDE}, "belong to the brokers"),
         ({"listeners": [listener(authentication={"type": "PLAIN"})], "security": INSIDE}, 'Unsupported value: "PLAIN"'),
+        ({"listeners": [listener(authentication={"type": "GSSAPI"})], "security": INSIDE}, '"SCRAM-SHA-512", "OAUTH'),
         ({"security": {"authorization": {"type": "Simple"}}}, "Required value"),
         ({"security": {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["a;b"]}}}, "should match"),
         ({"volumes": [{"name": "tls-internal", "size": "1Gi"}]}, "are kept for Secrets"),

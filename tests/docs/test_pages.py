@@ -20,6 +20,7 @@ from ballast_local.schema import prune, validate
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)")
+SHOWN = re.compile(r"^ {4}.*", re.MULTILINE)  # has brackets of its own
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -50,7 +51,7 @@ def test_there_is_something_to_look_at() -> None:
     assert any(ours(page) for page in PAGES)
     assert any(command.text.startswith("kubectl ") for page in pages() for command in commands(page))
     assert any(blocks(page) for page in PAGES)
-    linked = [target for page in PAGES for target, _ in LINK.findall(page.read_text("utf-8")) if "://" not in target]
+    linked = [target for page in PAGES for target, _ in links(page) if "://" not in target]
     assert len(linked) >= len(PAGES), "pages lead to each other"
 
 
@@ -118,6 +119,10 @@ def schemas() -> dict[str, Any]:
     return found
 
 
+def links(page: Path) -> list[tuple[str, str]]:
+    return LINK.findall(SHOWN.sub("", page.read_text("utf-8")))
+
+
 def blocks(page: Path) -> list[str]:
     """Indented blocks that are YAML of ours."""
     text, found = page.read_text("utf-8"), []
@@ -140,7 +145,7 @@ def test_every_resource_shown_fits_its_schema(page: Path) -> None:
 
 @EACH_PAGE
 def test_every_link_leads_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(page.read_text("utf-8")):
+    for target, anchor in links(page):
         if "://" in target:
             continue
         path = (page.parent / target).resolve()

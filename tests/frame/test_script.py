@@ -210,6 +210,32 @@ def test_only_what_the_command_needs(ready: Checkout, index: Index) -> None:
     assert index.downloads == 1
 
 
+@pytest.mark.parametrize("named", ["in the file", "beside it"])
+def test_what_kerberos_needs_is_installed_only_where_it_is_named(
+    ready: Checkout, index: Index, tmp_path: Path, named: str
+) -> None:
+    ready.write_lock("kerberos-build", "1.0")
+    ready.write_lock("kerberos", "1.0", package="extra")
+    file = tmp_path / "server.properties"
+    file.write_text("#sasl.enabled.mechanisms=GSSAPI\nsasl.enabled.mechanisms=PLAIN\n")
+    assert ready.run("broker", str(file)).returncode == 0
+    assert index.downloads == 0
+    more = ("--override", "sasl.enabled.mechanisms=GSSAPI") if named == "beside it" else ()
+    if not more:
+        file.write_text("listener.name.safe.gssapi.sasl.jaas.config=x\n")
+    answer = ready.run("broker", str(file), *more)
+    assert answer.returncode == 0, answer.stderr
+    assert "installing kerberos (1 packages)" in answer.stderr
+    assert index.downloads == 1
+
+
+def test_where_kerberos_cannot_be_compiled_it_says_what_to_install(tmp_path: Path) -> None:
+    advice = runpy.run_path(str(ROOT / "requirements" / "install.py"))["advice"]
+    said = advice(tmp_path, ["subprocess.CalledProcessError: Command 'krb5-config --libs gssapi' returned 127."])
+    assert "  Debian, Ubuntu   sudo apt-get install gcc libkrb5-dev python3-dev" in said
+    assert advice(tmp_path, ["ERROR: No matching distribution found"]) == []
+
+
 def test_a_changed_lock_is_installed(ready: Checkout) -> None:
     ready.write_lock("broker", "2.0")
     answer = ready.run("broker")

@@ -61,8 +61,11 @@ class TopicDelta:
 
 
 class MetadataDelta:
+    """`compared`: it was found by comparing with a snapshot; of what is not in that, no record is known that ends it."""
+
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
+        self.compared = False
         self.topics_changed: dict[UUID, TopicDelta] = {}
         self.topics_deleted: dict[UUID, TopicImage] = {}
         self.brokers_changed: dict[int, BrokerImage | None] = {}

@@ -72,6 +72,7 @@ def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:
     """The delta that leads from `before` to what a snapshot holds, for publishers that work by differences."""
     delta = MetadataDelta(before)
     delta.__dict__.update({key: value for key, value in fresh.__dict__.items() if key != "image"})
+    delta.compared = True
     for topic in before.topics:
         new = fresh.topics_changed.get(topic.id)
         if new is None:

@@ -72,7 +72,7 @@ class SocketNetwork:
             else:
                 channel = TlsChannel(await shake_hands(going.tls.current(), sock, host), self._client_id)
             if going.login is not None:
-                self._renew_later(channel, going.login, await authenticate(channel, going.login))
+                self._renew_later(channel, going.login, await authenticate(channel, going.login, host), host)
         except BaseException as error:
             if channel is not None:
                 channel.close()
@@ -86,13 +86,13 @@ class SocketNetwork:
         self._told.pop((host, port), None)
         return channel
 
-    def _renew_later(self, channel: SocketChannel, login: Login, lifetime_ms: int) -> None:
+    def _renew_later(self, channel: SocketChannel, login: Login, lifetime_ms: int, host: str) -> None:
         """A login that does not hold for ever is renewed in time, between other requests."""
         loop = asyncio.get_running_loop()
 
         async def renew() -> None:
             try:
-                self._renew_later(channel, login, await authenticate(channel, login))
+                self._renew_later(channel, login, await authenticate(channel, login, host), host)
             except OSError as error:
                 if isinstance(error, ConnectionAbortedError):  # else the connection has ended anyway
                     log.warning("a login is not renewed: %s", error)

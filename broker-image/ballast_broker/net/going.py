@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.net.tls_socket import TlsSocket, wrap
 from ballast_broker.security.oauthbearer import AFTER_FAILURE, first_message
-from ballast_broker.security.properties import OAUTHBEARER, PLAIN
+from ballast_broker.security.properties import GSSAPI, OAUTHBEARER, PLAIN
 from ballast_broker.security.scram import Salted, ScramClient, ScramError
 from ballast_broker.security.tls import TlsContexts
 from ballast_wire.messages import message
 
 if TYPE_CHECKING:
+    from ballast_broker.net.kerberos import OwnTickets
     from ballast_broker.net.own_token import OwnTokens
     from ballast_broker.seams import Channel
 
@@ -31,6 +32,7 @@ class Login:
     password: str = field(repr=False)
     found: Salted = field(default_factory=dict, repr=False, compare=False)
     tokens: OwnTokens | None = field(default=None, repr=False)  # with OAUTHBEARER, instead of user and password
+    tickets: OwnTickets | None = field(default=None, repr=False)  # with GSSAPI, instead of a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,17 @@ async def _ready(descriptor: int, *, to_read: bool) -> None:
         remove(descriptor)
 
 
-async def authenticate(channel: Channel, login: Login) -> int:
-    """How many milliseconds it holds, 0 for ever. ConnectionError where either side does not believe the other."""
+async def authenticate(channel: Channel, login: Login, host: str) -> int:
+    """To a node at this host. How many milliseconds it holds, 0 for ever. ConnectionError where either side does not
+    believe the other."""
     asked = message("SaslHandshakeRequest")(version=HANDSHAKE_VERSION, mechanism=login.mechanism)
     answer = await channel.call(asked, HANDSHAKE_VERSION)
     if answer.error_code:
         raise ConnectionAbortedError(f"it does not know {login.mechanism}, but {', '.join(answer.mechanisms)}")
     if login.mechanism == OAUTHBEARER:
         said = await _show_token(channel, login)
+    elif login.mechanism == GSSAPI:
+        said = await _show_ticket(channel, login, host)
     elif login.mechanism == PLAIN:
         said = await _say(channel, login, f"\0{login.user}\0{login.password}".encode())
     else:
@@ -97,6 +102,16 @@ async def _show_token(channel: Channel, login: Login) -> Any:
         await _say(channel, login, AFTER_FAILURE)
         raise ConnectionAbortedError(f"{login.mechanism} failed: {said.auth_bytes[:200]!r}")
     return said
+
+
+async def _show_ticket(channel: Channel, login: Login, host: str) -> Any:
+    assert login.tickets is not None
+    exchange = await login.tickets.begin(host)
+    while True:
+        said = await _say(channel, login, exchange.token)
+        if exchange.done:
+            return said
+        await exchange.answer(said.auth_bytes)
 
 
 async def _say(channel: Channel, login: Login, token: bytes) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ballast_broker.net_reply import Dispatch, Peer, Pending, Principal, Reply
 from ballast_broker.security.oauthbearer import OauthbearerError
-from ballast_broker.security.properties import OAUTHBEARER, PLAIN
+from ballast_broker.security.properties import PLAIN
 from ballast_broker.security.scram import Credential, ScramError, ScramServer, TokenLogin
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
@@ -32,7 +32,9 @@ SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 HIGHEST = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 WITH_LIFETIME = 1  # the version of SaslAuthenticate
 MAX_FRAME_BYTES = 16 * 1024
+MAX_FRAME_BYTES_WITH_TICKETS = 64 * 1024  # where users are in many groups, their tickets name them all
 FindCredential = Callable[[str, str], Credential | None]
+Begin = Callable[[Callable[[str], None]], "Mechanism"]  # given what is told of why it fails
 FindToken = Callable[[str, str, bytes], TokenLogin | None]
 
 
@@ -51,7 +53,8 @@ class SaslListener:
     find_token: FindToken = no_token  # its id, mechanism, and the salt that it is to be asked with
     max_reauth_ms: int = 0
     max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own
-    begin_oauth: Callable[[Callable[[str], None]], Mechanism] | None = None  # given what is told of a bad token
+    begin_of: Mapping[str, Begin] = field(default_factory=dict)  # mechanism → how it begins, where it is none of here
+    frame_bytes: int = MAX_FRAME_BYTES
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def lifetime_ms(self, mechanism: str, shown_ms: int | None) -> int | None:
@@ -145,7 +148,7 @@ class Authentication:
     def _before(self, peer: Peer, frame: memoryview) -> Reply:
         if self._over:
             raise MalformedRequest("a request after authentication failed")
-        if self._known_as is None and len(frame) > MAX_FRAME_BYTES:
+        if self._known_as is None and len(frame) > self._listener.frame_bytes:
             raise MalformedRequest(f"a request of {len(frame)} bytes before authentication")
         if self._bare:
             return self._bare_message(bytes(frame))
@@ -189,9 +192,8 @@ class Authentication:
         listener = self._listener
         if name == PLAIN:
             return _Plain(listener.plain_users)
-        if name == OAUTHBEARER:
-            assert listener.begin_oauth is not None
-            return listener.begin_oauth(self._failing)
+        if name in listener.begin_of:
+            return listener.begin_of[name](self._failing)
         nonce = secrets.token_urlsafe(24)
         return ScramServer(
             name,
@@ -255,7 +257,8 @@ class Authentication:
     def _known(self, principal: Principal, shown_ms: int | None) -> None:
         known_as = (self._mechanism_name, principal.name)
         if self._known_as is not None and self._known_as != known_as:
-            raise Refused(f"Cannot change principals during re-authentication from User:{self._known_as[1]}")
+            text = f"Cannot change principals during re-authentication from User.{self._known_as[1]}"
+            raise Refused(f"{text}: User.{principal.name}")
         self._mechanism, self._bare = None, False
         lifetime_ms = self._listener.lifetime_ms(self._mechanism_name, shown_ms)
         self._lifetime_ms = lifetime_ms or 0
@@ -296,7 +299,7 @@ class Authentication:
         def tell() -> None:
             if not told.done():
                 told.set_result((reply,) if reply else ())
-                told.add_done_callback(lambda _: self._connection.close(None))
+                told.add_done_callback(lambda _: self._loop.call_soon(self._connection.close, None))
 
         self._loop.call_later(self._listener.failure_delay_s, tell)
         return Pending(told, pipelined=False, for_this_client_only=True)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTLED_WITHIN_S = 30.0
-BYTES_BEFORE = 16 * 1024  # of a frame of somebody who has not said who he is
 READS_PER_TURN = 16
 FILE_PIECE_BYTES = 64 * 1024
 
@@ -51,7 +50,7 @@ class SecuredConnection(Connection):
         super().__init__(server, sock, host, listener, dispatch)
         self._deadline = self._loop.call_later(SETTLED_WITHIN_S, self._too_late)
         if access.sasl is not None:
-            self.max_frame_bytes = BYTES_BEFORE
+            self.max_frame_bytes = access.sasl.frame_bytes
             self._dispatch = Authentication(access.sasl, dispatch, self, self._loop)
 
     def settled(self, principal: Principal, dispatch: Dispatch) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def delete_what_was_deleted(logs: LogManager, topics: Iterable[TopicImage]) -> None:
     """Of topics whose end this broker reads in the metadata that it missed: it need not be the newest for that, as no
-    topic gets an id again."""
+    topic gets an id again. That a snapshot lacks them is no such record: voters that were restored from a backup lack
+    what was made since, and its logs may be all that is left."""
     for topic in topics:
         for number in topic.partitions:
             logs.delete_only(TopicPartition(topic.name, number), topic.id)

@@ -9,7 +9,8 @@ from ballast_broker.config_types import Property, between, each_of, one_of
 _P = Property
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER = "SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"
-MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+GSSAPI = "GSSAPI"
+MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 JAAS_SUFFIX = ".sasl.jaas.config"
 PREFIX = "listener.name."
@@ -27,6 +28,12 @@ SECURITY_PROPERTIES = (
     _P("connection.failed.authentication.delay.ms", "int", 100, between(0)),
     _P("connections.max.reauth.ms", "long", 0),
     _P("sasl.enabled.mechanisms", "list", ("GSSAPI",)),
+    _P("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit"),
+    _P("sasl.kerberos.min.time.before.relogin", "long", 60_000),
+    _P("sasl.kerberos.principal.to.local.rules", "list", ("DEFAULT",)),
+    _P("sasl.kerberos.service.name", "string", None),
+    _P("sasl.kerberos.ticket.renew.jitter", "double", 0.05),
+    _P("sasl.kerberos.ticket.renew.window.factor", "double", 0.8),
     _P("sasl.login.connect.timeout.ms", "int", None, between(1)),
     _P("sasl.login.read.timeout.ms", "int", None, between(1)),
     _P("sasl.login.refresh.window.factor", "double", 0.8, between(0.5, 1.0)),
@@ -77,8 +84,12 @@ HANDLERS = {
     )
 }
 _OF_OAUTHBEARER = frozenset(name for name in BY_NAME if name.startswith(("sasl.login.", "sasl.oauthbearer.")))
+_OF_KERBEROS = frozenset({"sasl.kerberos.principal.to.local.rules", "sasl.kerberos.service.name"})
+# libkrb5 has tickets of a keytab renewed by itself, in its own time.
+WITHOUT_EFFECT = frozenset(name for name in BY_NAME if name.startswith("sasl.kerberos.")) - _OF_KERBEROS
 # The rest is said once for the whole node.
-OF_A_LISTENER = _OF_OAUTHBEARER | {MAX_REAUTH, "sasl.enabled.mechanisms", *(n for n in BY_NAME if n.startswith("ssl."))}
+_OF_TLS = frozenset(name for name in BY_NAME if name.startswith("ssl."))
+OF_A_LISTENER = _OF_OAUTHBEARER | _OF_KERBEROS | _OF_TLS | {MAX_REAUTH, "sasl.enabled.mechanisms"}
 OF_A_MECHANISM = frozenset(
     {f"{each.lower()}.{name}" for each in MECHANISMS for name in (MAX_REAUTH, JAAS_SUFFIX[1:])}
     | {f"{OAUTHBEARER.lower()}.{name}" for name in (*_OF_OAUTHBEARER, *HANDLERS)}

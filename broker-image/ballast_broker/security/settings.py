@@ -8,8 +8,10 @@ from typing import Any
 
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.jaas import JaasError, LoginModule, parse_login_module
+from ballast_broker.security.kerberos_settings import MODULE as KERBEROS_MODULE
+from ballast_broker.security.kerberos_settings import KerberosSettings, kerberos_settings, without_keytab
 from ballast_broker.security.oauth_settings import MODULE, TOKEN_URL, OauthSettings, oauth_settings
-from ballast_broker.security.properties import JAAS_SUFFIX, MAX_REAUTH, MECHANISMS, OAUTHBEARER, PLAIN, PREFIX
+from ballast_broker.security.properties import GSSAPI, JAAS_SUFFIX, MAX_REAUTH, MECHANISMS, OAUTHBEARER, PLAIN, PREFIX
 from ballast_broker.security.tls_settings import TlsSettings, tls_settings
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -25,6 +27,7 @@ class SaslSettings:
     max_reauth_ms: int
     max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → what is said of it alone
     oauth: OauthSettings | None = None
+    kerberos: KerberosSettings | None = None  # of who comes in as well as of where this node goes
 
     def check_own(self, listener: str, mechanism: str) -> None:
         """Whether this node has something to show where it goes to such a listener; ConfigError where not."""
@@ -32,6 +35,9 @@ class SaslSettings:
             if self.oauth is None or self.oauth.own is None:
                 text = "the token with which this node goes to others is to be had there"
                 raise ConfigError(f"{TOKEN_URL} is missing: {text}")
+        elif mechanism == GSSAPI:
+            if self.kerberos is None:
+                raise ConfigError(without_keytab(jaas_of(listener, mechanism)))
         elif mechanism not in self.own:
             jaas = jaas_of(listener, mechanism)
             raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")
@@ -82,12 +88,17 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
         raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {listener.upper()} wants SASL")
     plain_users: dict[str, str] = {}
     own: dict[str, tuple[str, str]] = {}
-    oauth = None
+    oauth = known_to_kerberos = None
     for mechanism in mechanisms:
         name = jaas_of(listener, mechanism)
         text = of_listener.get(f"{mechanism.lower()}{JAAS_SUFFIX}")
         if mechanism == OAUTHBEARER:
             oauth = _oauth(listener, value, of_listener, text, serving)
+        elif mechanism == GSSAPI:
+            if text is not None:
+                known_to_kerberos = kerberos_settings(value, name, _module(name, GSSAPI, text).options)
+            elif serving:
+                raise ConfigError(without_keytab(name))
         elif text is None:
             if mechanism == PLAIN and serving:
                 raise ConfigError(f"{name} is missing: who may come in by PLAIN is said there")
@@ -99,7 +110,8 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
             if "username" in module.options:
                 own[mechanism] = (module.options["username"], module.options.get("password", ""))
     reauth_of = {m: each for m in mechanisms if (each := of_listener.get(f"{m.lower()}.{MAX_REAUTH}")) is not None}
-    return SaslSettings(tuple(mechanisms), plain_users, own, value("connections.max.reauth.ms"), reauth_of, oauth)
+    max_reauth_ms = value("connections.max.reauth.ms")
+    return SaslSettings(tuple(mechanisms), plain_users, own, max_reauth_ms, reauth_of, oauth, known_to_kerberos)
 
 
 def _oauth(
@@ -129,7 +141,7 @@ def _module(name: str, mechanism: str, text: str) -> LoginModule:
         module = parse_login_module(text)
     except JaasError as error:
         raise ConfigError(f"Invalid value [hidden] for configuration {name}: {error}") from None
-    expected = {PLAIN: PLAIN_MODULE, OAUTHBEARER: MODULE}.get(mechanism, SCRAM_MODULE)
+    expected = {PLAIN: PLAIN_MODULE, OAUTHBEARER: MODULE, GSSAPI: KERBEROS_MODULE}.get(mechanism, SCRAM_MODULE)
     if module.name != expected:
         raise ConfigError(
             f"Invalid value [hidden] for configuration {name}: the login module of {mechanism} is {expected}"
@@ -150,7 +162,4 @@ def _module_with_password(name: str, mechanism: str, text: str) -> LoginModule:
 
 def check_mechanism(name: str, mechanism: str) -> None:
     if mechanism not in MECHANISMS:
-        raise ConfigError(
-            f"Invalid value {mechanism} for configuration {name}: built are {', '.join(MECHANISMS)} "
-            "(GSSAPI needs Kerberos)"
-        )
+        raise ConfigError(f"Invalid value {mechanism} for configuration {name}: built are {', '.join(MECHANISMS)}")

@@ -113,7 +113,7 @@ async def asking(
         lambda user, mechanism: None,
         failure_delay_s=0.0,
         max_reauth_ms=reauth_ms,
-        begin_oauth=checker.begin,
+        begin_of={"OAUTHBEARER": checker.begin},
     )
     async with Serving(who, access=Access(sasl=listener)) as serving:
         if have_keys:
@@ -280,7 +280,7 @@ async def test_a_session_is_renewed_only_by_who_it_is(provider: Provider, how: s
         await shake(one, "OAUTHBEARER")
         if how == "as somebody else":
             answer = await there.shown(provider.token("bob"), one)
-            assert "Cannot change principals during re-authentication from User:alice" in answer.error_message
+            assert "Cannot change principals during re-authentication from User.alice: User." in answer.error_message
         else:
             assert (await there.shown(provider.token("alice", aud="other"), one)).auth_bytes == INVALID
             answer = await show(one, b"\x01")

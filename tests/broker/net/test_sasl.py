@@ -14,8 +14,8 @@ from ballast_broker.net import channel as channel_module
 from ballast_broker.net import secured
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
-from ballast_broker.net.sasl import Authentication, SaslListener
-from ballast_broker.net.secured import BYTES_BEFORE, Access
+from ballast_broker.net.sasl import MAX_FRAME_BYTES, Authentication, Later, Refused, SaslListener
+from ballast_broker.net.secured import Access
 from ballast_broker.net_reply import Peer, Reply
 from ballast_broker.security.scram import HASHES, Credential, ScramClient, credential_of, salted_password
 from ballast_wire.errors import ErrorCode
@@ -218,7 +218,7 @@ async def test_before_it_is_known_who_it_is_nothing_else_is_answered() -> None:
 async def test_before_it_is_known_who_it_is_frames_are_small(whole: bool) -> None:
     async with Serving(who, access=access()) as serving:
         one = await serving.connect()
-        body = request("SaslHandshake", 1, mechanism="x" * BYTES_BEFORE)
+        body = request("SaslHandshake", 1, mechanism="x" * MAX_FRAME_BYTES)
         if whole:
             one.send(body)
         else:
@@ -239,6 +239,36 @@ async def test_what_cannot_be_read_ends_the_connection(body: bytes) -> None:
     async with Serving(who, access=access()) as serving:
         one = await serving.connect()
         one.send(body)
+        assert await one.closed_by_server()
+
+
+class Slowly:
+    """Refuses whoever it is, once it has asked somebody."""
+
+    user = ""
+    by_token = done = False
+    lifetime_ms: int | None = None
+
+    def __init__(self) -> None:
+        self._asked: asyncio.Future[None] | None = None
+
+    def step(self, message: bytes) -> bytes:
+        if self._asked is None:
+            loop = asyncio.get_running_loop()
+            self._asked = loop.create_future()
+            loop.call_later(0.01, self._asked.set_result, None)
+            raise Later(self._asked)
+        raise Refused(f"not {message.decode()}")
+
+
+@pytest.mark.spec("CLI-06", "CLI-12")
+async def test_who_is_refused_after_others_were_asked_is_told_so() -> None:
+    listener = access(mechanisms=("SLOW",), begin_of={"SLOW": lambda _tell: Slowly()})
+    async with Serving(who, access=listener) as serving:
+        one = await serving.connect()
+        await shake(one, "SLOW")
+        answer = await say(one, "SaslAuthenticate", 2, auth_bytes=b"alice")
+        assert (answer.error_code, answer.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, "not alice")
         assert await one.closed_by_server()
 
 
