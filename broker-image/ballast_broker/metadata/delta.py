@@ -61,7 +61,7 @@ class TopicDelta:
 
 
 class MetadataDelta:
-    """`compared`: it was found by comparing with a snapshot; of what is not in that, no record is known that ends it."""
+    """`compared`: found by comparing with a snapshot; of what is not in that, no record is known that ends it."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
