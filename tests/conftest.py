@@ -23,8 +23,9 @@ import os
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
         )
+    config.pluginmanager.register(AlarmInPhases(), "ballast-alarm")
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's `&` leaves it, also to what tests start
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -204,6 +206,54 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
     elif inspect.iscoroutinefunction(test):
         pyfuncitem.obj = functools.wraps(test)(lambda **fixtures: run_on_loop(test, limit, fixtures))
     return (yield)
+
+
+# ---- time limits
+
+
+class AlarmInPhases:
+    """An alarm of pytest-timeout fails setup, call or teardown of its test. One that rings between them, as while a
+    report is written, would end pytest: it waits for the next phase, if there is one."""
+
+    def __init__(self) -> None:
+        self._fail: Callable[[int, FrameType | None], Any] | None = None
+        self._in_phase = False
+        self._rang = False
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_protocol(self) -> Iterator[Any]:
+        """Last, when the alarm is set."""
+        found = signal.getsignal(signal.SIGALRM)
+        self._fail, self._rang = found if callable(found) else None, False
+        if self._fail is not None:
+            signal.signal(signal.SIGALRM, self._ring)
+        return (yield)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        self._rang = not self._in_phase
+        if self._in_phase and self._fail is not None:
+            self._fail(number, frame)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[Any]:
+        return (yield from self._phase())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[Any]:
+        return (yield from self._phase())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[Any]:
+        return (yield from self._phase())
+
+    def _phase(self) -> Generator[None, Any, Any]:
+        self._in_phase = True
+        try:
+            if self._rang:
+                self._ring(signal.SIGALRM, None)
+            return (yield)
+        finally:
+            self._in_phase = False
 
 
 # ---- behaviours shown

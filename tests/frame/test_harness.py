@@ -31,7 +31,7 @@ def run_tests(tmp_path: Path) -> Callable[..., tuple[int, str]]:
         sources = [str(ROOT / name) for name in ("broker-image", "operator", "spark")]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.pathsep.join(sources)},
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.pathsep.join([*sources, str(tmp_path)])},
             capture_output=True, text=True, timeout=50, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
@@ -68,6 +68,16 @@ def test_a_test_that_never_ends_fails(run_tests: Callable[..., tuple[int, str]])
     )
     assert code == 1
     assert "the test took longer than 4 s" in out
+
+
+@pytest.mark.parametrize(("phase", "outcome"), [("call", "1 passed, 1 error"), ("teardown", "1 passed")])
+def test_a_limit_that_is_over_while_a_report_is_written_does_not_end_pytest(
+    run_tests: Callable[..., tuple[int, str]], tmp_path: Path, phase: str, outcome: str
+) -> None:
+    slow = f"import time\ndef pytest_runtest_logreport(report):\n    report.when == {phase!r} and time.sleep(0.6)\n"
+    (tmp_path / "slow.py").write_text(slow)
+    code, out = run_tests("import pytest\n@pytest.mark.timeout(0.5)\ndef test_it():\n    pass\n", "-p", "slow")
+    assert (code, outcome in out) == (int("error" in outcome), True), out
 
 
 def test_a_failure_behind_the_back_of_the_test_fails_it(run_tests: Callable[..., tuple[int, str]]) -> None:
