@@ -162,8 +162,8 @@ class LogManager:
         await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
         self._settle_older_copies()
         self._finish_interrupted_swaps()
-        for path in self._deleted:
-            self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
+        for path, topic_partition in self._deleted.items():
+            self.maintenance.remove_later([path], self.config_of(topic_partition.topic).file_delete_delay_ms)
 
     def _enter(self, directory: LogDirectory) -> None:
         self.disk.make_directory(directory.path)
