@@ -83,7 +83,7 @@ class LogManager:
         self._strays: dict[str, TopicPartition] = {}
         self.placement = Placement(self.directories, config.cordoned_log_dirs, config.log_dir_reserve_bytes)
         self.maintenance = Maintenance(self)
-        self._renamed_away = RenamedAway(disk, self.maintenance.remove_later)
+        self._renamed_away = RenamedAway(disk, self.maintenance.remove_later, config_of)
         self._folders = Folders(disk, random, self.maintenance)
         self._found = FoundLogs(
             self._logs, self._future_logs, self._namesakes, self.placement, self._folders, self._renamed_away,

@@ -23,9 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 class RenamedAway:
-    def __init__(self, disk: Disk, remove_later: Callable[[list[str], int], None]) -> None:
+    def __init__(
+        self, disk: Disk, remove_later: Callable[[list[str], int], None], config_of: Callable[[str], LogConfig]
+    ) -> None:
         self._disk = disk
         self._remove_later = remove_later
+        self._config_of = config_of
         self._found: dict[str, TopicPartition] = {}
 
     def found(self, folders: Mapping[str, TopicPartition]) -> None:
@@ -63,5 +66,5 @@ class RenamedAway:
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
-            del self._found[path]
-            self._remove_later([path], LogConfig().file_delete_delay_ms)
+            topic = self._found.pop(path).topic
+            self._remove_later([path], self._config_of(topic).file_delete_delay_ms)

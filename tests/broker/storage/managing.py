@@ -65,10 +65,18 @@ class World:
         self.disk: Disk = self.bad_disk
         self.threads = RealThreads(2)
         self.managers: list[LogManager] = []
+        self.defaults = LogConfig()
 
     def manager(self, **config: Any) -> LogManager:
         keywords: dict[str, Any] = {"node_id": 1, "log_dirs": tuple(self.paths), "cluster_id": CLUSTER} | config
-        manager = LogManager(self.disk, self.clock, self.threads, StorageConfig(**keywords), self.random)
+        manager = LogManager(
+            self.disk,
+            self.clock,
+            self.threads,
+            StorageConfig(**keywords),
+            self.random,
+            config_of=lambda _: self.defaults,
+        )
         self.managers.append(manager)
         return manager
 

@@ -386,6 +386,30 @@ def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world: Wor
     run(story())
 
 
+@pytest.mark.spec("TOP-24")
+def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(world: World, bench: Bench) -> None:
+    async def story() -> None:
+        world.defaults = LogConfig(file_delete_delay_ms=2_000)
+        manager = world.manager()
+        await manager.start()
+        create(manager)
+        manager.delete(partition())
+        world.kill(manager)
+        manager = world.manager()
+        await manager.start()
+        task = asyncio.create_task(manager.run_maintenance())
+        assert manager.maintenance.removals_waiting == 1
+        bench.clock.now_ms += 2_001
+        manager.maintenance._removal_added.set()
+        async with asyncio.timeout(10):
+            while manager.maintenance.removals_waiting:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(story())
+
+
 @pytest.mark.spec("REP-15")
 def test_maintenance_runs_by_the_clock(world: World, bench: Bench) -> None:
     async def story() -> None:
