@@ -22,6 +22,7 @@ from ballast_planner import (
     plan_explicit,
     plan_generate,
     plan_hash,
+    plan_racks,
     plan_replication_factor,
 )
 
@@ -52,6 +53,17 @@ def assert_hard_limits(load: ClusterLoad, moves: tuple[Move, ...]) -> None:
 def test_balance_holds_every_hard_limit(load: ClusterLoad) -> None:
     plan = plan_balance(load, OPTIONS)
     assert_hard_limits(load, plan.moves)
+    assert max(fills(apply_moves(load, plan.moves)), default=0.0) <= max(fills(load), default=0.0) + 1e-9
+
+
+@pytest.mark.spec("REB-05", "REB-08")
+@SETTINGS
+@given(cluster_loads())
+def test_spreading_over_racks_moves_nothing_else_and_holds_every_hard_limit(load: ClusterLoad) -> None:
+    plan = plan_racks(load, OPTIONS)
+    assert_hard_limits(load, plan.moves)
+    assert plan.quality is not None
+    assert plan.quality.on_more_racks == len(plan.moves)
     assert max(fills(apply_moves(load, plan.moves)), default=0.0) <= max(fills(load), default=0.0) + 1e-9
 
 
