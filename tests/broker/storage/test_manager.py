@@ -397,10 +397,9 @@ def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(worl
         world.kill(manager)
         manager = world.manager()
         await manager.start()
-        task = asyncio.create_task(manager.run_maintenance())
         assert manager.maintenance.removals_waiting == 1
         bench.clock.now_ms += 2_001
-        manager.maintenance._removal_added.set()
+        task = asyncio.create_task(manager.run_maintenance())
         async with asyncio.timeout(10):
             while manager.maintenance.removals_waiting:
                 await asyncio.sleep(0.005)
