@@ -455,6 +455,8 @@ class LogManager:
             if closing:
                 logger.error("not closed yet, for nothing answers there: %s", ", ".join(each.path for each in closing))
                 await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
+        for directory in self.all_directories:  # of those that have failed, too
+            directory.unlock()
 
     async def _leave(self, directory: LogDirectory, broker_epoch: int) -> None:
         if directory.online:
