@@ -155,5 +155,5 @@ def _rows(topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, i
         size = place[1] if place else largest
         leads = broker == partition["leader_id"]
         path = place[0] if place else None
-        rows.append((topic, number, broker, path, size, leads, position, nothing, nothing, nothing, nothing))
+        rows.append((topic, number, broker, path, size, leads, position, *[nothing] * 5))
     return rows

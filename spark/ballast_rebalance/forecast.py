@@ -23,14 +23,16 @@ def sustained_growth(size: Floats, halfway: Floats, before: Floats, window_s: fl
     return growth
 
 
-def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, horizon_s: float) -> Floats:
+def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, rise: Floats, horizon_s: float) -> Floats:
     """Sizes after the horizon. NaN in growth means no history: such a partition keeps its size.
 
     `peak` is the largest size within the window of a partition that lost bytes in it, NaN for others: retention or
-    compaction is at work there, and it grows to that peak at most, also where it stands at it just now. One that
-    shrinks shrinks on, so that nothing is moved that is about to be deleted.
+    compaction is at work there, and it grows to that peak at most, also where it stands at it just now. `rise`: by how
+    many bytes per second its peaks grow, as where it takes in more than retention takes away. One that shrinks shrinks
+    on, so that nothing is moved that is about to be deleted.
     """
     predicted = size + np.nan_to_num(growth_per_second, nan=0.0) * horizon_s
-    capped = np.where(peak >= size, np.minimum(predicted, peak), predicted)
+    highest = peak + np.nan_to_num(rise, nan=0.0) * horizon_s
+    capped = np.where(peak >= size, np.minimum(predicted, highest), predicted)
     result: Floats = np.maximum(capped, 0.0)
     return result

@@ -18,7 +18,7 @@ from ballast_rebalance.forecast import predict_sizes
 
 REPLICA_COLUMNS = (
     "topic", "partition", "broker", "log_dir", "size", "leader", "position",
-    "bytes_in", "bytes_out", "growth", "peak",
+    "bytes_in", "bytes_out", "growth", "peak", "rise",
 )  # fmt: skip
 
 EMPTY = "there are no replicas yet: nothing is to be levelled"
@@ -38,8 +38,9 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (where sizes fell) those of the partition; `lacks` says
-    in sentences what could not be known; `all_known` where the brokers themselves said which replicas there are."""
+    """`replicas` has REPLICA_COLUMNS, `growth`, and `peak` and its `rise` (where sizes fell), those of the partition;
+    `lacks` says in sentences what could not be known; `all_known` where the brokers themselves said which replicas
+    there are."""
 
     at_s: float
     brokers: Sequence[Broker]
@@ -84,7 +85,8 @@ class Measured:
         """By how much each replica grows: all of a partition alike, since they take the same bytes."""
         frame = self.replicas
         largest = frame.groupby(["topic", "partition"])["size"].transform("max").to_numpy(np.float64)
-        ahead = predict_sizes(largest, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
+        growth, peak, rise = (_floats(frame, name) for name in ("growth", "peak", "rise"))
+        ahead = predict_sizes(largest, growth, peak, rise, horizon_s)
         changes: NDArray[np.float64] = np.maximum(ahead - largest, -_floats(frame, "size"))
         return changes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REPLICA_KEYS = ("topic", "partition", "broker")
 PARTITION_KEYS = ("topic", "partition")
-HISTORY = ("before", "halfway", "peak", "falls")
+HISTORY = ("before", "halfway", "peak", "peak_before", "falls")
 TRAFFIC = ("bytes_in", "bytes_out")
 SIZE = "ballast_replica_size_bytes"
 COUNT = "ballast_replicas"
@@ -193,18 +193,21 @@ class _Source:
         finally:
             read.unpersist()
         found["growth"] = sustained_growth(*_sizes_over_time(found), self.options.window_s)
-        now = _of_partition(found)
+        now, half_s = _of_partition(found), self.options.window_s / 2
         found["peak"] = found["peak"].where((found["falls"] > 0) | (found["peak"] > now))
+        found["rise"] = (found["peak"] - found["peak_before"]).clip(lower=0) / half_s
         return found[list(REPLICA_COLUMNS)]
 
     def _replica_queries(self) -> dict[str, str]:
-        window, rate = f"{self.options.window_s:.0f}s", f"{self.options.rate_s:.0f}s"
+        window, half = f"{self.options.window_s:.0f}s", f"{self.options.window_s / 2:.0f}s"
+        rate = f"{self.options.rate_s:.0f}s"
         size = f"{SIZE}{{{SELECTOR}}}"
         return {
             "size": size,
             "before": f"max by (topic, partition) ({size} offset {window})",
-            "halfway": f"max by (topic, partition) ({size} offset {self.options.window_s / 2:.0f}s)",
+            "halfway": f"max by (topic, partition) ({size} offset {half})",
             "peak": f"max by (topic, partition) (max_over_time({size}[{window}]))",
+            "peak_before": f"max by (topic, partition) (max_over_time({size}[{half}] offset {half}))",
             # How often it was smaller than a moment before.
             "falls": f"max by (topic, partition) (resets({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",

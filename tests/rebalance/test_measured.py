@@ -48,8 +48,7 @@ NAN = float("nan")
 def measured() -> Measured:
     replicas = skewed_cluster()
     rows = [
-        (r.topic, r.partition, r.broker, r.log_dir, r.size, r.position == 0, r.position, NAN, NAN, NAN, NAN)
-        for r in replicas
+        (r.topic, r.partition, r.broker, r.log_dir, r.size, r.position == 0, r.position, *[NAN] * 5) for r in replicas
     ]
     frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
     return Measured(1_700_000_000.0, brokers_of(replicas), directories_of(replicas), frame, True)
@@ -57,10 +56,12 @@ def measured() -> Measured:
 
 @pytest.mark.spec("REB-04")
 def test_growth_is_capped_by_what_retention_left_before() -> None:
-    size, growth = np.array([100.0, 100.0, 100.0, 100.0, 100.0]), np.array([1.0, 1.0, -1.0, NAN, 1.0])
-    peak = np.array([NAN, 130.0, 190.0, NAN, 100.0])
-    assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0, 100.0]
-    assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0, 100.0]
+    size, growth = np.full(6, 100.0), np.array([1.0, 1.0, -1.0, NAN, 1.0, 1.0])
+    peak, rise = np.array([NAN, 130.0, 190.0, NAN, 100.0, 110.0]), np.array([NAN, 0.0, 0.0, NAN, NAN, 0.5])
+    soon = predict_sizes(size, growth, peak, rise, 50.0)
+    assert soon.tolist() == [150.0, 130.0, 50.0, 100.0, 100.0, 135.0]
+    late = predict_sizes(size, growth, peak, rise, 500.0)
+    assert late.tolist() == [600.0, 130.0, 0.0, 100.0, 100.0, 360.0], "the last takes in more than retention takes"
 
 
 @pytest.mark.spec("REB-04")
@@ -190,7 +191,7 @@ def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes()
 def test_a_plan_from_the_level_of_a_volume_that_directories_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each seems as full as both together: twice too much would go, and with the next proposal come back."""
     places = [(0, "/a" if p % 2 else "/b") for p in range(36)] + [(1, "/a" if p % 2 else "/b") for p in range(8)]
-    rows = [("t", p, b, d, 2 * GIB, True, 0, NAN, NAN, NAN, NAN) for p, (b, d) in enumerate(places)]
+    rows = [("t", p, b, d, 2 * GIB, True, 0, *[NAN] * 5) for p, (b, d) in enumerate(places)]
     frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
     brokers = [Broker(0), Broker(1)]
     used = {0: 73 * GIB, 1: 17 * GIB}
@@ -217,7 +218,7 @@ def test_partitions_on_one_rack_are_spread_though_the_disks_are_level(monkeypatc
 
     def look(places: Mapping[int, tuple[int, ...]], racks: bool = True) -> Outcome:
         rows = [
-            ("t", partition, broker, "/d", GIB, position == 0, position, NAN, NAN, NAN, NAN)
+            ("t", partition, broker, "/d", GIB, position == 0, position, *[NAN] * 5)
             for partition, replicas in places.items()
             for position, broker in enumerate(replicas)
         ]
