@@ -81,11 +81,12 @@ class ClusterCycle:
             if broken is None and not self._shared.cache.whole:
                 return self._not_listed_yet(work)
             return await (self._without_cluster(work) if broken is None else self._unreadable(work, broken))
+        heard = work.cluster and monotonic() < self._resync_at
         self._start_resync(work, cluster)
         again = Again()
         kafka, blocked = None, None
         try:
-            kafka = await self._reach(cluster, work, again)
+            kafka = await self._reach(cluster, work, heard, again)
         except (KafkaUnavailableError, SecretMissingError, NotServedError) as error:
             blocked = await self._lost(cluster, error, again)
         except (ApiError, ApiUnavailableError) as error:
@@ -113,7 +114,7 @@ class ClusterCycle:
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
             work.cluster = work.reassignments = True
 
-    async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
+    async def _reach(self, cluster: KafkaCluster, work: Work, heard: bool, again: Again) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
         with refusal_told(CLUSTER_REASONS["KubernetesRefused"]):
             reach = await self._clusters.prepare(cluster, work.cluster, again)
@@ -122,7 +123,7 @@ class ClusterCycle:
         kafka = await self._connections.get(cluster, reach)
         # Before anything is done after an outage: does it answer again, and is it the cluster that it was?
         look = work.cluster or self._outage is not None
-        if await self._clusters.observe(cluster, kafka, look, again) and self._outage is not None:
+        if await self._clusters.observe(cluster, kafka, look, heard, again) and self._outage is not None:
             log.info("cluster %s answers again", self._key)
             self._outage = None
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}

@@ -31,6 +31,7 @@ from ballast_operator.model.reassignment import PLURAL as REASSIGNMENTS
 from ballast_operator.model.topic import KIND as TOPIC_KIND
 from ballast_operator.model.topic import PLURAL as TOPICS
 from ballast_operator.runtime import RELIST_SECONDS, Runtime
+from ballast_operator.scram import use_for_scram
 
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
@@ -301,5 +302,6 @@ def main(
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ, file=log_file)
     gc.set_threshold(*GC_THRESHOLDS)
+    use_for_scram()
     asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

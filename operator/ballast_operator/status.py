@@ -298,6 +298,21 @@ CLUSTER = _table(
     ),
 )  # fmt: skip
 
+# Those of a cluster that are no cause for concern: nobody has to do anything.
+IN_COURSE = frozenset(
+    {
+        "Ready",
+        "Starting",
+        "DirectoriesUnknown",
+        "Paused",
+        "Rolling",
+        "RollWaits",
+        "ScalingDown",
+        "DrainingVolume",
+        "VotersChanging",
+    }
+)
+
 # Told once, in an Event; no condition has them.
 EVENTS = _table(
     Reason(

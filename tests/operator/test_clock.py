@@ -53,6 +53,23 @@ def test_the_api_servers_time_counts(wrong_by: float, caplog: pytest.LogCaptureF
     }.get(int(wrong_by), [])
 
 
+@pytest.mark.spec("OPR-02", "OPR-04")
+def test_the_parts_of_a_second_that_answers_leave_out_do_not_make_it_late() -> None:
+    """A condition of a new topic had changed a second before the topic was created."""
+    here = Here(NINE)
+    here.passes(0.9)
+    here.server.heard("Thu, 01 Jan 2026 09:00:00 GMT")
+    here.passes(1.2)
+    here.server.heard("Thu, 01 Jan 2026 09:00:02 GMT")
+    assert here.server.now() == "2026-01-01T09:00:02Z", "that is what the server has just written"
+    here.passes(0.85)
+    here.server.heard("Thu, 01 Jan 2026 09:00:02 GMT")
+    here.passes(0.05)
+    assert here.server.now() == "2026-01-01T09:00:02Z"
+    here.passes(0.2)
+    assert here.server.now() == "2026-01-01T09:00:03Z"
+
+
 @pytest.mark.spec("OPR-34")
 @pytest.mark.parametrize(("measured_at", "due"), [("08:59:58", False), ("08:59:57", True), ("11:00:00", True)])
 def test_progress_that_a_wrong_clock_has_measured_is_told_anew(measured_at: str, due: bool) -> None:

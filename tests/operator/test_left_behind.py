@@ -275,6 +275,59 @@ async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
     assert "remove them here" in str(shared.events._queue.get_nowait()["message"])
 
 
+@pytest.mark.spec("OPR-05")
+async def test_a_cluster_that_stays_unwell_is_looked_at_seldom_and_soon_again_when_there_is_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for everything once a second for as long as nobody mended it."""
+    now, offline = [1000.0], {2}
+
+    async def brokers(_: KafkaConnection) -> KafkaView:
+        return view(offline=offline)
+
+    async def whole(_: KafkaConnection, seen: KafkaView) -> KafkaView:
+        return seen
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    cache, told = Cache(), Told()
+    cache.clusters.put(body("demo", {"external": {"bootstrapServers": "kafka:9092"}}))
+    subject = cache.clusters.get(CLUSTER)
+    assert subject is not None
+    shared = shared_by(cache, told)
+    handler = ClusterHandler(CLUSTER, shared)
+    monkeypatch.setattr(shared.api, "find", nothing)
+    monkeypatch.setattr(clusters_module, "observe_brokers", brokers)
+    monkeypatch.setattr(clusters_module, "observe_whole", whole)
+    monkeypatch.setattr(clusters_module, "monotonic", lambda: now[0])
+
+    async def look(heard: bool = False) -> float | None:
+        again = Again()
+        await handler.observe(subject, cast(KafkaConnection, None), True, heard, again)
+        return again.cluster_seconds
+
+    looks, began = 0, now[0]
+    while now[0] < began + 600:
+        now[0] += await look() or 0.0
+        looks += 1
+    assert told.reasons == {"demo": "BrokersOffline"}
+    assert looks < 60
+    assert await look() == 15.0
+    now[0] += 3
+    assert await look(heard=True) == 1.0, "something was heard"
+    while (found := await look()) != 15.0:
+        now[0] += found or 0.0
+    now[0] += 15
+    offline.add(1)
+    assert await look() == 1.0, "something is new"
+    offline.clear()
+    assert await look() is None
+    offline.add(2)
+    now[0] += 600
+    assert await look() == 1.0, "that was another time"
+
+
 @pytest.mark.spec("OPR-05", "OPR-06")
 async def test_topics_that_a_slow_webhook_keeps_do_not_make_the_operator_look_stuck(
     monkeypatch: pytest.MonkeyPatch,

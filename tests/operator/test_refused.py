@@ -75,7 +75,7 @@ def test_a_reassignment_that_a_policy_refuses_holds_up_no_other(ballast_world: W
     message = world.until_reason("Reassignment", "no-finalizer", "KubernetesRefused")
     assert "Forbidden, says the proxy of the test" in message
     world.until("it is told in an Event", lambda: told(world, "nothing"))
-    assert (world.get("Reassignment", "nothing") or {}).get("status") is None
+    assert (world.get("Reassignment", "nothing") or {}).get("status") == {"observedGeneration": -1}
 
     # Of other partitions, and of one that an older one is to move and may not.
     moving("other", 2, [2, 1])

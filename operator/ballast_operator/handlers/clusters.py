@@ -25,7 +25,7 @@ from ballast_operator.observe import observe_brokers
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.secured import Reach
-from ballast_operator.status import CLUSTER, SHARED, NotServedError, Verdict, conditions, ready_condition
+from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, NotServedError, Verdict, conditions, ready_condition
 from ballast_operator.tls_secrets import SecretMissingError
 from ballast_operator.worker import Again
 
@@ -34,20 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
-# Reasons that are no cause for concern.
-IN_COURSE = frozenset(
-    {
-        "Ready",
-        "Starting",
-        "DirectoriesUnknown",
-        "Paused",
-        "Rolling",
-        "RollWaits",
-        "ScalingDown",
-        "DrainingVolume",
-        "VotersChanging",
-    }
-)
+# A cluster that stays as it is may need a person. That it is well again is told a fourth of that time later at most.
+UNHEALTHY_LOOK_MOST_SECONDS = 15.0
+UNHEALTHY_SHARE = 0.25
 
 
 class WrongClusterError(KafkaUnavailableError):
@@ -58,6 +47,23 @@ class WrongClusterError(KafkaUnavailableError):
         self.verdict = verdict
 
 
+class Pace:
+    """How soon to look again at a cluster that is not well: seldom where nothing is heard and nothing found new."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._since = 0.0
+        self._due = 0.0
+
+    def seconds(self, seen: object, heard: bool) -> float:
+        now = monotonic()
+        if seen != self._seen or (heard and now < self._due):
+            self._seen, self._since = seen, now
+        found = max(UNHEALTHY_LOOK_SECONDS, UNHEALTHY_SHARE * (now - self._since))
+        self._due = now + min(found, UNHEALTHY_LOOK_MOST_SECONDS)
+        return self._due - now
+
+
 class ClusterHandler:
     """One KafkaCluster. Used by that cluster's worker only."""
 
@@ -66,6 +72,7 @@ class ClusterHandler:
         self._shared = shared
         self._managed = ManagedCluster(key, shared)
         self._rebalance = RebalanceJobs(shared)
+        self._pace = Pace()
         self._uid: str | None = None
         self._refused_until = 0.0
 
@@ -78,7 +85,9 @@ class ClusterHandler:
             return Reach(cluster.spec.external.bootstrap_servers)
         return await self._managed.prepare(cluster, look, again)
 
-    async def observe(self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, again: Again) -> bool:
+    async def observe(
+        self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, heard: bool, again: Again
+    ) -> bool:
         """Whether the cluster was asked and answered; its status is then up to date."""
         if not look:
             return False
@@ -94,8 +103,12 @@ class ClusterHandler:
                 status = replace(status, bootstrap_servers=cluster.spec.external.bootstrap_servers)
             else:
                 verdict, status = await self._managed.finish(cluster, kafka, view, status, again)
-        if verdict.reason != "Ready":
-            again.cluster_within(UNHEALTHY_LOOK_SECONDS)
+        if verdict.reason in IN_COURSE:
+            self._pace = Pace()
+            if verdict.reason != "Ready":
+                again.cluster_within(UNHEALTHY_LOOK_SECONDS)
+        else:
+            again.cluster_within(self._pace.seconds((cluster.meta.generation, verdict, status.drains), heard))
         await self._write(cluster, status, verdict, again)
         return True
 

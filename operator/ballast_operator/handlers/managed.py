@@ -44,7 +44,7 @@ from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
-from ballast_operator.status import CLUSTER, SHARED, Verdict
+from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, Verdict
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ class ManagedCluster:
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         found = (self._refused, self._lost(), self._late.verdict, went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
-        if verdict is not None:
-            again.cluster_within(LOOK_SECONDS)
+        if any(one is not None and one.reason in IN_COURSE for one in found):
+            again.cluster_within(LOOK_SECONDS)  # behind what is told something goes on
         return verdict or self._health(scene, status), status
 
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:

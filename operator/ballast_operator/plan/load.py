@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, ReplicaId, TopicPartition
 from ballast_planner import Broker, ClusterLoad, Directory, Replica
 
-# Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan.
-UNKNOWN_CAPACITY = 1 << 60
+# Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan. Far larger than volumes
+# are, and small enough for those of thousands of directories together to be a size that the planner believes.
+UNKNOWN_CAPACITY = 1 << 47
 
 
 def cluster_load(view: KafkaView, weights: Mapping[DirectoryId, int] | None = None) -> ClusterLoad:

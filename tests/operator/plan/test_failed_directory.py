@@ -36,3 +36,12 @@ def test_what_has_no_other_broker_or_no_other_copy_is_said() -> None:
     assert [(row.partition, row.broker) for row in everywhere.unplaced] == [(0, 1)]
     alone = make_plan(spec, {}, broken((1,)))
     assert "no live replica" in alone.unplaced[0].reason
+
+
+@pytest.mark.spec("OPR-30")
+def test_thousands_of_directories_whose_sizes_nobody_tells_are_planned_for() -> None:
+    """As of brokers before Kafka 3.3."""
+    told = view({"orders": topic_view((0, 1))}, {("orders", 0, 0): LogView("/a", 100)}, brokers=range(2_000))
+    silent = {where: DirectoryView(None, -1, -1) for where in told.directories}
+    (move,) = make_plan(reassignment(drainBrokers=[1]).spec, {}, replace(told, directories=silent)).moves
+    assert 1 not in move.to.replicas
