@@ -153,6 +153,11 @@ REASSIGNMENT = _table(
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
     Reason(
+        "BrokersUnregistered", FALSE,
+        "What is left is for brokers that are not registered any more ({brokers}): {rows}.",
+        "Cancel or delete this Reassignment; it goes on if they come back.", stalled=True,
+    ),
+    Reason(
         "KubernetesRefused", FALSE, "Kubernetes lets the operator not change this Reassignment: {error}.",
         "Mend what refuses it: a policy, an admission webhook, the operator's Role. It is tried again.",
     ),
@@ -161,6 +166,11 @@ REASSIGNMENT = _table(
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),
     Reason("Paused", FALSE, "spec.paused is set; {running} moves that had begun go on.", "Set it to false to go on."),
     Reason("Verifying", FALSE, "All partitions have arrived; it waits until {waits}."),
+    Reason(
+        "ThrottlesLeft", FALSE,
+        "Nothing moves any more; it waits until the throttles are put back, for which broker {brokers} has to come "
+        "back or be unregistered.",
+    ),
     Reason("Succeeded", TRUE, "Moved {total}."),
     Reason("NothingToMove", TRUE, "Everything is where it should be."),
     Reason(
@@ -185,7 +195,7 @@ REASSIGNMENT = _table(
         "See what still moves with `./ballast status`, and create a new Reassignment. Topics may still name its "
         "partitions in their lists of throttled replicas, which limits nothing without a rate.", stalled=True,
     ),
-    Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} arrived and stay.", stalled=True),
+    Reason("Cancelled", TRUE, "It was cancelled; {done} of {total} arrived and stay."),
     Reason("RolledBack", TRUE, "Everything is back where it was."),
 )  # fmt: skip
 

@@ -379,6 +379,7 @@ def test_a_throttled_move_is_sped_up_paused_cancelled_and_leaves_no_throttle(wor
     assert len(world.view().ongoing) == 1
     world.patch("Reassignment", "heavy", {"spec": {"cancel": True}})
     world.until_phase("heavy", "Cancelled")
+    assert world.condition("Reassignment", "heavy")[:2] == ("True", "Cancelled")
     seen = world.view()
     assert seen.ongoing == {}
     assert {part.replicas for part in seen.topics["heavy"].partitions.values()} == {(0,)}

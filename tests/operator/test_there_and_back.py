@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.operator.world import World
 
+from ballast_operator.model.kafka import TopicPartition
 from ballast_operator.observe import observe_broker_configs
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spec("OPR-42")]
@@ -20,8 +21,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield found
 
 
-def declare(world: World, brokers: int, rate: str) -> None:
-    rebalance: dict[str, Any] = {"onScaleUp": "Automatic", "throttle": {"interBroker": rate}}
+def declare(world: World, brokers: int, rate: str, on_scale_up: str = "Automatic") -> None:
+    rebalance: dict[str, Any] = {"onScaleUp": on_scale_up, "throttle": {"interBroker": rate}}
     spec = {"brokers": brokers, "volumes": VOLUMES, "resyncSeconds": 1, "rebalance": rebalance}
     world.apply("KafkaCluster", "demo", spec)
 
@@ -51,3 +52,36 @@ def test_brokers_that_get_their_share_are_not_wanted_any_more(world: World) -> N
     world.until("no throttle is left", lambda: world.run(observe_broker_configs(world.kafka, nothing)) == nothing)
     phases = {one["metadata"]["name"]: one.get("status", {}).get("phase") for one in world.list("Reassignment")}
     assert set(phases.values()) <= {"Succeeded", "Cancelled"}, phases
+
+
+@pytest.mark.spec("OPR-35", "OPR-36")
+def test_a_move_to_a_broker_that_was_scaled_away_holds_nothing_says_so_and_goes_on_when_it_comes_back(
+    world: World,
+) -> None:
+    declare(world, 3, "100Mi")
+    world.bootstrap = world.until_ready("KafkaCluster", "demo", 120)["status"]["bootstrapServers"]
+    world.topic("two", partitions=2, replicas=1, replicaAssignment=[[0], [0]])
+    world.until_ready("KafkaTopic", "two")
+    world.delete("KafkaTopic", "two")  # which would put its replicas back
+    world.until_gone("KafkaTopic", "two")
+    world.fill(["two"], 2, 20)
+    rows = [{"topic": "two", "partition": number, "replicas": [number + 1]} for number in (0, 1)]
+    one_by_one = {"perBroker": 1}
+    world.reassign("mine", partitions=rows, throttle={"interBroker": "512Ki"}, maxConcurrentMoves=one_by_one)
+    world.until("the first is on its way", lambda: TopicPartition("two", 0) in world.view().ongoing)
+    world.patch("Reassignment", "mine", {"spec": {"paused": True, "throttle": {"interBroker": "100Mi"}}})
+    declare(world, 2, "100Mi", on_scale_up="None")
+    said = world.until_reason("Reassignment", "mine", "BrokersUnregistered", 120)
+    assert "not registered any more (2): two-1." in said
+    found = world.get("Reassignment", "mine") or {}
+    assert {one["type"]: one["status"] for one in found["status"]["conditions"]} == {
+        "Ready": "False",
+        "Stalled": "True",
+    }
+    world.until_ready("KafkaCluster", "demo", 120)
+    nothing: dict[int, dict[str, str]] = {0: {}, 1: {}}
+    world.until("no throttle is left", lambda: world.run(observe_broker_configs(world.kafka, nothing)) == nothing)
+    world.patch("Reassignment", "mine", {"spec": {"paused": False}})
+    declare(world, 3, "100Mi", on_scale_up="None")
+    world.until_phase("mine", "Succeeded", seconds=120)
+    assert [world.view().topics["two"].partitions[number].replicas for number in (0, 1)] == [(1,), (2,)]

@@ -15,7 +15,7 @@ from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Reass
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Step, refused
 from ballast_operator.plan.progress import progress_of
-from ballast_operator.status import Verdict, conditions, ready_condition
+from ballast_operator.status import STALLED, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Telling:
         if before.phase == after.phase or after.phase is None:
             return
         ready = ready_condition(after.conditions)
-        bad = after.phase in (Phase.FAILED, Phase.STALE, Phase.CANCELLED)
+        bad = any(condition.type == STALLED for condition in after.conditions)
         self._shared.events.send(
             reassignment, WARNING if bad else NORMAL, str(after.phase), ready.message if ready else str(after.phase)
         )

@@ -133,6 +133,10 @@ class KafkaView:
         known = self.brokers.get(broker)
         return known is not None and known.online
 
+    def told_unregistered(self, broker: int) -> bool:
+        """Whether it is not among all that are registered; brokers before Kafka 4.0 leave out those that are fenced."""
+        return self.fenced_told and bool(self.brokers) and broker not in self.brokers
+
     def surely_unregistered(self, broker: int) -> bool:
         """Whether a broker is known to be gone for good; one that is only down is still registered.
 

@@ -15,12 +15,14 @@ from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPart
 from ballast_operator.model.quantity import bytes_text, counted
 from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
-from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
+from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync, unregistered
 from ballast_operator.plan.stored import StoredPlan
-from ballast_operator.status import REASSIGNMENT, SHARED, Verdict
+from ballast_operator.status import REASSIGNMENT, SHARED, STALLED, Verdict, ready_condition
 from ballast_planner import Move, Placement
 
 SHOWN_ROWS = 10
+# A broker that lags so far behind the others is fenced long since.
+LAG_SECONDS = 60.0
 
 
 class Goal(Enum):
@@ -130,7 +132,9 @@ def refused(step: Step, reassignment: Reassignment, verdict: Verdict) -> Step:
 def holds_nothing(reassignment: Reassignment) -> bool:
     """Whether it has not started, or had come to rest and has not gone on since: others may hold its partitions."""
     status = reassignment.status
-    return status.started_at is None or status.phase in (*ENDS, Phase.STALE, Phase.WAITING)
+    said = ready_condition(status.conditions)
+    free = said is not None and said.reason == REASSIGNMENT["ThrottlesLeft"].name
+    return free or status.started_at is None or status.phase in (*ENDS, Phase.STALE, Phase.WAITING)
 
 
 def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
@@ -175,6 +179,8 @@ def _forward(scene: Scene, states: Sequence[MoveState]) -> Step:
         if moving:
             return Step(Phase.RUNNING, _running("Running", states), states, holds_throttles=True, claims=True)
         return _settle(scene, states, Phase.STALE, _expired(scene, states))
+    if _all_for_unregistered(scene, left):
+        return _without_brokers(scene, states, left)
     if scene.reassignment.spec.paused:
         verdict = REASSIGNMENT["Paused"].says(running=len(moving))
         return Step(Phase.PAUSED, verdict, states, holds_throttles=True, claims=True)
@@ -198,14 +204,15 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
-    """An end is told only when the throttles have been put back. The partitions are free before."""
-    if scene.throttles_held:
-        waits = "the throttles are put back"
-        lost = _lost_holders(scene)
-        if lost:
-            waits += f", for which broker {', '.join(map(str, lost))} has to come back or be unregistered"
-        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states)
-    return Step(phase, verdict, states)
+    """An end is told only when the throttles have been put back. Where that may take long the partitions are free
+    before; else they are held until then, or who moves them next would look like what has gone astray."""
+    if not scene.throttles_held:
+        return Step(phase, verdict, states)
+    lost = _lost_holders(scene)
+    if lost:
+        return Step(Phase.VERIFYING, REASSIGNMENT["ThrottlesLeft"].says(brokers=", ".join(map(str, lost))), states)
+    waits = "the throttles are put back"
+    return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, claims=True)
 
 
 def _lost_holders(scene: Scene) -> list[int]:
@@ -236,12 +243,47 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
         return Step(
             Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), back, stop=stop, holds_throttles=True, claims=True
         )
-    if any(not state.ended and state.state is not State.STALE for state in back):
+    left = [state for state in back if not state.ended and state.state is not State.STALE]
+    if _all_for_unregistered(scene, left):
+        if not _stalled_for_long(scene):
+            return _without_brokers(scene, back, left)
+        return _settle(scene, back, Phase.FAILED, _unregistered(scene, left))
+    if left:
         return Step(Phase.RUNNING, _running("RollingBack", back), back, run=True, holds_throttles=True, claims=True)
     stale = [state for state in back if state.state is State.STALE]
     if stale:
         return _settle(scene, back, Phase.FAILED, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
     return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
+
+
+def _all_for_unregistered(scene: Scene, left: Sequence[MoveState]) -> bool:
+    return bool(left) and all(unregistered(state.move, scene.view) for state in left)
+
+
+def _without_brokers(scene: Scene, states: Sequence[MoveState], left: Sequence[MoveState]) -> Step:
+    """All that is left is for brokers that are registered no more. What runs would never arrive, so it is given up;
+    then nothing is held for brokers that may never come again, and it goes on if they do."""
+    verdict = _unregistered(scene, left)
+    stop = [state.move for state in left if state.under_way]
+    if stop:
+        return Step(Phase.RUNNING, verdict, states, stop=stop, holds_throttles=True, claims=True)
+    return Step(Phase.WAITING, verdict, states)
+
+
+def _unregistered(scene: Scene, left: Sequence[MoveState]) -> Verdict:
+    brokers = sorted({broker for state in left for broker in unregistered(state.move, scene.view)})
+    rows = _some([str(state.partition) for state in left])
+    return REASSIGNMENT["BrokersUnregistered"].says(brokers=", ".join(map(str, brokers)), rows=rows)
+
+
+def _stalled_for_long(scene: Scene) -> bool:
+    """Who was asked first may not have heard yet that the broker came."""
+    stalled = [
+        one
+        for one in scene.reassignment.status.conditions
+        if (one.type, one.reason) == (STALLED, REASSIGNMENT["BrokersUnregistered"].name)
+    ]
+    return any(seconds_of(scene.now) - seconds_of(one.last_transition_time) >= LAG_SECONDS for one in stalled)
 
 
 def inverse(moves: Sequence[Move], strayed: Collection[ReplicaId] = ()) -> tuple[Move, ...]:

@@ -72,6 +72,12 @@ def adding(move: Move) -> tuple[int, ...]:
     return tuple(broker for broker in move.to.replicas if broker not in move.from_.replicas)
 
 
+def unregistered(move: Move, view: KafkaView) -> tuple[int, ...]:
+    """Brokers without which it cannot arrive, and which there are no more."""
+    needed = {*adding(move), *directory_changes(move)}
+    return tuple(broker for broker in sorted(needed) if view.told_unregistered(broker))
+
+
 def directory_changes(move: Move) -> dict[int, str]:
     """Broker → directory, for replicas that are named a directory other than the one they are in."""
     before = move.from_.as_pairs()
@@ -152,6 +158,8 @@ def _assess_directories(move: Move, view: KafkaView, part: PartitionView) -> Mov
     if correct:
         note = "arrived in another directory"
         return MoveState(move, State.MOVING, note, copied_bytes(move, view), tuple(correct), strayed=True)
+    if gone := unregistered(move, view):
+        return MoveState(move, State.BLOCKED, f"broker {gone[0]} is not registered any more")
     return MoveState(move, State.DONE, "", move_bytes(move))
 
 

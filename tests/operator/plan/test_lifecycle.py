@@ -1,5 +1,6 @@
 """What a Reassignment does next: phases, approval, staleness, cancel, rollback."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,13 +109,15 @@ def test_all_arrived_is_verified_and_ends_only_when_the_throttles_are_gone() -> 
     assert (verifying.phase, verifying.holds_throttles) == (Phase.VERIFYING, True)
 
 
-@pytest.mark.spec("OPR-33")
+@pytest.mark.spec("OPR-02", "OPR-33")
 def test_cancel_stops_what_moves_and_leaves_the_rest() -> None:
+    """It was wanted: GitOps took it for a failure for ever."""
     subject = reassignment(partitions=ROWS, cancel=True, status=STARTED)
     assert list(step(subject, MOVING).stop) == [MOVE]
     ended = step(subject, AT_TARGET)
     assert (ended.phase, ended.verdict.reason) == (Phase.CANCELLED, "Cancelled")
     assert "1 of 1" in ended.verdict.message
+    assert (ended.verdict.ready, ended.verdict.stalled) == ("True", False)
 
 
 @pytest.mark.spec("OPR-33")
@@ -282,3 +285,73 @@ def test_an_end_that_waits_for_a_lost_broker_says_so_and_holds_no_partitions() -
     )
     there = step(subject, AT_TARGET, throttles_held=True)
     assert there.verdict.message.endswith("until the throttles are put back.")
+
+
+FAR = view({"orders": topic_view((0, 1))}, SOURCE, brokers=(0, 1))
+ON_ITS_WAY = view(
+    {"orders": topic_view((0, 2, 1))}, SOURCE, {("orders", 0): OngoingView((0, 2, 1), (2,), (1,))}, brokers=(0, 1)
+)
+
+
+@pytest.mark.spec("OPR-35", "OPR-36")
+def test_what_is_left_for_brokers_that_are_unregistered_is_given_up_and_holds_nothing() -> None:
+    """It stayed Running, with the throttles of all others, until somebody cancelled it."""
+    subject = reassignment(partitions=ROWS, status=STARTED)
+    moving = step(subject, ON_ITS_WAY)
+    assert (list(moving.stop), moving.holds_throttles, moving.claims) == ([MOVE], True, True)
+    for seen in (FAR, view({"orders": topic_view((0, 2), isr={0: (0,)})}, {}, brokers=(0, 1))):
+        found = step(subject, seen, throttles_held=True)
+        assert (found.phase, found.verdict.reason, found.verdict.stalled) == (
+            Phase.WAITING,
+            "BrokersUnregistered",
+            True,
+        )
+        assert (found.run, found.holds_throttles, found.claims, found.stop) == (False, False, False, ())
+        assert "not registered any more (2): orders-0. Cancel or delete" in found.verdict.message
+    waiting = reassignment(partitions=ROWS, status={**STARTED, "phase": "Waiting"})
+    again = step(waiting, AT_SOURCE)
+    assert (again.phase, again.run, again.holds_throttles) == (Phase.RUNNING, True, True), "it came back"
+    assert step(waiting, AT_SOURCE, conflicts=("nightly",)).waits_for == ("nightly",), "others came first meanwhile"
+    cancelled = reassignment(partitions=ROWS, cancel=True, status={**STARTED, "phase": "Waiting"})
+    assert step(cancelled, FAR).phase is Phase.CANCELLED
+
+
+@pytest.mark.spec("OPR-36")
+def test_a_broker_that_is_away_or_of_which_nobody_would_tell_is_waited_for() -> None:
+    subject = reassignment(partitions=ROWS, status=STARTED)
+    for seen in (view(dict(AT_SOURCE.topics), SOURCE, offline=[2]), replace(FAR, fenced_told=False)):
+        found = step(subject, seen)
+        assert (found.phase, found.run, found.holds_throttles) == (Phase.RUNNING, True, True)
+
+
+@pytest.mark.spec("OPR-36")
+def test_others_that_can_go_on_do_before_anything_is_given_up() -> None:
+    other = move(((0, "/a"), (1, "/a")), ((0, "/b"), (1, "/a")), partition=1, disk=5)
+    seen = view({"orders": topic_view((0, 1), (0, 1))}, {**SOURCE, ("orders", 1, 0): LogView("/a", 5)}, brokers=(0, 1))
+    found = step(reassignment(partitions=ROWS, status=STARTED), seen, keep(Plan((MOVE, other))))
+    assert (found.phase, found.run, found.stop) == (Phase.RUNNING, True, ())
+
+
+@pytest.mark.spec("OPR-33", "OPR-36")
+def test_what_cannot_be_put_back_as_its_brokers_are_unregistered_fails_when_that_is_sure() -> None:
+    """It was tried for ever, and a deletion waited as long."""
+    going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
+    seen = view({"orders": topic_view((0, 2))}, TARGET, brokers=(0, 2))
+    found = step(reassignment(partitions=ROWS, onCancel="Rollback", status=STARTED, meta=going), seen)
+    assert (found.phase, found.verdict.reason) == (Phase.WAITING, "BrokersUnregistered")
+    for since, phase in (("2026-01-02T03:03:30Z", Phase.WAITING), ("2026-01-02T03:03:05Z", Phase.FAILED)):
+        said = {"status": "True", "reason": "BrokersUnregistered", "message": "", "lastTransitionTime": since}
+        told = {**STARTED, "phase": "Waiting", "conditions": [{"type": kind, **said} for kind in ("Ready", "Stalled")]}
+        subject = reassignment(partitions=ROWS, onCancel="Rollback", status=told, meta=going)
+        assert step(subject, seen).phase is phase
+
+
+@pytest.mark.spec("OPR-33")
+def test_what_has_ended_but_for_its_throttles_does_not_begin_anew_when_another_one_moves_its_partitions() -> None:
+    """Two of them moved a partition to and fro without end."""
+    subject = reassignment(partitions=ROWS, status={**STARTED, "phase": "Verifying"})
+    assert step(subject, AT_TARGET, throttles_held=True).claims, "nobody else begins before it has ended"
+    said = {"type": "Ready", "status": "False", "reason": "ThrottlesLeft", "message": "", "lastTransitionTime": NOW}
+    waits = reassignment(partitions=ROWS, status={**STARTED, "phase": "Verifying", "conditions": [said]})
+    found = step(waits, AT_SOURCE, conflicts=("nightly",), throttles_held=True)
+    assert (found.phase, found.waits_for, found.run) == (Phase.WAITING, ("nightly",), False)
