@@ -30,7 +30,16 @@ from tests.contract.nodes import Node
 from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
-from ballast_wire.records import MAGIC, Record, encode_batch
+from ballast_wire.records import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    TIMESTAMP_TYPE_MASK,
+    Header,
+    Record,
+    encode_batch,
+)
 
 HERE = Path(__file__).parent
 LOCAL = "127.0.0.1"
@@ -67,6 +76,8 @@ OPAQUE = {
 # Compared by how far they are away, roughly.
 TIMES = frozenset(f"{each}_timestamp{unit}" for each in ("expiry", "issue", "max") for unit in ("", "_ms"))
 TEN_MINUTES_MS = 600_000
+# By the clock of who wrote the record, where it is a marker or its topic has the time of appending.
+BROKERS_TIMES = frozenset({"last_timestamp", "log_append_time_ms", "timestamp"})
 NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # what is not replaced, where it is something else than -1
 METADATA_TOPIC_ID = UUID(int=1)
 OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
@@ -214,8 +225,10 @@ class Side:
             return opaque
         if isinstance(value, UUID):
             return self._named_id(value)
-        if name == "last_timestamp" and value > TIMESTAMP_MS + 30_000:
-            return "NOW"  # a marker's, by the clock of who wrote it
+        if name in BROKERS_TIMES and value > TIMESTAMP_MS + 30_000:
+            return "NOW"
+        if name == "records" and value:
+            return _without_append_times(bytearray.fromhex(value)).hex()
         if name in TIMES and value > 0:
             return f"in {10 * round((value - time.time() * 1000) / TEN_MINUTES_MS)} minutes"
         if name == "hmac" and value:
@@ -236,6 +249,17 @@ class Side:
         text = re.sub(r"localhost:\d+", "localhost:PORT", text)
         text = re.sub(r"directoryId=(?!A{4})[\w-]{22}", "directoryId=ID", text)
         return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
+
+
+def _without_append_times(batches: bytearray) -> bytearray:
+    """What the broker has put into them by its clock is zeros, and the checksum with it."""
+    position = 0
+    while position + HEADER_BYTES <= len(batches):
+        header = Header._make(HEADER.unpack_from(batches, position))
+        if header.attributes & TIMESTAMP_TYPE_MASK and header.max_timestamp > TIMESTAMP_MS + 30_000:
+            HEADER.pack_into(batches, position, *header._replace(max_timestamp=0, crc=0))
+        position += header.length + LOG_OVERHEAD
+    return batches
 
 
 def batch(wanted: dict[str, Any]) -> bytes:

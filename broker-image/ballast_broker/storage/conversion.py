@@ -10,10 +10,11 @@ import struct
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
-from ballast_broker.storage.validation import CLIENTS, timestamp_refused
+from ballast_broker.storage.timestamps import MOST_NAMED, refuse_times
+from ballast_broker.storage.validation import CLIENTS
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records, encode_batch
+from ballast_wire.records import BatchView, CorruptBatch, Record, decode_records, encode_batch
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -75,10 +76,9 @@ def _checked_records(view: BatchView, config: LogConfig, partition: object, orig
     keyless = "Compacted topic cannot accept message without key in topic partition " + str(partition)
     errors = [(index, keyless) for index, record in enumerate(records) if compact and record.key is None]
     if errors:
-        raise InvalidRecords(ErrorCode.INVALID_RECORD, _rejected(errors), errors)
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, _rejected(errors), errors[:MOST_NAMED])
     if config.message_timestamp_type == "CreateTime":
-        for index, record in enumerate(records):
-            _check_timestamp(index, record, config, now_ms)
+        refuse_times(records, config, now_ms)
     return records
 
 
@@ -88,15 +88,6 @@ def _rejected(errors: list[tuple[int, str]]) -> str:
         f"One or more records have been rejected due to {len(errors)} record errors in total, "
         f"and only showing the first three errors at most: [{first}]"
     )
-
-
-def _check_timestamp(index: int, record: Record, config: LogConfig, now_ms: int) -> None:
-    timestamp = record.timestamp
-    if timestamp != NO_TIMESTAMP and (
-        now_ms - timestamp > config.message_timestamp_before_max_ms
-        or timestamp - now_ms > config.message_timestamp_after_max_ms
-    ):
-        raise timestamp_refused(timestamp, record.offset, config, now_ms, index)
 
 
 def _encode_again(view: BatchView, records: list[Record], codec: Codec) -> bytearray:

@@ -1,4 +1,5 @@
-"""What a batch must be before it is appended: checks of the header, never of records (those are in `conversion`).
+"""What a batch must be before it is appended: checks of the header, never of records (those are in `conversion` and
+`timestamps`).
 
 PURE. Refusals are `ApiError` with Kafka's code and sentence.
 """
@@ -10,7 +11,7 @@ from typing import NoReturn
 from crc32c import crc32c
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage.errors import InvalidRecords
+from ballast_broker.storage.timestamps import refuse_append_time, refuse_too_new
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import (
     CODEC_MASK,
@@ -110,12 +111,9 @@ def check_leader_batch(
         header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
         and config.message_timestamp_type == "CreateTime"
     ):
-        raise timestamp_refused(header.max_timestamp, 0, config, now_ms, delta)
-    if attributes & TIMESTAMP_TYPE_MASK and config.message_timestamp_type == "CreateTime":
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"Invalid timestamp type in message {partition}. Producer should not set timestamp type to LogAppendTime.",
-        )
+        refuse_too_new(batch, header.max_timestamp, config, partition, now_ms)
+    if attributes & TIMESTAMP_TYPE_MASK:
+        refuse_append_time(count, partition)
 
 
 def refuse_larger_than_segment(size: int, config: LogConfig, partition: object) -> NoReturn:
@@ -167,16 +165,6 @@ def _refuse_shape(header: Header, partition: object) -> None:
         codec = header.attributes & CODEC_MASK
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {codec}")
     raise ApiError(ErrorCode.INVALID_RECORD, message)
-
-
-def timestamp_refused(timestamp: int, offset: int, config: LogConfig, now_ms: int, index: int) -> InvalidRecords:
-    earliest = max(now_ms - config.message_timestamp_before_max_ms, -(2**63))
-    latest = min(now_ms + config.message_timestamp_after_max_ms, 2**63 - 1)
-    message = (
-        f"Timestamp {timestamp} of message with offset {offset} is out of range. "
-        f"The timestamp should be within [{earliest}, {latest}]"
-    )
-    return InvalidRecords(ErrorCode.INVALID_TIMESTAMP, message, [(index, message)])
 
 
 def check_follower_batch(batch: memoryview, header: Header, partition: object) -> None:

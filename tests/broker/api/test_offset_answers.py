@@ -106,6 +106,15 @@ async def test_who_does_not_hold_a_partition_sends_to_who_does(tmp_path: Path) -
         assert producers["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_topic_of_which_nothing_is_asked_is_not_answered(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as (_, _, asker):
+        topics = [{"name": "orders", "partitions": []}, {"name": "orders", "partitions": [entry(-1)]}]
+        answer = await asker.ask("ListOffsets", 7, replica_id=-1, isolation_level=0, topics=topics)
+        assert [len(each["partitions"]) for each in answer["topics"]] == [1]
+        answer = await asker.ask("ListOffsets", 7, replica_id=-1, isolation_level=0, topics=topics[:1])
+        assert answer["topics"] == []
+
+
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_where_an_epoch_ended(tmp_path: Path, version: int) -> None:
     async with brokers(tmp_path) as (_, nodes, asker):

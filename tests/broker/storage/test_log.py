@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.conftest import Bench, ReadAll, position_of
 
+from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
+from ballast_broker.storage.timestamps import MOST_NAMED
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import Record, encode_batch
+from ballast_wire.records import NO_TIMESTAMP, Record, encode_batch
 
 
 @pytest.mark.spec("LOG-03")
@@ -257,6 +259,53 @@ def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench
     assert refused.value.code is ErrorCode.INVALID_RECORD
     assert isinstance(refused.value, InvalidRecords)
     assert [index for index, _ in refused.value.record_errors] == [1]
+
+
+@pytest.mark.spec("LOG-03")
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("before_max_ms", [LONG_MAX, 3_600_000])
+def test_every_record_whose_time_is_out_of_range_is_named(bench: Bench, codec: Codec, before_max_ms: int) -> None:
+    log = bench.create(message_timestamp_before_max_ms=before_max_ms)
+    now_ms = bench.clock.now_ms
+    times = [now_ms + 3_600_001, now_ms, NO_TIMESTAMP, now_ms - 3_600_001, now_ms + 3_600_002]
+    batch = encode_batch([Record(b"k", b"v", each) for each in times], codec=codec)
+    with pytest.raises(InvalidRecords) as refused:
+        log.append_as_leader(batch, 0, now_ms=now_ms)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+    too_old = [3] if before_max_ms != LONG_MAX else []
+    assert [index for index, _ in refused.value.record_errors] == [0, *too_old, 4]
+    assert str(times[4]) in refused.value.record_errors[-1][1]
+    assert log.log_end_offset == 0
+
+
+def test_a_bounded_number_of_records_is_named(bench: Bench) -> None:
+    log = bench.create(cleanup_policy=frozenset({"compact"}))
+    now_ms = bench.clock.now_ms
+    for record in (Record(b"k", b"v", now_ms + 3_600_001), Record(None, b"v", now_ms)):
+        with pytest.raises(InvalidRecords) as refused:
+            log.append_as_leader(encode_batch([record] * (MOST_NAMED + 1)), 0, now_ms=now_ms)
+        assert len(refused.value.record_errors) == MOST_NAMED
+
+
+def test_a_batch_that_lies_about_its_newest_record_is_refused(bench: Bench) -> None:
+    log = bench.create()
+    batch = encode_batch([Record(b"k", b"v", bench.clock.now_ms)], newest_ms=bench.clock.now_ms + 3_600_001)
+    with pytest.raises(ApiError) as refused:
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.spec("LOG-03")
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_a_producer_that_claims_the_time_of_appending_is_refused(bench: Bench, timestamp_type: str) -> None:
+    log, now_ms = bench.create(message_timestamp_type=timestamp_type), bench.clock.now_ms
+    records = [Record(b"k", b"v", now_ms)] * 2
+    with pytest.raises(InvalidRecords) as refused:
+        log.append_as_leader(encode_batch(records, append_time_ms=now_ms), 0, now_ms=now_ms)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refused.value.record_errors] == [0, 1]
+    log.append_as_leader(encode_batch(records), 0, now_ms=now_ms)
+    assert log.log_end_offset == 2
 
 
 @pytest.mark.spec("LOG-03", "CLI-07")
