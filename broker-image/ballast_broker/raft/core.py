@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from ballast_broker.raft.elections import Elections
+from ballast_broker.raft.elections import MOST_DOUBLINGS, Elections
 from ballast_broker.raft.leader import Leadership, ParkedFetch, misfit
 from ballast_broker.raft.messages import (
     NOBODY,
@@ -198,7 +198,15 @@ class RaftCore(Elections):
 
     def records_refused(self, now: float) -> None:
         """What was fetched is spoilt: nothing of it is in the log, and it is asked for again."""
-        self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+        self._ask_later(now)
+
+    def _ask_later(self, now: float) -> None:
+        """What came is of no use, nor may it be the next time: ever more seldom, though the leader hears of us."""
+        self._in_vain += 1
+        times = self._timeouts
+        longest = max(times.retry_s, times.fetch_s / 4)
+        wait = min(longest, times.retry_s * 2 ** min(self._in_vain, MOST_DOUBLINGS))
+        self._fetch_at = now + wait * (0.5 + 0.5 * self._random.random())
 
     def _follow_high_watermark(self, offset: int) -> None:
         limited = min(offset, self._log.end_offset)
@@ -220,8 +228,11 @@ class RaftCore(Elections):
         if self.loading is not loading:
             return
         self.loading = None
-        self._fetch_at = now if complete else now + self._timeouts.retry_s
-        if complete and loading.snapshot.offset > self.high_watermark:
+        if not complete:
+            self._ask_later(now)
+            return
+        self._fetch_at = now
+        if loading.snapshot.offset > self.high_watermark:
             self.high_watermark = loading.snapshot.offset
             self._effects.append(HighWatermark(loading.snapshot.offset))
 
@@ -251,6 +262,7 @@ class RaftCore(Elections):
             self.leadership.local_flushed(end_offset, now)
             self._advance(self.leadership, now)
         elif self.role is Role.FOLLOWER:
+            self._in_vain = 0
             self._follow_high_watermark(self._pending_high_watermark)
             self._send_fetch(now)
         elif self.role is Role.UNATTACHED:

@@ -38,7 +38,7 @@ from ballast_broker.raft.messages import (
 )
 from ballast_broker.raft.peers import Peers
 from ballast_broker.raft.store import MetadataStore, next_offset
-from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Timeouts
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, NEVER, LogView, Persisted, Timeouts
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
 from ballast_broker.raft.voters import Endpoint, VoterSet
 from ballast_broker.seams import Clock, Network, Random, Threads
@@ -51,6 +51,7 @@ MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
 APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
+TELL_AGAIN_S = 60.0
 NEVER_HEARD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "it is not of cluster {}, which is this node's by cluster.id or meta.properties",
     ErrorCode.INCONSISTENT_VOTER_SET: "by its controller.quorum.voters one of the two is no voter of cluster {}",
@@ -118,6 +119,7 @@ class RaftDriver:
         self._flush_wanted = asyncio.Event()
         self._generation = 0
         self._refused_by: set[int] = set()
+        self._told_spoilt: tuple[tuple[int, str], float] = (NOBODY, ""), NEVER
         self.stopped = False
 
     # ------------------------------------------------------------------ life
@@ -314,7 +316,7 @@ class RaftDriver:
         except ApiError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
-            logger.warning("records of the metadata log came spoilt, and are asked for again: %s", error)
+            self.came_spoilt(self.core.leader, "a part of the metadata log", error)
             self.core.records_refused(self.now())
         else:
             self._flush_wanted.set()
@@ -431,6 +433,14 @@ class RaftDriver:
             found = self.peers.endpoint(to)
             where = f"node {to}" if found is None else f"{found.host}:{found.port}"
             logger.warning("%s refuses this node: %s", where, NEVER_HEARD[error].format(self.quorum.cluster_id))
+
+    def came_spoilt(self, leader: int, what: str, error: Exception) -> None:
+        """Once in a while: it is asked for until it comes as it should."""
+        now, subject = self.now(), (leader, what)
+        told, at = self._told_spoilt
+        if subject != told or now >= at + TELL_AGAIN_S:
+            self._told_spoilt = subject, now
+            logger.warning("%s came spoilt from node %d, and is asked for again: %s", what, leader, error)
 
     async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
         snapshot = loading.snapshot

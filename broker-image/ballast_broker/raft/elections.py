@@ -90,6 +90,8 @@ class Elections(ABC):
         self._fetch_outstanding: Fetch | None = None
         self.loading: LoadSnapshot | None = None
         """Under way; whoever fetches it looks here before the log is made to begin after it."""
+        self._in_vain = 0
+        """How often in a row what the leader sent was of no use."""
         self._fetched_at = NEVER
         self._leader_ended = False
         self._flushed = log.end_offset
@@ -211,7 +213,7 @@ class Elections(ABC):
     def _become_follower(self, now: float, epoch: int, leader: int) -> None:
         voted_for = self.voted_for if epoch == self.epoch else NOBODY
         self._enter(Role.FOLLOWER, epoch, leader, voted_for)
-        self._retries = 0
+        self._retries = self._in_vain = 0
         self._fetched_at = NEVER
         self._leader_ended = False
         self._term_began = now

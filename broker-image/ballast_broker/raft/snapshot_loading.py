@@ -24,7 +24,7 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
     try:
         complete = await _copy(driver, writer, loading.leader, driver.core.epoch, snapshot)
     except CorruptBatch as error:
-        logger.warning("snapshot %s came spoilt from %d, and is asked for again: %s", snapshot, loading.leader, error)
+        driver.came_spoilt(loading.leader, f"snapshot {snapshot}", error)
         complete = False
     except (OSError, TimeoutError, ValueError, ApiError) as error:
         logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)

@@ -10,7 +10,7 @@ from tests.broker.raft.simulator import Faults, Rng, SimNode, World
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
-from ballast_broker.raft.messages import BeginEpoch, Send, Vote
+from ballast_broker.raft.messages import BeginEpoch, Fetch, FetchReply, Send, SnapshotId, Vote
 from ballast_broker.raft.terms import Persisted, Role
 from ballast_broker.raft.voters import Endpoint
 from ballast_wire.errors import ErrorCode
@@ -225,3 +225,44 @@ def test_a_voter_at_the_address_that_another_one_had_does_not_vote_in_its_place(
     assert core.handle_vote(world.now, wire.decode_vote(as_it_arrives(vote, asked, 2))).granted
     assert wire.decode_vote(as_it_arrives(vote, other, 0)).voter is None, "the first version does not say whom it asks"
     assert wire.decode_begin(as_it_arrives(begin, other, 0)).voter is None
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+@pytest.mark.parametrize("records", [True, False], ids=["records", "snapshot"])
+def test_what_comes_spoilt_is_asked_for_ever_more_seldom_until_something_sound_comes(records: bool) -> None:
+    """A rotten disk stays so, and what is asked for is a whole snapshot each time."""
+    world = quiet_world(7)
+    leader = leader_of(world)
+    core = core_of(next(node for node in world.nodes.values() if node is not leader))
+    now = world.now
+    waits: list[float] = []
+
+    def next_asked() -> Fetch:
+        nonlocal now
+        core.take_effects()
+        waits.append(core.deadline - now)
+        now = core.deadline
+        core.tick(now)
+        [asked] = [each.request for each in core.take_effects() if isinstance(each, Send)]
+        assert isinstance(asked, Fetch), "the leader goes on hearing of it"
+        return asked
+
+    def comes_spoilt(asked: Fetch) -> Fetch:
+        if records:
+            core.replied(now, leader.id, asked, FetchReply(core.epoch, leader.id, records=b"spoilt"))
+            core.records_refused(now)
+        else:
+            core.replied(now, leader.id, asked, FetchReply(core.epoch, leader.id, snapshot=SnapshotId(99, core.epoch)))
+            assert core.loading is not None
+            core.snapshot_loaded(now, core.loading, complete=False)
+        return next_asked()
+
+    asked = core._fetch_outstanding
+    assert asked is not None
+    for _ in range(10):
+        asked = comes_spoilt(asked)
+    assert waits[0] < 0.05
+    assert min(waits[5:]) >= 0.25
+    core.flushed(now, core.log_end_offset)
+    comes_spoilt(asked)
+    assert waits[-1] < 0.05

@@ -218,8 +218,10 @@ async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> 
 
 @pytest.mark.spec("CLU-03")
 @pytest.mark.parametrize("spoilt", [b"", snapshot_of_nothing()[:-1], snapshot_of_nothing()[:-1] + b"\x77"])
-async def test_a_log_is_not_given_up_for_a_snapshot_that_is_spoilt(spoilt: bytes) -> None:
-    """The leader's disk may be rotten: it is asked again, and the own log kept meanwhile."""
+async def test_a_log_is_not_given_up_for_a_snapshot_that_is_spoilt(
+    spoilt: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader's disk may be rotten: it is asked again, and the own log kept meanwhile. It is said once."""
     log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
     log.append_as_leader(batch(4), 3, now_ms=1, origin="raft")
     answers: list[int] = []
@@ -244,3 +246,5 @@ async def test_a_log_is_not_given_up_for_a_snapshot_that_is_spoilt(spoilt: bytes
         await driver.stop()
     assert answers == [4, 4, 4, 4]
     assert reader.loads == [f"begins {SNAPSHOT.offset}", f"ends {SNAPSHOT.offset}"]
+    [told] = [each.getMessage() for each in caplog.records if "spoilt" in each.getMessage()]
+    assert told.startswith(f"snapshot {SNAPSHOT} came spoilt from node 2")

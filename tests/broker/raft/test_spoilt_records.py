@@ -36,7 +36,9 @@ class Applied:
 
 @pytest.mark.spec("CLU-02", "CLU-03")
 @pytest.mark.parametrize("spoilt_at", [90, 8], ids=["a record", "a length"])
-async def test_spoilt_records_are_asked_for_again(tmp_path: Path, spoilt_at: int) -> None:
+async def test_spoilt_records_are_asked_for_again(
+    tmp_path: Path, spoilt_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else one rotten disk would end every controller and broker of the cluster, and each again after its restart."""
     log, network, applied = MemoryLog(), LocalNetwork(), Applied()
     for _ in range(2):
@@ -74,5 +76,6 @@ async def test_spoilt_records_are_asked_for_again(tmp_path: Path, spoilt_at: int
             await asyncio.sleep(0.005)
     assert not applied.failures
     assert asked[:3] == [0, 0, 0], "nothing of what was spoilt is kept"
+    assert sum("spoilt" in each.getMessage() for each in caplog.records) == 1, "it is said once"
     await driver.stop()
     await manager.shutdown()
