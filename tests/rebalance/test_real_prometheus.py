@@ -218,10 +218,10 @@ def test_a_partition_has_one_history_wherever_its_replicas_were(spark: SparkSess
             address = {"instance": f"127.0.0.1:{new}"}
             count = "count by (instance) (ballast_replica_size_bytes)"
             wait_for(lambda: [row["metric"] for row in endpoint.query(count)] == [address])
-            wait_for(lambda: time.time() - began > 2 * (peaked - began))  # it was in the first half of the window
+            wait_for(lambda: time.time() - began > 2 * (peaked - began) + 4)  # it was in the first half of the window
             scraped(7 * GIB, 4 * GIB)
             now = time.time()
-            window_s = float(math.ceil(now - began))
+            window_s = 2.0 * math.ceil((now - began) / 2)  # its half is told in whole seconds, too
             found = measure(spark, MetricsOptions(endpoint.url, window_s=window_s), now)
     check(found)
     assert len(found.replicas) == 120
