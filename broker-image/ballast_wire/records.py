@@ -133,6 +133,10 @@ class BatchView:
         end = self.position + self.size_bytes
         return crc32c(self.buffer[self.position + CRC_FROM : end]) == self.header.crc
 
+    def check_crc(self) -> None:
+        if not self.crc_is_right():
+            raise CorruptBatch(f"the batch at offset {self.base_offset} has another CRC than it says")
+
     def stamp(self, base_offset: int, leader_epoch: int) -> None:
         """Neither field is under the CRC: that is what lets a broker stamp without reading the records."""
         struct.pack_into(">q", self.buffer, self.position, base_offset)

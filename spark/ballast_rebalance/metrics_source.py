@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ballast_planner import Broker, Directory
-from ballast_rebalance.forecast import Floats, sustained_growth
+from ballast_rebalance.forecast import sustained_growth
 from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 from ballast_rebalance.prometheus import MATCH, SELECTOR
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError, read_authorities
@@ -192,8 +192,11 @@ class _Source:
             found = pd.DataFrame(typed.toPandas(), columns=list(chosen))
         finally:
             read.unpersist()
-        found["growth"] = sustained_growth(*_sizes_over_time(found), self.options.window_s)
-        now, half_s = _of_partition(found), self.options.window_s / 2
+        # Of each replica's partition: now, in the middle of the window, at its beginning.
+        now = found.groupby(list(PARTITION_KEYS))["size"].transform("max")
+        size, halfway, before = (each.to_numpy(np.float64) for each in (now, found["halfway"], found["before"]))
+        found["growth"] = sustained_growth(size, halfway, before, self.options.window_s)
+        half_s = self.options.window_s / 2
         found["peak"] = found["peak"].where((found["falls"] > 0) | (found["peak"] > now))
         found["rise"] = (found["peak"] - found["peak_before"]).clip(lower=0) / half_s
         return found[list(REPLICA_COLUMNS)]
@@ -216,17 +219,6 @@ class _Source:
             "bytes_in": f"sum by (topic, partition) (rate({BYTES_IN}{{{MATCH}}}[{rate}]))",
             "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
         }
-
-
-def _sizes_over_time(replicas: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
-    """Of each replica's partition: now, in the middle of the window, at its beginning."""
-    now = _of_partition(replicas)
-    return now.to_numpy(np.float64), replicas["halfway"].to_numpy(np.float64), replicas["before"].to_numpy(np.float64)
-
-
-def _of_partition(replicas: pd.DataFrame) -> pd.Series:
-    """The size of each replica's partition."""
-    return replicas.groupby(list(PARTITION_KEYS))["size"].transform("max")
 
 
 def _without_replicas(small: pd.DataFrame) -> Refusal:

@@ -65,6 +65,16 @@ def run(
     return ended.stdout
 
 
+def through_consoles(bootstrap: str, config: Path, topic: str, java_options: Sequence[str] = ()) -> None:
+    """What the one has produced the other reads."""
+    at, lines = ("--bootstrap-server", bootstrap), [f"value {number}" for number in range(50)]
+    sent = ("--producer.config", config, "--topic", topic)
+    run("console-producer", *at, *sent, stdin="\n".join(lines) + "\n", java_options=java_options)
+    wanted = ("--topic", topic, "--from-beginning", "--max-messages", 50, "--timeout-ms", 30_000)
+    read = run("console-consumer", *at, "--consumer.config", config, *wanted, java_options=java_options)
+    assert [line for line in read.splitlines() if line.startswith("value")] == lines
+
+
 @pytest.fixture
 def tool(broker: RunningBroker) -> Tool:
     def call(name: str, *arguments: object, **how: Any) -> str:

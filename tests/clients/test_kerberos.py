@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from tests.clients.kerberos import SERVICE, WithKerberos
-from tests.clients.test_java_tools import run
+from tests.clients.test_java_tools import run, through_consoles
 from tests.kdc import REALM, login_module
 
 from ballast_broker.__main__ import main
@@ -36,12 +36,7 @@ def test_produced_and_read(there: WithKerberos, tmp_path: Path, topic: str, list
     config, java = there.java(tmp_path, listener), there.kdc.java
     at = ("--bootstrap-server", there.broker.listeners[listener])
     run("topics", *at, "--command-config", config, "--create", "--topic", topic, java_options=java)
-    lines = [f"value {number}" for number in range(50)]
-    sent = "\n".join(lines) + "\n"
-    run("console-producer", *at, "--producer.config", config, "--topic", topic, stdin=sent, java_options=java)
-    wanted = ("--topic", topic, "--from-beginning", "--max-messages", 50, "--timeout-ms", 30_000)
-    read = run("console-consumer", *at, "--consumer.config", config, *wanted, java_options=java)
-    assert [line for line in read.splitlines() if line.startswith("value")] == lines
+    through_consoles(there.broker.listeners[listener], config, topic, java)
 
 
 def test_a_java_client_goes_on_beyond_the_end_of_its_sessions(there: WithKerberos, tmp_path: Path, topic: str) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
+from tests.clients.commands import all_come_in
 from tests.clients.oauth import MODULE, USER, WithTokens
 from tests.identity_provider import CLIENTS, Provider
 
 from ballast_cli import CommandError, command_config
 from ballast_cli.__main__ import main
-from ballast_rebalance.admin import measure_by_admin
 
 pytestmark = [
     pytest.mark.spec("CLI-06"),
@@ -112,14 +112,7 @@ def test_every_command_comes_in(
 ) -> None:  # fmt: skip
     rd.create(there.broker, topic, 2)
     file = written(there, tmp_path, listener, **ways(there, certified, tmp_path)[way])
-    bootstrap = there.broker.listeners[listener]
-    at = ["--bootstrap", bootstrap, "--command-config", str(file)]
-    assert main(["status", *at]) == 0
-    said = capsys.readouterr()
-    assert ("volume-0" in said.out, said.err) == (True, "")
-    assert main(["reassign", "generate", *at, "--topics", topic, "--json", str(tmp_path / "plan.json")]) == 0
-    options = command_config.library_options(Namespace(bootstrap=bootstrap, command_config=file), "test")
-    assert topic in set(measure_by_admin(bootstrap, options).replicas["topic"])
+    all_come_in(there.broker.listeners[listener], file, topic, capsys)
 
 
 def test_a_command_that_takes_longer_than_its_token_gets_another(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.oauth import USER, WithTokens
-from tests.clients.test_java_tools import run
+from tests.clients.test_java_tools import run, through_consoles
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-01", "CLI-02", "CLI-06")]
 
@@ -31,12 +31,7 @@ def test_produced_and_read(there: WithTokens, tmp_path: Path, topic: str, listen
     run("acls", *acls, "--producer", "--topic", topic)
     run("acls", *acls, "--consumer", "--topic", topic, "--group", "*")
     run("topics", *at, "--command-config", config, "--create", "--topic", topic, java_options=java)
-    lines = [f"value {number}" for number in range(50)]
-    sent = "\n".join(lines) + "\n"
-    run("console-producer", *at, "--producer.config", config, "--topic", topic, stdin=sent, java_options=java)
-    wanted = ("--topic", topic, "--from-beginning", "--max-messages", 50, "--timeout-ms", 30_000)
-    read = run("console-consumer", *at, "--consumer.config", config, *wanted, java_options=java)
-    assert [line for line in read.splitlines() if line.startswith("value")] == lines
+    through_consoles(there.broker.listeners[listener], config, topic, java)
 
 
 def test_a_java_client_goes_on_beyond_the_end_of_its_sessions(there: WithTokens, tmp_path: Path, topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,13 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from tests.clients import test_librdkafka as rd
+from tests.clients.commands import all_come_in
 from tests.clients.secured import PASSWORD, SCRAM, USER, Secured, quoted
 from tests.contract.logins import log_in
 from tests.contract.wire import WireClient
 
-from ballast_cli import command_config
 from ballast_cli.__main__ import main
-from ballast_rebalance.admin import measure_by_admin
 from ballast_wire.messages import message
 
 # kafka-python leaves some of its sockets to the garbage collector.
@@ -67,14 +65,7 @@ def test_every_command_comes_in_by_a_token(
     rd.create(secured.broker, topic, 2)
     user, hmac = token
     file = written(secured, tmp_path, way, f'username="{user}" password="{hmac}" tokenauth="true"')
-    bootstrap = secured.broker.listeners[way[0]]
-    at = ["--bootstrap", bootstrap, "--command-config", str(file)]
-    assert main(["status", *at]) == 0
-    said = capsys.readouterr()
-    assert ("volume-0" in said.out, said.err) == (True, "")
-    assert main(["reassign", "generate", *at, "--topics", topic, "--json", str(tmp_path / "plan.json")]) == 0
-    options = command_config.library_options(Namespace(bootstrap=bootstrap, command_config=file), "test")
-    assert topic in set(measure_by_admin(bootstrap, options).replicas["topic"])
+    all_come_in(secured.broker.listeners[way[0]], file, topic, capsys)
 
 
 @pytest.mark.spec("CLI-13")

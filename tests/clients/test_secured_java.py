@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import Authority, openssl
 from tests.clients.running import RunningBroker
 from tests.clients.secured import USER, WAYS, Secured
-from tests.clients.test_java_tools import run
+from tests.clients.test_java_tools import run, through_consoles
 
 from ballast_cli.__main__ import main
 
@@ -30,12 +30,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def test_produced_and_read(secured: Secured, tmp_path: Path, topic: str, listener: str, mechanism: str | None) -> None:
     """PEM on our side, a truststore of PEM and a keystore of PKCS12 on theirs."""
     config = secured.java(tmp_path, listener, mechanism)
-    at = ("--bootstrap-server", secured.broker.listeners[listener])
-    lines = [f"value {number}" for number in range(50)]
-    run("console-producer", *at, "--producer.config", config, "--topic", topic, stdin="\n".join(lines) + "\n")
-    wanted = ("--topic", topic, "--from-beginning", "--max-messages", 50, "--timeout-ms", 30_000)
-    read = run("console-consumer", *at, "--consumer.config", config, *wanted)
-    assert [line for line in read.splitlines() if line.startswith("value")] == lines
+    through_consoles(secured.broker.listeners[listener], config, topic)
 
 
 def test_a_wrong_password_is_said_to_be_wrong(secured: Secured, tmp_path: Path) -> None:

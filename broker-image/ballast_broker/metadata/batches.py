@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast_broker.metadata.records import decode_record, encode_record
-from ballast_wire.records import CorruptBatch, Record, decode_records, encode_batch, iterate_batches
+from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
 SNAPSHOT_BATCH_RECORDS = 1_000
 
@@ -32,8 +32,7 @@ def data_batch(records: Iterable[Any], now_ms: int, *, base_offset: int = 0, epo
 def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
     """Whole batches; `CorruptBatch` or `MalformedRecord` where they are not what they should be."""
     for batch in iterate_batches(memoryview(data)):
-        if not batch.crc_is_right():
-            raise CorruptBatch(f"the batch of metadata at offset {batch.base_offset} has another CRC than it says")
+        batch.check_crc()
         records: list[Any] = []
         if not batch.is_control:
             records = [decode_record(each.value or b"") for each in decode_records(batch)]

@@ -7,7 +7,7 @@ pass for a cluster that has nothing.
 from __future__ import annotations
 
 from ballast_broker.raft.control_records import SNAPSHOT_FOOTER, SNAPSHOT_HEADER, control_kind
-from ballast_wire.records import BatchView, CorruptBatch, iterate_batches
+from ballast_wire.records import CorruptBatch, iterate_batches
 
 
 class SpoiltMetadata(Exception):
@@ -17,12 +17,7 @@ class SpoiltMetadata(Exception):
 def check_batches(batches: bytes | memoryview) -> None:
     """CorruptBatch where any of these whole batches is not sound."""
     for batch in iterate_batches(memoryview(batches)):
-        _check(batch)
-
-
-def _check(batch: BatchView) -> None:
-    if not batch.crc_is_right():
-        raise CorruptBatch(f"the batch at offset {batch.base_offset} has another CRC than it says")
+        batch.check_crc()
 
 
 class SnapshotPieces:
@@ -38,7 +33,7 @@ class SnapshotPieces:
         data = self._held + piece
         size = 0
         for batch in iterate_batches(memoryview(data), whole=False):
-            _check(batch)
+            batch.check_crc()
             kind = control_kind(batch)
             if self._begun is (kind == SNAPSHOT_HEADER) or self._ended:
                 raise CorruptBatch(f"the batch at offset {batch.base_offset} is not what comes next in a snapshot")

@@ -339,22 +339,21 @@ class LogManager:
         like an interrupted swap. A disk that fails at this takes its directory offline, and nothing else."""
         if topic_partition in self._future_logs:
             self.abort_future(topic_partition)
-        log = self._logs.pop(topic_partition, None)
         self.placement.forget_preference(topic_partition)
-        if log is not None:
-            self.placement.goes(log.directory)
-            self._folders.discard(log)
-            self._log_is_gone(topic_partition)
+        if topic_partition in self._logs:
+            self._discard(self._logs, topic_partition)
 
     def delete_only(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """What is here of this topic, and nothing of others that have its name."""
         for logs in (self._future_logs, self._logs):
-            log = logs.get(topic_partition)
-            if log is not None and log.topic_id == topic_id:
-                del logs[topic_partition]
-                self.placement.goes(log.directory)
-                self._folders.discard(log)
-                self._log_is_gone(topic_partition)
+            if topic_partition in logs and logs[topic_partition].topic_id == topic_id:
+                self._discard(logs, topic_partition)
+
+    def _discard(self, logs: dict[TopicPartition, Log], topic_partition: TopicPartition) -> None:
+        log = logs.pop(topic_partition)
+        self.placement.goes(log.directory)
+        self._folders.discard(log)
+        self._log_is_gone(topic_partition)
 
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
