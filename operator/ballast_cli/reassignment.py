@@ -240,15 +240,14 @@ class Cluster:
 
     def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
         """`options` are kafka-python's."""
-        from kafka import KafkaAdminClient
         from kafka.errors import KafkaError, KafkaTimeoutError
 
-        from ballast_operator.kafka_client import BOOTSTRAP_TIMEOUT_MS
+        from ballast_operator.kafka_client import BOOTSTRAP_TIMEOUT_MS, Admin
 
         how: dict[str, Any] = {"client_id": CLIENT_ID, "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
         how |= options or {}
         try:
-            self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **how)
+            self._admin: Any = Admin(bootstrap_servers=bootstrap.split(","), **how)
         except KafkaTimeoutError as error:
             shown = "whom --command-config names" if "sasl_mechanism" in how else None
             why = why_unreachable(bootstrap, how.get("ssl_context"), shown)

@@ -137,6 +137,19 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
     return context
 
 
+class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
+    """The library's, which leaves its thread and sockets behind where nobody let it in: they would add up, look by
+    look at a cluster that is away."""
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except BaseException:
+            if hasattr(self, "_client"):
+                self._client.close()
+            raise
+
+
 class KafkaConnection:
     """One cluster's client. `close` ends its threads; a failed call drops the client, the next one connects again."""
 
@@ -224,7 +237,7 @@ class KafkaConnection:
         except (ssl.SSLError, ValueError) as error:
             raise KafkaUnavailableError(f"The Secret for TLS cannot be used: {error}") from error
         try:
-            return KafkaAdminClient(**options)
+            return Admin(**options)
         except kafka_errors.KafkaTimeoutError as error:
             if refusal := getattr(self.settings.tokens, "refusal", ""):
                 raise KafkaUnavailableError(f"There is no token to show: {refusal}") from error

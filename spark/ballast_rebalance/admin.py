@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from kafka.admin import KafkaAdminClient
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 
 from ballast_planner import Broker, Directory
 from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
@@ -20,16 +22,26 @@ STORAGE_ERROR = 56
 Place = tuple[str, int]
 
 
+class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
+    """The library's, which leaves its thread and sockets behind where nobody let it in: they would add up while the job
+    watches a cluster that is away."""
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except BaseException:
+            if hasattr(self, "_client"):
+                self._client.close()
+            raise
+
+
 def measure_by_admin(
     bootstrap: str, client_options: Mapping[str, Any] | None = None, capacity_bytes: int | None = None
 ) -> Measured:
     """Everything of now. `capacity_bytes` stands in where brokers are too old to say how large a disk is."""
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
-
     at_s = time.time()
     try:
-        client = KafkaAdminClient(bootstrap_servers=bootstrap, **dict(client_options or {}))
+        client = Admin(bootstrap_servers=bootstrap, **dict(client_options or {}))
         try:
             # Asked twice: one that is over when it is asked may have been seen while the topics were described.
             moving = client.list_partition_reassignments()

@@ -13,6 +13,7 @@ import pytest
 from kafka.protocol.admin import DescribeQuorumRequest
 
 from ballast_local.certificates import make_certificate
+from ballast_operator import kafka_client
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
 from ballast_operator.reachability import why_unreachable
 
@@ -81,3 +82,15 @@ async def test_a_secret_that_holds_no_certificate_is_said() -> None:
             await connection.supports(DescribeQuorumRequest)
     finally:
         await connection.close()
+
+
+async def test_a_cluster_that_is_away_costs_nothing_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an operator that looks at it for a day has thousands of threads, each with sockets of its own."""
+    monkeypatch.setattr(kafka_client, "BOOTSTRAP_TIMEOUT_MS", 100)
+    connection = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
+    before = set(threading.enumerate())
+    for _ in range(3):
+        with pytest.raises(KafkaUnavailableError):
+            await connection.supports(DescribeQuorumRequest)
+    assert not [each.name for each in set(threading.enumerate()) - before if each.name.startswith("kafka-io-")]
+    await connection.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kafka.admin
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +15,7 @@ from tests.moves.brokers import Brokers
 from tests.rebalance.skewed import GIB, brokers_of, directories_of, skewed_cluster
 
 from ballast_planner import Broker, Directory, PlanOptions, plan_balance
-from ballast_rebalance import job
+from ballast_rebalance import admin, job
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
 from ballast_rebalance.job import JobOptions, Outcome, _with_order, run_once
@@ -372,12 +372,19 @@ def test_a_reassignment_that_ends_or_begins_meanwhile_is_noticed(
     moving: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what it adds, or was about to give up, would be taken for replicas that are to stay."""
-    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", lambda **_: Moving(*moving))
+    monkeypatch.setattr(admin, "Admin", lambda **_: Moving(*moving))
     with pytest.raises(Refusal) as caught:
         measure_by_admin("h:1")
     assert caught.value.reason == "ReassignmentInProgress"
-    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", lambda **_: Moving(False, False))
+    monkeypatch.setattr(admin, "Admin", lambda **_: Moving(False, False))
     assert measure_by_admin("h:1").replicas["broker"].nunique() == 2
+
+
+def test_a_cluster_that_is_away_costs_nothing_that_stays() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(Refusal, match="not there"):
+        measure_by_admin("127.0.0.1:1", {"client_id": "away", "bootstrap_timeout_ms": 100})
+    assert not [each.name for each in set(threading.enumerate()) - before if each.name.startswith("kafka-io-")]
 
 
 @pytest.mark.spec("DIR-44", "REB-03")
