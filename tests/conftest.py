@@ -5,6 +5,7 @@
 - Blocking calls on that loop from our packages fail the test (see BLOCKING_ALLOWED for what the design does inline).
 - `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
+- A client of kafka-python that nobody has closed when the last test of a file ends fails that test.
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
 - Tests with the marker `interpreted` are skipped where the broker is compiled (`ballast test --compiled`).
 - With `--numprocesses` the tests of one file run one after the other in one process, and so do those of all files that
@@ -22,6 +23,8 @@ import math
 import os
 import re
 import signal
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
@@ -39,6 +42,9 @@ from ballast_broker.storage import log as storage_log
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
 # A cluster with its operator and a Spark: there is one in a process, and it takes longer to start than most tests take.
 SHARED = ("ballast_world", "spark: SparkSession")
+# kafka-python's threads: one that was told to end is given so long.
+CLIENT_THREAD = re.compile(r"kafka-io-|.*-network-thread$")
+CLIENT_ENDS_WITHIN_S = 2.0
 NEEDS_REAL = ("disks", "java", "prometheus", "chromium", "kubernetes", "simulation")
 IS_COMPILED = not storage_log.__file__.endswith(".py")
 OWN_PACKAGES = (
@@ -71,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
         )
     config.pluginmanager.register(AlarmInPhases(), "ballast-alarm")
+    config.pluginmanager.register(ClientThreads(), "ballast-client-threads")
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's `&` leaves it, also to what tests start
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -254,6 +261,36 @@ class AlarmInPhases:
             return (yield)
         finally:
             self._in_phase = False
+
+
+# ---- clients that tests leave
+
+
+class ClientThreads:
+    """A client that nobody closed looks for its brokers as long as the process lives, and draws from the `random` that
+    properties of later tests want for themselves: the file that leaves one fails, once."""
+
+    def __init__(self) -> None:
+        self._seen_after: dict[threading.Thread, str] = {}
+        self._told: set[threading.Thread] = set()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+        """First, and so the last to end: what the fixtures of the file have made is gone."""
+        yield
+        for thread in threading.enumerate():
+            if CLIENT_THREAD.match(thread.name) and thread not in self._told:
+                self._seen_after.setdefault(thread, item.nodeid)
+        if nextitem is None or nextitem.path != item.path:
+            seen_after, self._seen_after = self._seen_after, {}
+            until = time.monotonic() + CLIENT_ENDS_WITHIN_S
+            for thread in seen_after:
+                thread.join(max(0.0, until - time.monotonic()))
+            left = [thread for thread in seen_after if thread.is_alive()]
+            self._told.update(left)
+            if left:
+                told = (f"{thread.name}, first seen after {seen_after[thread]}" for thread in left)
+                pytest.fail(f"clients that were not closed: {'; '.join(told)}", pytrace=False)
 
 
 # ---- behaviours shown

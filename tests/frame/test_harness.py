@@ -104,6 +104,26 @@ def test_blocking_the_loop_fails(run_tests: Callable[..., tuple[int, str]]) -> N
     assert "Blocking call to time.sleep" in out
 
 
+def test_a_client_that_is_not_closed_fails_its_file_and_no_other(
+    run_tests: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    each = (
+        "import pytest\nfrom kafka import KafkaConsumer, KafkaProducer\n"
+        "def client(kind):\n    return kind(bootstrap_servers='127.0.0.1:1', api_version=(3, 0), client_id=__name__)\n"
+        "@pytest.fixture(scope='module', autouse=True)\ndef of_the_file():\n"
+        "    made = client(KafkaProducer)\n    yield\n    made.close()\n"
+        "def test_one():\n    client(KafkaConsumer){}\n"
+        "def test_two():\n    client(KafkaConsumer).close()\n"
+    )
+    (tmp_path / "tests" / "test_a.py").write_text(each.format(""))
+    code, out = run_tests(each.format(".close()"))
+    assert code == 1
+    assert "4 passed, 1 error" in out
+    assert re.findall(r"ERROR at teardown of (\w+)", out) == ["test_two"]
+    told = "clients that were not closed: kafka-io-tests.test_a, first seen after tests/test_a.py::test_one\n"
+    assert out.count(told) == 1
+
+
 def test_warnings_are_errors(run_tests: Callable[..., tuple[int, str]]) -> None:
     code, out = run_tests("import warnings\ndef test_it():\n    warnings.warn('old', DeprecationWarning)\n")
     assert (code, "1 failed" in out) == (1, True)

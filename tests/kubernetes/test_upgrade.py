@@ -7,8 +7,9 @@ from e2e.kubernetes.load import load
 from e2e.kubernetes.next_release import FEATURE, write_next_layer
 from e2e.kubernetes.story import ensure_operator, until_in_sync
 from e2e.kubernetes.world import CLUSTER, World, cluster, topic
-from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
+
+from ballast_operator.kafka_client import Admin
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -52,7 +53,7 @@ def _enable(world: World, level: int) -> str:
     """What the controller says to it, as kafka-features would ask."""
     change = ("UPGRADE" if level else "SAFE_DOWNGRADE", level)
     try:
-        admin = KafkaAdminClient(bootstrap_servers=world.bootstrap.split(","))
+        admin = Admin(bootstrap_servers=world.bootstrap.split(","))
     except KafkaError as error:
         return str(error)
     try:

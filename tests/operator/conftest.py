@@ -29,3 +29,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or HERE not in nextitem.path.parents:
         while running:
             running.pop().stop()
+    elif nextitem.path != item.path:
+        for world in running:
+            world.hang_up()

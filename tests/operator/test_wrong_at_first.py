@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -181,7 +182,8 @@ def test_a_node_port_that_is_taken_keeps_nothing_else_waiting(world: World) -> N
     world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
     world.api("delete", theirs)
     world.until_ready("KafkaCluster", "demo", 60)
-    assert KafkaConsumer(bootstrap_servers=f"127.0.0.1:{first}").topics() >= {"counted"}
+    with closing(KafkaConsumer(bootstrap_servers=f"127.0.0.1:{first}")) as reader:
+        assert reader.topics() >= {"counted"}
     apply(world, **{**spec, "config": {"num.partitions": 2}})
     world.until_ready("KafkaCluster", "demo", 60)
 

@@ -96,8 +96,7 @@ class World:
         for process in self._others:
             process.kill()
             process.wait(10)
-        if self._kafka is not None:
-            self.run(self._kafka.close())
+        self.hang_up()
         # Nothing that the brokers hold is needed any more.
         node.STOP_SECONDS, before = 0.0, node.STOP_SECONDS
         self.run(self._stack.stop(), 90)
@@ -263,11 +262,16 @@ class World:
     @property
     def kafka(self) -> KafkaConnection:
         if self._kafka is not None and self._kafka.settings.bootstrap_servers != self.bootstrap:
-            self.run(self._kafka.close())
-            self._kafka = None
+            self.hang_up()
         if self._kafka is None:
             self._kafka = KafkaConnection(ConnectionSettings(self.bootstrap))
         return self._kafka
+
+    def hang_up(self) -> None:
+        """Until Kafka is asked again."""
+        if self._kafka is not None:
+            self.run(self._kafka.close())
+            self._kafka = None
 
     def view(self) -> KafkaView:
         """All of the Kafka cluster; while a broker that is online does not answer, it is asked again."""

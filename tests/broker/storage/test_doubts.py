@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError
@@ -28,6 +28,7 @@ from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import DirectoryRefused
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
+from ballast_operator.kafka_client import Admin
 from ballast_wire.errors import ApiError
 from ballast_wire.records import Record, encode_batch, iterate_batches
 
@@ -378,7 +379,7 @@ def test_what_apache_kafka_deleted_in_between_stays_deleted(world: World, tmp_pa
         deadline = time.monotonic() + 60
         while True:
             try:
-                return KafkaAdminClient(bootstrap_servers=bootstrap)
+                return Admin(bootstrap_servers=bootstrap)
             except KafkaError:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
