@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -281,7 +280,7 @@ class Fetch:
             if opened is not None:
                 opened.checked_for = self._checked_for(peer, asker)
             if opened is not None and opened.of_follower:
-                peer.on_close(partial(self._sessions.end, opened))
+                self._sessions.ends_with(peer, opened)
             return opened, False
         session = self._sessions.take(request, uses_topic_ids)
         session.asked_by(asker)

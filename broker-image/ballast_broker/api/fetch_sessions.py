@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from ballast_broker.net_reply import Peer
 from ballast_broker.replication.watching import Watch, Watched
 from ballast_broker.seams import Random
 from ballast_wire.errors import ApiError, ErrorCode
@@ -103,6 +105,7 @@ class FetchSessions:
         self._random = random
         self._now = now
         self._sessions: dict[int, Session] = {}
+        self._of_followers: dict[Peer, Session] = {}  # the last one of each connection
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -137,7 +140,19 @@ class FetchSessions:
         if session is not None:
             session.close()
 
-    def end(self, session: Session) -> None:
+    def ends_with(self, peer: Peer, session: Session) -> None:
+        """A follower's. One connection has one at a time: where it begins another, the one before is over."""
+        before = self._of_followers.get(peer)
+        self._of_followers[peer] = session
+        if before is None:
+            peer.on_close(partial(self._hung_up, peer))
+        else:
+            self._end(before)
+
+    def _hung_up(self, peer: Peer) -> None:
+        self._end(self._of_followers.pop(peer))
+
+    def _end(self, session: Session) -> None:
         if self._sessions.get(session.session_id) is session:
             self.drop(session.session_id)
 

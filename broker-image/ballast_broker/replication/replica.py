@@ -136,6 +136,13 @@ class Replica:
         self.refuse_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self.wake_all()
 
+    def go(self) -> None:
+        """It is here no more. A session that nobody uses any more would keep it, its log and its segments."""
+        self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.wake_all()
+        for entry in list(self.watched):
+            entry.watch_replica(None)
+
     # -- writing --------------------------------------------------------------------------------------------------
     def append(
         self, batches: bytearray | memoryview, acks: int, origin: str, verified: Verification | None = None

@@ -443,8 +443,7 @@ class Replicas:
         move = self.movers.moves.get(topic_partition)
         if move is not None:
             self.movers.cancel(move, assign_back=False)
-        replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        replica.wake_all()
+        replica.go()
         self._logs.delete(topic_partition)
         for tell in self.on_gone:
             tell(topic_partition)

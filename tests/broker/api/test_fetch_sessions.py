@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.broker.api.asking import Peer
 from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster, Node, SeededRandom, batch_of, eventually
 
@@ -47,6 +48,15 @@ MORE_THAN_THERE_IS = 100_000
 PATIENCE_S = 20.0
 
 
+class Connection(Peer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing: list[Callable[[], None]] = []  # what is to be done when it ends
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self.closing.append(callback)
+
+
 class Asker:
     """Asks for the topic `orders`: (partition, offset), or each partition from its beginning."""
 
@@ -65,7 +75,7 @@ class Asker:
             client_quotas=ClientQuotas(RealClock()),
         )
         self.sessions = FetchSessions(slots, SeededRandom(1), lambda: 0.0)
-        self.closing: list[Callable[[], None]] = []  # what is to be done when the connection ends
+        self.connection = Connection()
         metrics = RequestMetrics()
         self._dispatch = Dispatcher(
             broker, {}, metrics, lambda: 0.0, fetch=Fetch(broker, self.sessions, metrics)
@@ -82,10 +92,13 @@ class Asker:
             whole["replica_state"] = Request.ReplicaState(replica_id=replica_id)
         body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
         frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
-        peer: Any = SimpleNamespace(
-            host="/127.0.0.1", listener="PLAINTEXT", principal=self.principal, time=None, on_close=self.closing.append
-        )
-        return self._dispatch(peer, memoryview(frame))
+        self.connection.principal = self.principal
+        return self._dispatch(self.connection, memoryview(frame))
+
+    def hang_up(self) -> None:
+        ended, self.connection = self.connection, Connection()
+        for callback in ended.closing:
+            callback()
 
     async def answer(self, reply: Any) -> Any:
         if isinstance(reply, Pending):
@@ -293,15 +306,40 @@ async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgo
             waiting = asker.ask(replica_id=FOLLOWER, min_bytes=1, max_wait_ms=10_000)
             assert isinstance(waiting, Pending)
             waiting.future.cancel()
-            closing, asker.closing[:] = list(asker.closing), []
-            for callback in closing:
-                callback()
+            asker.hang_up()
         assert len(asker.sessions) == 1
         one.produce(TopicPartition("orders", 0), "a")
         asked = {"session_id": consumer.session_id, "session_epoch": 1, "topics": []}
         assert (await asker.answer(asker.ask(**asked))).error_code == ErrorCode.NONE, (
             "a consumer may come back to its own"
         )
+
+
+@pytest.mark.spec("REP-03")
+async def test_a_connection_keeps_one_session_of_its_follower_however_many_it_begins(tmp_path: Path) -> None:
+    """The connection between two brokers may last for months, and each that it began would be kept till its end."""
+    async with leader(tmp_path, 2, [1, FOLLOWER]) as (_, asker):
+        for _ in range(5):
+            assert (await asker.answer(asker.ask(replica_id=FOLLOWER))).session_id > 0
+        assert len(asker.sessions) == len(asker.connection.closing) == 1
+        asker.hang_up()
+        assert len(asker.sessions) == 0
+
+
+async def test_a_session_that_nobody_uses_any_more_keeps_nothing_of_a_deleted_topic(tmp_path: Path) -> None:
+    """Whoever does come back to it is told."""
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        asker = Asker(cluster, one, 1)
+        session_id = (await asker.answer(asker.ask())).session_id
+        replica = one.replicas._replicas[TopicPartition("orders", 0)]
+        (followed,) = replica.watched
+        cluster.controller.delete_topic("orders")
+        await eventually(lambda: one.replicas.partition(replica.topic_partition) is None)
+        assert followed.replica is None
+        answer = await asker.answer(asker.ask(session_id=session_id, session_epoch=1, topics=[]))
+        assert errors_of(answer) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @pytest.mark.spec("REP-03", "REP-06")
