@@ -1,4 +1,4 @@
-"""What the schema of KafkaCluster refuses of pods: what the operator sets itself would have no effect, or be taken away."""
+"""What the schema of KafkaCluster refuses of pods: what the operator sets itself would have no effect, or be lost."""
 
 from __future__ import annotations
 
