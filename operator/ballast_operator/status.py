@@ -99,11 +99,11 @@ TOPIC = _table(
         "InvalidConfig", FALSE, "Kafka refused spec.config: {error}", "Correct it and apply it again.", stalled=True,
     ),
     Reason(
-        "InvalidReplicationFactor", FALSE, "Kafka refused the number of replicas: {error}",
+        "InvalidReplicationFactor", FALSE, "There cannot be so many replicas: {error}",
         "Lower spec.replicas or add brokers.", stalled=True,
     ),
     Reason(
-        "InvalidReplicaAssignment", FALSE, "Kafka refused spec.replicaAssignment: {error}",
+        "InvalidReplicaAssignment", FALSE, "Replicas cannot be as spec.replicaAssignment says: {error}",
         "Name brokers that exist, each once per row.", stalled=True,
     ),
     Reason(
