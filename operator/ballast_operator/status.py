@@ -99,11 +99,11 @@ TOPIC = _table(
         "InvalidConfig", FALSE, "Kafka refused spec.config: {error}", "Correct it and apply it again.", stalled=True,
     ),
     Reason(
-        "InvalidReplicationFactor", FALSE, "Kafka refused the number of replicas: {error}",
+        "InvalidReplicationFactor", FALSE, "There cannot be so many replicas: {error}",
         "Lower spec.replicas or add brokers.", stalled=True,
     ),
     Reason(
-        "InvalidReplicaAssignment", FALSE, "Kafka refused spec.replicaAssignment: {error}",
+        "InvalidReplicaAssignment", FALSE, "Replicas cannot be as spec.replicaAssignment says: {error}",
         "Name brokers that exist, each once per row.", stalled=True,
     ),
     Reason(
@@ -171,7 +171,7 @@ REASSIGNMENT = _table(
         "Nothing moves any more; it waits until the throttles are put back, for which broker {brokers} has to come "
         "back or be unregistered.",
     ),
-    Reason("Succeeded", TRUE, "Moved {total}."),
+    Reason("Succeeded", TRUE, "Moved {done}{gone}."),
     Reason("NothingToMove", TRUE, "Everything is where it should be."),
     Reason(
         "Stale", FALSE, "The plan does not fit the cluster any more: {rows}.",
@@ -196,7 +196,7 @@ REASSIGNMENT = _table(
         "partitions in their lists of throttled replicas, which limits nothing without a rate.", stalled=True,
     ),
     Reason("Cancelled", TRUE, "It was cancelled; {done} of {total} arrived and stay."),
-    Reason("RolledBack", TRUE, "Everything is back where it was."),
+    Reason("RolledBack", TRUE, "Everything is back where it was{gone}."),
 )  # fmt: skip
 
 CLUSTER = _table(

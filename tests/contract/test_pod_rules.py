@@ -1,4 +1,4 @@
-"""What the schema of KafkaCluster refuses in podTemplate: what the operator sets itself would have no effect."""
+"""What the schema of KafkaCluster refuses of pods: what the operator sets itself would have no effect, or be lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast_local.schema import apply_defaults, validate
 from ballast_operator.model.cluster import read_cluster
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Layout, new_identity
-from ballast_operator.resources.names import BROKER_ROLE
+from ballast_operator.resources.names import BROKER_ROLE, METADATA_VOLUME
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "kafkaclusters.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -25,8 +25,8 @@ VOLUMES = [{"name": "a", "size": "1Gi"}]
 ANY = {"array": [{"name": "mine"}], "object": {"mine": True}, "string": "mine", "boolean": True}
 
 
-def refused(template: dict[str, Any]) -> list[str]:
-    spec = {"volumes": VOLUMES, "podTemplate": copy.deepcopy(template)}
+def refused(template: dict[str, Any], volumes: list[dict[str, Any]] = VOLUMES) -> list[str]:
+    spec = {"volumes": copy.deepcopy(volumes), "podTemplate": copy.deepcopy(template)}
     apply_defaults(SCHEMA, spec)
     causes = validate(SCHEMA, spec, "spec") or RULES.check({"spec": spec}, None)
     return [cause["message"] for cause in causes]
@@ -62,6 +62,17 @@ def test_a_label_or_an_annotation_that_the_operator_sets_itself_is_refused(kind:
         (message,) = refused({kind: {name: "mine", "team": "a"}})
         assert name in message
     assert refused({kind: {"team": "a"}}) == []
+
+
+@pytest.mark.spec("OPR-01", "OPR-40")
+def test_a_volume_called_as_another_one_of_the_pods_is_refused() -> None:
+    """A StatefulSet gives the pods its claim in place of that one, and no broker found its configuration."""
+    taken = [volume["name"] for volume in PLAIN["spec"]["volumes"]]
+    assert taken
+    for name in (*taken, METADATA_VOLUME):
+        (message,) = refused({}, [*VOLUMES, {"name": name, "size": "1Gi"}])
+        assert f'"{name}"' in message
+    assert refused({}, [*VOLUMES, {"name": "configs", "size": "1Gi"}]) == []
 
 
 @pytest.mark.spec("OPR-01", "OPR-40")

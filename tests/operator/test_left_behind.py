@@ -31,7 +31,7 @@ from ballast_operator.metrics import Metrics
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicPartition
-from ballast_operator.model.meta import FINALIZER, Key
+from ballast_operator.model.meta import FINALIZER, Key, Meta
 from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.lifecycle import Scene, Step, next_step
@@ -60,6 +60,10 @@ class Told:
         self.finalizers: dict[str, bool] = {}
         self.reasons: dict[str, str] = {}
         self.messages: dict[str, str] = {}
+        self.config_maps: list[str] = []
+
+    async def keep_config_map(self, meta: Meta, name: str, owner: object, data: object) -> None:
+        self.config_maps.append(name)
 
     async def set_finalizer(self, resource: Any, wanted: bool) -> bool:
         self.finalizers[resource.meta.name] = wanted
@@ -405,6 +409,30 @@ async def test_many_plans_are_made_and_told_in_several_looks(monkeypatch: pytest
         case.step = None
     await plans.make(cases, await whole(), cast(KafkaConnection, None))
     assert planned[4:] == ["r4", "r5", "r6", "r7"]
+
+
+@pytest.mark.spec("OPR-36", "OPR-42")
+async def test_a_drain_that_is_planned_while_a_broker_restarts_waits_for_it_and_not_for_ever() -> None:
+    """Brokers are restarted as others are to go: the drain found no place, had failed, and waited for a person."""
+    logs = {("orders", 0, broker): LogView("/a", 1) for broker in (0, 2, 3)}
+    whole = view({"orders": topic_view((0, 2, 3))}, logs, brokers=range(4))
+    away = view({"orders": topic_view((0, 2, 3))}, logs, brokers=range(4), offline=(1,))
+    young, old = (
+        Case(reassignment("drain", drainBrokers=[3], meta={"creationTimestamp": when}))
+        for when in (NOW, "2026-01-01T00:00:00Z")
+    )
+    plans = Plans(CLUSTER, shared_by(Cache(), Told()))
+    await plans._make_plan(young, away)
+    assert young.step is not None
+    assert (young.step.phase, young.plan) == (Phase.PLANNING, None)
+    assert "brokers [1] are away, and without them 1 replica would find no place" in young.step.verdict.message
+    young.step = None
+    await plans._make_plan(young, whole)
+    assert young.plan is not None
+    assert (young.step, young.plan.unplaced) == (None, ())
+    await plans._make_plan(old, away)
+    assert old.plan is not None
+    assert old.plan.unplaced, "what can be moved does not wait for a broker that may be lost"
 
 
 @pytest.mark.spec("OPR-05", "OPR-06")

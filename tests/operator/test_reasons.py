@@ -233,6 +233,17 @@ def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedS
     return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("since", "reason"), [("03:59:50", "Starting"), ("03:50:00", "BrokersOffline")])
+def test_a_broker_whose_pod_has_just_become_ready_is_starting_and_no_cause_for_concern(since: str, reason: str) -> None:
+    """Each restart ended with a Warning that sent people to its logs."""
+    pods = {n: PodFacts(f"demo-{n}", "uid", n, ready=True, ready_since=f"2026-01-02T{since}Z") for n in range(3)}
+    managed, scene = managed_with(KubeFacts(exists=True, replicas=3, pods=pods))
+    restarted = replace(scene, view=view(offline=[2]))
+    verdict = managed._health(restarted, cluster_status(restarted.view, scene.cluster.status))
+    assert verdict.reason == reason
+    assert managed._health(scene, cluster_status(scene.view, scene.cluster.status)).reason == "Ready"
+
+
 @pytest.mark.spec("OPR-45")
 def test_a_pod_on_a_node_that_does_not_answer_is_left_alone_and_the_taint_is_named() -> None:
     ending = PodFacts("demo-1", "uid", 1, node="worker-3", deleting_since=NOW)

@@ -38,7 +38,7 @@ from ballast_operator.observe import (
 )
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health
-from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 CORDON = "cordoned.log.dirs"
 LOOK_SECONDS = 2.0
+# What takes longer to be let in by the controller has a trouble.
+COMING_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +263,20 @@ class ManagedCluster:
         wanted = scene.cluster.spec.brokers
         troubled = self.explain(scene.cluster)
         # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
-        ready = sum(pod.ready for ordinal, pod in scene.kube.pods.items() if ordinal < wanted)
-        if troubled is None and ready < wanted:
-            return CLUSTER["Starting"].says(online=ready, brokers=wanted)
+        up = sum(pod.ready and not self._comes(pod, scene.view) for n, pod in scene.kube.pods.items() if n < wanted)
+        if troubled is None and up < wanted:
+            return CLUSTER["Starting"].says(online=up, brokers=wanted)
         verdict = troubled or health(scene.view, wanted)
         silent = [broker.id for broker in status.brokers if not broker.directories]
         if verdict.reason == "Ready" and silent:
             return CLUSTER["DirectoriesUnknown"].says(ids=_ids(silent))
         return verdict
+
+    def _comes(self, pod: PodFacts, view: KafkaView) -> bool:
+        """Whether its broker is about to be online: a pod is ready as soon as it listens."""
+        if view.is_online(pod.ordinal) or pod.ready_since is None:
+            return False
+        return seconds_of(self._shared.now()) - seconds_of(pod.ready_since) < COMING_SECONDS
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube

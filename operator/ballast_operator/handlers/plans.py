@@ -18,6 +18,7 @@ from ballast_operator.clock import monotonic
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key, owner_reference, shortened
+from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import (
     KIND,
     Phase,
@@ -27,6 +28,7 @@ from ballast_operator.model.reassignment import (
     ThrottledLists,
     ThrottleRecord,
 )
+from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, given_up, goal_of
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
 log = logging.getLogger(__name__)
+# A restart takes no longer.
+AWAY_SECONDS = 600.0
 
 
 @dataclass
@@ -167,6 +171,12 @@ class Plans:
         except InvalidPlanError as error:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
             return
+        away = self._worth_waiting_for(reassignment, whole) if plan.unplaced else []
+        if away:
+            left = counted(len(plan.unplaced), "replica")
+            why = f"brokers {away} are away, and without them {left} would find no place."
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
+            return
         contents = await asyncio.to_thread(encode, plan)
         name = f"{shortened(reassignment.meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
@@ -186,6 +196,12 @@ class Plans:
                 preview=preview(plan.moves),
             ),
         )
+
+    def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
+        """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
+        age = seconds_of(self._shared.now()) - seconds_of(reassignment.meta.creation_timestamp)
+        away = {broker.id for broker in whole.brokers.values() if not broker.online}
+        return sorted(away.difference(reassignment.spec.drain_brokers)) if age < AWAY_SECONDS else []
 
     def _as_claimed(self, view: KafkaView) -> KafkaView:
         cluster = self._shared.cache.clusters.get(self._cluster)

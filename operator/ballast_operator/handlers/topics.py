@@ -29,13 +29,14 @@ from ballast_operator.logs import about
 from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic
-from ballast_operator.observe import observe_configs_or_errors, observe_ongoing, observe_topics
+from ballast_operator.observe import observe_brokers, observe_configs_or_errors, observe_ongoing, observe_topics
 from ballast_operator.plan.topics import (
     Intent,
     TopicFacts,
     TopicPlan,
     Unreachable,
     is_begun,
+    needs_brokers,
     plan_topic,
     refused,
     topic_error,
@@ -170,6 +171,9 @@ class TopicHandler:
             ongoing[partition.topic][partition.partition] = view
         cluster = self._cache.clusters.get(self._cluster)
         throttle = cluster.spec.rebalance.throttle if cluster and cluster.spec.rebalance else None
+        brokers = None
+        if any(topic.topic in views and needs_brokers(topic, views[topic.topic]) for topic in topics.values()):
+            brokers = frozenset((await observe_brokers(kafka)).brokers)
         return {
             key: replace(
                 TopicFacts(cluster_found=cluster is not None),
@@ -181,6 +185,7 @@ class TopicHandler:
                 ongoing=ongoing.get(topic.topic, {}),
                 intent=intents.get(topic.meta.uid),
                 throttle=throttle,
+                brokers=brokers,
                 **self._claims(topic),
             )
             for key, topic in topics.items()

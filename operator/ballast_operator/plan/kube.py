@@ -48,6 +48,7 @@ class PodFacts:
     ports: tuple[int, ...] = ()
     starting: bool = False
     restarted_at: str | None = None
+    ready_since: str | None = None
 
     @property
     def port(self) -> int | None:
@@ -214,6 +215,7 @@ def pod_facts(pod: Object) -> PodFacts:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     ports = [port for container in spec.get("containers") or () for port in container.get("ports") or ()]
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    changed = {one["type"]: one.get("lastTransitionTime") for one in status.get("conditions") or ()}
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
         for volume in spec.get("volumes") or ()
@@ -224,6 +226,7 @@ def pod_facts(pod: Object) -> PodFacts:
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=conditions.get("Ready") == "True" and not meta.get("deletionTimestamp"),
+        ready_since=changed.get("Ready"),
         address=status.get("podIP"),
         revision=(meta.get("annotations") or {}).get(REVISION),
         deleting_since=meta.get("deletionTimestamp"),

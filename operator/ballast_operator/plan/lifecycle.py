@@ -116,7 +116,7 @@ def next_step(scene: Scene) -> Step:
 def given_up(reassignment: Reassignment, moves: Sequence[Move]) -> Step:
     """One that has not begun ends: nothing is to be put back, whether or not it is asked for."""
     if reassignment.spec.rollback:
-        return Step(Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
+        return Step(Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says(gone=""))
     return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(moves)))
 
 
@@ -200,7 +200,8 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
         )
     if scene.plan.unplaced:
         return _settle(scene, states, Phase.FAILED, _incomplete(scene, states))
-    return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(total=_partitions(states)))
+    moved = _partitions([state for state in states if state.state is State.DONE])
+    return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(done=moved, gone=_gone(states)))
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
@@ -253,7 +254,7 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
     stale = [state for state in back if state.state is State.STALE]
     if stale:
         return _settle(scene, back, Phase.FAILED, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
-    return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
+    return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says(gone=_gone(back)))
 
 
 def _all_for_unregistered(scene: Scene, left: Sequence[MoveState]) -> bool:
@@ -336,6 +337,12 @@ def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
 
 def _partitions(each: Sequence[object]) -> str:
     return counted(len(each), "partition")
+
+
+def _gone(states: Sequence[MoveState]) -> str:
+    """For the end of a sentence: what was deleted meanwhile has not moved."""
+    gone = [str(state.partition) for state in states if state.state is State.GONE]
+    return f"; not there any more: {_some(gone)}" if gone else ""
 
 
 def _some(names: Sequence[str]) -> str:

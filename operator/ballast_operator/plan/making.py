@@ -36,7 +36,7 @@ class InvalidPlanError(ValueError):
 
 
 class BrokersAwayError(ValueError):
-    """The spec names directories of brokers that are away: whether there are such, only these know."""
+    """The spec names directories of brokers that are away, or gives these replicas: what they have, only they know."""
 
 
 class StalePlanError(ValueError):
@@ -66,6 +66,7 @@ def make_plan(
         load = cluster_load(view, None if spec.explicit else weights)
         if spec.explicit:
             _require_told(view, [DirectoryId(*pair) for target in targets for pair in target.to.as_pairs().items()])
+            _require_there(view, targets)
             return plan_explicit(load, targets)
         if spec.drain_brokers:
             return plan_drain(load, brokers=spec.drain_brokers)
@@ -90,8 +91,20 @@ def make_plan(
 
 
 def _require_told(view: KafkaView, named: Iterable[DirectoryId]) -> None:
-    silent = view.brokers.keys() - view.described
-    away = sorted({where.broker for where in named if where.path != ANY} & silent)
+    _require_described(view, {where.broker for where in named if where.path != ANY})
+
+
+def _require_there(view: KafkaView, targets: Iterable[Target]) -> None:
+    """Those that are to get a replica: any of their directories may take it, and they may just be restarted."""
+    arriving = set()
+    for target in targets:
+        part = view.partition(target.topic, target.partition)
+        arriving |= set(target.to.replicas) - set(part.replicas if part is not None else target.to.replicas)
+    _require_described(view, arriving)
+
+
+def _require_described(view: KafkaView, brokers: Collection[int]) -> None:
+    away = sorted((view.brokers.keys() - view.described).intersection(brokers))
     if away:
         raise BrokersAwayError(f"brokers {away} are away, and nobody else knows their directories")
 

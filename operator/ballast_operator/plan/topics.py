@@ -72,6 +72,7 @@ class TopicFacts:
     reassignment: Reassignment | None = None
     moved_by: str | None = None
     throttle: Throttle | None = None
+    brokers: frozenset[int] | None = None  # those that are registered; asked where `needs_brokers`
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
         return replace(plan, verdict=TOPIC["Changing"].says(), expand=expand)
     target = _reassignment_spec(topic, facts, view)
     if target is not None:
-        return _plan_reassignment(topic, facts, plan, target)
+        return _without_brokers(topic, facts, view, plan) or _plan_reassignment(topic, facts, plan, target)
     offline = [str(index) for index, part in sorted(view.partitions.items()) if part.leader < 0]
     if offline:
         return replace(plan, verdict=TOPIC["PartitionsOffline"].says(partitions=_some(offline)))
@@ -291,6 +292,39 @@ def _reassignment_spec(topic: KafkaTopic, facts: TopicFacts, view: TopicView) ->
     if all(len(_final_replicas(facts, view, index)) == spec.replicas for index in view.partitions):
         return None
     return {"replicationFactor": [{"topic": topic.topic, "replicas": spec.replicas}]}
+
+
+def needs_brokers(topic: KafkaTopic, view: TopicView) -> bool:
+    """Whether it matters which brokers there are: some are to get a replica."""
+    more = (len(part.replicas) < (topic.spec.replicas or 0) for part in view.partitions.values())
+    return bool(_arriving(topic, view)) or (not topic.spec.replica_assignment and any(more))
+
+
+def _arriving(topic: KafkaTopic, view: TopicView) -> set[int]:
+    """Brokers that the spec names for a partition of which they have no replica."""
+    found: set[int] = set()
+    for index, row in enumerate(topic.spec.replica_assignment):
+        if index in view.partitions:
+            found |= set(row).difference(view.partitions[index].replicas)
+    return found
+
+
+def _without_brokers(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan) -> TopicPlan | None:
+    """Where there are not the brokers that the spec asks for, nothing is moved; it goes on when they come. An attempt
+    that failed would have to be deleted by somebody."""
+    own, wanted = facts.reassignment, topic.spec.replicas or 0
+    if facts.brokers is None or not needs_brokers(topic, view) or (own is not None and own.status.phase not in ENDS):
+        return None
+    missing = sorted(_arriving(topic, view) - facts.brokers)
+    if missing:
+        verdict = TOPIC["InvalidReplicaAssignment"].says(error=f"brokers {missing} are not registered.")
+    elif not topic.spec.replica_assignment and wanted > len(facts.brokers):
+        error = f"{wanted} replicas need as many brokers, and {len(facts.brokers)} are registered."
+        verdict = TOPIC["InvalidReplicationFactor"].says(error=error)
+    else:
+        return None
+    failed = own is not None and own.status.phase is Phase.FAILED and not own.meta.deleting
+    return replace(plan, verdict=verdict, replace_reassignment=own.meta.name if own is not None and failed else None)
 
 
 def _final_replicas(facts: TopicFacts, view: TopicView, index: int) -> tuple[int, ...]:

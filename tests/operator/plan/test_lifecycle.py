@@ -355,3 +355,19 @@ def test_what_has_ended_but_for_its_throttles_does_not_begin_anew_when_another_o
     waits = reassignment(partitions=ROWS, status={**STARTED, "phase": "Verifying", "conditions": [said]})
     found = step(waits, AT_SOURCE, conflicts=("nightly",), throttles_held=True)
     assert (found.phase, found.waits_for, found.run) == (Phase.WAITING, ("nightly",), False)
+
+
+@pytest.mark.spec("OPR-33")
+def test_what_was_deleted_meanwhile_is_not_told_as_moved() -> None:
+    plan = keep(Plan((MOVE, replace(MOVE, topic="deleted"))))
+    seen = replace(AT_TARGET, missing=frozenset({"deleted"}))
+    there = step(reassignment(drainBrokers=[1], status=STARTED), seen, plan)
+    assert there.phase is Phase.SUCCEEDED
+    assert there.verdict.message == "Moved 1 partition; not there any more: deleted-0."
+    back = step(
+        reassignment(drainBrokers=[1], rollback=True, status=STARTED), replace(AT_SOURCE, missing=seen.missing), plan
+    )
+    assert back.phase is Phase.ROLLED_BACK
+    assert back.verdict.message == "Everything is back where it was; not there any more: deleted-0."
+    whole = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET)
+    assert whole.verdict.message == "Moved 1 partition."

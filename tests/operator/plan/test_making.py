@@ -77,6 +77,7 @@ def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) ->
     [
         {"drainDirectories": [{"broker": 1, "directory": "/a"}]},
         {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/b"]}]},
+        {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]},
     ],
 )
 def test_directories_of_a_broker_that_is_away_are_not_said_not_to_exist(spec: dict[str, Any]) -> None:

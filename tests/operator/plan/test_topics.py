@@ -15,6 +15,7 @@ from ballast_operator.plan.topics import (
     Intent,
     TopicFacts,
     Unreachable,
+    needs_brokers,
     plan_topic,
     reassignment_name,
     topic_error,
@@ -164,6 +165,36 @@ def test_a_reassignment_that_failed_is_told_and_not_repeated() -> None:
     assert plan.verdict.reason == "ReassignmentFailed"
     assert plan.reassign is None
     assert plan.replace_reassignment is None
+
+
+@pytest.mark.spec("OPR-04")
+@pytest.mark.spec("OPR-23")
+@pytest.mark.parametrize(
+    ("spec", "reason", "said"),
+    [
+        ({"replicas": 4}, "InvalidReplicationFactor", "4 replicas need as many brokers, and 3 are registered"),
+        ({"replicaAssignment": [[0, 1], [1, 2], [2, 3]]}, "InvalidReplicaAssignment", "brokers [3] are not registered"),
+    ],
+)
+def test_nothing_is_moved_before_the_brokers_are_there_and_then_it_is(
+    spec: dict[str, Any], reason: str, said: str
+) -> None:
+    """A Reassignment moved what it could and failed, and the topic stayed so for an hour after the brokers had come."""
+    subject = topic(status=OURS, partitions=3, **spec)
+    assert THREE.view is not None
+    assert needs_brokers(subject, THREE.view)
+    assert not needs_brokers(topic(status=OURS, replicas=1), THREE.view)
+    few, more = (replace(THREE, brokers=frozenset(range(count))) for count in (3, 4))
+    plan = plan_topic(subject, few)
+    assert (plan.verdict.reason, plan.verdict.stalled, plan.reassign) == (reason, True, None)
+    assert said in plan.verdict.message
+    started = plan_topic(subject, more)
+    assert started.reassign is not None
+    failed = reassignment(started.reassign["name"], status={"phase": "Failed"})
+    again = plan_topic(subject, replace(few, reassignment=failed))
+    assert (again.verdict.reason, again.replace_reassignment) == (reason, failed.meta.name)
+    running = reassignment(started.reassign["name"], status={"phase": "Running"})
+    assert plan_topic(subject, replace(few, reassignment=running)).verdict.reason == "Reassigning"
 
 
 @pytest.mark.spec("OPR-23")
