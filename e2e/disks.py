@@ -138,7 +138,7 @@ class FaultyMount(Mounted):
         return self
 
     def fail(self, error: str) -> None:
-        """EIO, ENOSPC, EROFS: from now on."""
+        """EIO, ENOSPC, EROFS, SLOW, HUNG: from now on."""
         fresh = self._fault.with_suffix(".new")
         fresh.write_text(error)
         fresh.rename(self._fault)

@@ -2,8 +2,8 @@
 
 `python -m e2e.faulty_disk SOURCE MOUNT FAULT`: while the file FAULT holds the name of an error (EIO, ENOSPC, EROFS),
 whatever would change something fails with it, and with EIO and ENODEV reading does too. With SLOW it takes half a
-second instead, one change after the other. Needs root and /dev/fuse, and nothing else: it speaks the kernel's protocol
-itself. One thread; ends when it is unmounted.
+second instead, one change after the other; with HUNG nothing is answered. Needs root and /dev/fuse, and nothing else:
+it speaks the kernel's protocol itself. One thread; ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import stat
 import struct
 import sys
@@ -34,6 +35,7 @@ BUFFER_BYTES = WRITE_BYTES + 65_536
 SIZE_IS_SET = 1 << 3
 MAXIMUM_NAME = 255
 SLOW, SLOW_SECONDS = "SLOW", 0.5
+HUNG = "HUNG"
 READS_FAIL = (errno.EIO, errno.ENODEV)
 
 
@@ -60,6 +62,9 @@ class FaultyDisk:
     # -- the protocol -------------------------------------------------------------------------------------------------
     def serve(self, device: int) -> None:
         while True:
+            select.select([device], [], [])
+            while self._told() == HUNG:  # who waits for what was not even read can be killed
+                time.sleep(0.01)
             try:
                 request = os.read(device, BUFFER_BYTES)
             except OSError as error:
@@ -86,11 +91,14 @@ class FaultyDisk:
         except OSError as error:
             return error.errno or errno.EIO, b""
 
-    def _fail_if_told(self, *, reading: bool = False) -> None:
+    def _told(self) -> str:
         try:
-            word = self._fault.read_text().strip()
+            return self._fault.read_text().strip()
         except FileNotFoundError:
-            return
+            return ""
+
+    def _fail_if_told(self, *, reading: bool = False) -> None:
+        word = self._told()
         if word == SLOW and not reading:
             time.sleep(SLOW_SECONDS)
         number = getattr(errno, word, 0)

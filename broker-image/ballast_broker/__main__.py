@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -171,6 +172,8 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
         if node.failed.done():
             node.failed.result()
         await node.stop()
+        if any(directory.given_up and directory.threads.silent for directory in node.logs.all_directories):
+            os._exit(0)  # nothing is to be written there, and a thread that waits for it cannot be ended otherwise
     except (NodeFailed, SpoiltMetadata, DirectoryRefused, OSError) as error:
         print(f"broker {node.config.node_id}: {error}", file=sys.stderr)
         return 1

@@ -8,7 +8,6 @@ log, listeners, the quorum, registration.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -39,7 +38,7 @@ from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
-from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
+from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.token_logins import TokenLogins
@@ -117,7 +116,7 @@ class Node:
 
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
-        storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id(), world.open_files)
+        storage = settings.storage_config(config, world.open_files)
         # Before the metadata is read, each topic's log has this broker's defaults; but which records a topic gives up,
         # for their age, their size or newer ones, only its own configuration says.
         defaults = replace(config.log_config({}), cleanup_policy=frozenset())
@@ -129,16 +128,6 @@ class Node:
         await self.logs.start()
         assert self.logs.cluster_id is not None
         self._cluster_id = self.logs.cluster_id
-
-    def _new_cluster_id(self) -> str | None:
-        """For empty directories: a cluster of one names itself; several must be told, or each would invent one."""
-        disk = self.world.disk
-        if any(disk.exists(f"{path}/{META_PROPERTIES}") for path in self.config.log_directories):
-            return None
-        founds = self.config.controller_quorum_standalone or self.config.is_its_own_quorum
-        if not (founds or len(self.config.voters) == 1) or not self.config.is_controller:
-            raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
-        return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
 
     async def _build_quorum(self) -> None:
         world, config = self.world, self.config

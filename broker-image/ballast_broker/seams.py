@@ -79,6 +79,10 @@ class Disk(Protocol):
     def waits(self) -> int:
         """Grows whenever the calling thread waits for something; not while it only waits for a processor."""
 
+    def processor_time(self) -> Callable[[], float]:
+        """Of the calling thread: what tells others how much it has had. It stands still while the thread waits in
+        one call, and never where that cannot be told."""
+
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive lock on a file; returns what releases it. BlockingIOError where another process has it."""
 

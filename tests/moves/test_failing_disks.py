@@ -302,3 +302,19 @@ def test_a_directory_is_removed(mounts: ExitStack, tmp_path: Path) -> None:
     brokers[0].stop()
     (tmp_path / "elsewhere").rename(directory)
     comes_back(brokers, directory, broken, healthy)
+
+
+@pytest.mark.spec("DIR-46")
+def test_a_disk_that_does_not_answer_while_the_broker_starts(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.FaultyMount(folder / "broker-0" / "b", tmp_path / "behind"))
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    brokers[0].stop()
+    disk.fail("HUNG")
+    brokers[0].start()
+    brokers[0].wait_ready()
+    fails_alone(brokers, disk.path, broken, healthy)
+    brokers[0].stop()
+    disk.heal()
+    comes_back(brokers, disk.path, broken, healthy)

@@ -182,6 +182,9 @@ class SimDisk(Disk):
     def waits(self) -> int:
         return self.calls  # whoever is slow here waits
 
+    def processor_time(self) -> Callable[[], float]:
+        return lambda: float(self.calls)
+
     def _find(self, path: str) -> Inode | Folder:
         entry = self._store.find(path)
         if entry is None:

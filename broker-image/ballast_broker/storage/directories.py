@@ -93,6 +93,7 @@ class LogDirectory:
         self.threads = DirectoryThreads(threads, self._heard)
         self.id = UNASSIGNED_DIRECTORY
         self.online = True
+        self.given_up = False  # by a start that it did not answer
         self.cordoned = False
         self.error: BaseException | None = None
         self.was_clean = False
@@ -105,6 +106,7 @@ class LogDirectory:
         self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
         self._usage: DiskUsage | None = None  # as it was told last
         self.on_failure: list[Callable[[LogDirectory], None]] = []
+        self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
 
@@ -174,9 +176,18 @@ class LogDirectory:
             ) from error
 
     def unlock(self) -> None:
+        """Not of one that a start has given up: to close a file may take as long as all else there, and a thread may
+        still be at it. It is the process's until that ends."""
+        if self.given_up:
+            return
         release, self._unlock = self._unlock, None
         if release is not None:
             release()
+
+    def read_properties(self) -> None:
+        path = f"{self.path}/{META_PROPERTIES}"
+        if self._disk.exists(path):
+            self.properties = parse_properties(self._disk.read_bytes(path))
 
     def take_clean_shutdown_mark(self) -> bool:
         """Whether the last stop was clean; the mark is taken away so that a crash from now on is seen as one."""
@@ -228,28 +239,23 @@ def identify(
     node_id: int,
     generate: bool = False,
 ) -> str:
-    """Read or write every directory's `meta.properties`; answers the cluster id that all of them have.
+    """Check every directory's `meta.properties`, or write it; answers the cluster id that all of them have.
 
     `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
-    found: dict[LogDirectory, dict[str, str]] = {}
     for directory in directories:
-        path = f"{directory.path}/{META_PROPERTIES}"
-        try:
-            if disk.exists(path):
-                found[directory] = parse_properties(disk.read_bytes(path))
-        except OSError as error:
-            directory.fail(error)
-    for directory, properties in found.items():
-        cluster_id = _check(directory, properties, cluster_id, node_id)
+        if directory.properties is not None:
+            cluster_id = _check(directory, directory.properties, cluster_id, node_id)
     if cluster_id is None and generate:
         cluster_id = uuid_text(random_directory_id(random))
     if cluster_id is None:
-        raise DirectoryRefused("No log directory is formatted yet and no cluster.id is configured")
+        raise DirectoryRefused(
+            "log.dirs have no cluster id yet and cluster.id is not set: give every node of the cluster the same one"
+        )
     used: dict[UUID, LogDirectory] = {}
-    for directory in [directory for directory in directories if directory.online]:
+    for directory in directories:
         try:
-            _adopt(directory, found.get(directory), disk, random, cluster_id, node_id)
+            _adopt(directory, disk, random, cluster_id, node_id)
         except OSError as error:
             directory.fail(error)
             continue
@@ -276,14 +282,8 @@ def _check(directory: LogDirectory, properties: dict[str, str], cluster_id: str 
     return theirs
 
 
-def _adopt(
-    directory: LogDirectory,
-    properties: dict[str, str] | None,
-    disk: Disk,
-    random: Random,
-    cluster_id: str,
-    node_id: int,
-) -> None:
+def _adopt(directory: LogDirectory, disk: Disk, random: Random, cluster_id: str, node_id: int) -> None:
+    properties = directory.properties
     if properties is not None and "directory.id" in properties:
         try:
             directory.id = parse_uuid(properties["directory.id"])

@@ -13,9 +13,12 @@ import fcntl
 import os
 import resource
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from ballast_broker.seams import Bytes, DiskUsage, File
@@ -108,6 +111,7 @@ class RealDisk:
     """The operating system's file system."""
 
     _locked: frozenset[tuple[int, int]] = frozenset()
+    _locking = threading.Lock()
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
@@ -167,6 +171,11 @@ class RealDisk:
 
     def waits(self) -> int:
         return resource.getrusage(OF_THREAD).ru_nvcsw
+
+    def processor_time(self) -> Callable[[], float]:
+        if not hasattr(time, "pthread_getcpuclockid"):  # macOS
+            return time.monotonic
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -259,10 +268,14 @@ class RealDisk:
             os.close(descriptor)
             raise BlockingIOError(errno.EAGAIN, "another process has it") from error
         file = _identity(os.fstat(descriptor))
-        self._locked |= {file}
+        with self._locking:
+            if file in self._locked:  # by another thread meanwhile, whose lock would end with this descriptor
+                raise BlockingIOError(errno.EAGAIN, "the same directory has another name")
+            self._locked |= {file}
 
         def release() -> None:
-            self._locked -= {file}
+            with self._locking:
+                self._locked -= {file}
             os.close(descriptor)
 
         return release

@@ -12,12 +12,14 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
+from ballast_broker.storage import first_look
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_logs
 from ballast_broker.storage.compaction import Compactor
@@ -147,11 +149,10 @@ class LogManager:
     # Start
 
     async def start(self) -> None:
-        """Lock, identify and load every directory, in parallel. A directory that fails goes offline; when none is
-        left, or one belongs to somebody else, this raises."""
+        """Lock, identify and load every directory, in parallel. A directory that fails, or does not answer while the
+        others do, goes offline; when none is left, or one belongs to somebody else, this raises."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        for directory in self.all_directories:
-            self._try(directory, lambda directory=directory: self._enter(directory))  # type: ignore[misc]
+        await self._ask_all(self._enter)
         if not self.online_directories():
             why = "; ".join(str(directory.error) for directory in self.directories)
             raise DirectoryRefused(f"None of the log directories can be used: {why}")
@@ -161,17 +162,27 @@ class LogManager:
             self.random,
             cluster_id=self.config.cluster_id,
             node_id=self.config.node_id,
-            generate=self.config.generate_cluster_id,
+            generate=self.config.generate_cluster_id and not any(each.given_up for each in self.directories),
         )
-        turn = asyncio.Lock()
-        await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
+        await self._ask_all(partial(self._load, asyncio.Lock()))
         self._found.settle_older_copies()
         self._finish_interrupted_swaps()
         self._renamed_away.remove_those_of(self._logs)
 
-    def _enter(self, directory: LogDirectory) -> None:
-        self.disk.make_directory(directory.path)
-        directory.lock()
+    async def _ask_all(self, work: Callable[[LogDirectory, Threads], Awaitable[None]]) -> None:
+        online = [directory for directory in self.all_directories if directory.online]
+        await first_look.ask(online, self._metadata_directory, self.disk, self.threads, work)
+
+    async def _enter(self, directory: LogDirectory, threads: Threads) -> None:
+        def enter() -> None:
+            self.disk.make_directory(directory.path)
+            directory.lock()
+            directory.read_properties()
+
+        try:
+            await threads.run(enter)
+        except OSError as error:
+            directory.fail(error)
 
     def _try(self, directory: LogDirectory, work: Callable[[], None]) -> None:
         try:
@@ -179,12 +190,12 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
 
-    async def _load(self, directory: LogDirectory, turn: asyncio.Lock) -> None:
+    async def _load(self, turn: asyncio.Lock, directory: LogDirectory, threads: Threads) -> None:
         try:
             found = await load_directory(
                 self.context,
                 directory,
-                self.threads,
+                threads,
                 self.config.num_recovery_threads_per_data_dir,
                 self.config_of,
                 turn,

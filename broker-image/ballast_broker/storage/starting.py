@@ -78,6 +78,8 @@ async def load_directory(
         waits = disk.waits()
         logs = []
         for name, parsed in slice_:
+            if directory.given_up:  # nobody will have them
+                break
             with suppress(NotADirectoryError):  # somebody's file
                 logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, clean, config_of)))
         return logs, disk.waits() - waits >= WAITS_OF_SLOW_DISK

@@ -106,6 +106,7 @@ def test_a_directory_that_another_process_has_is_refused(world: World) -> None:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(DirectoryRefused, match="another process"):
             run(world.manager().start())
+        world.kill(world.managers[-1])
     finally:
         holder.stdin.close()
         holder.wait(10)

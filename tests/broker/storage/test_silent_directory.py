@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import eventually
 from tests.broker.storage.conftest import Bench
-from tests.broker.storage.managing import World, create, run, write
+from tests.broker.storage.managing import TOPIC_ID, World, create, partition, run, write
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint, directories, directory_threads, slow_append
+from ballast_broker.storage import checkpoint, directories, directory_threads, first_look, slow_append
 from ballast_broker.storage.directories import CLEAN_SHUTDOWN, LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
+from ballast_broker.storage.errors import DirectoryRefused
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
+from ballast_wire.errors import ApiError
 from ballast_wire.records import Record, encode_batch
 
 
@@ -51,6 +53,14 @@ class HungDisk(RealDisk):
     def open(self, path: str, **keywords: Any) -> RealFile:
         self._wait(path)
         return super().open(path, **keywords)
+
+    def make_directory(self, path: str) -> bool:
+        self._wait(path)
+        return super().make_directory(path)
+
+    def list(self, path: str) -> list[str]:
+        self._wait(path)
+        return super().list(path)
 
     def is_directory(self, path: str) -> bool:
         self._wait(path)
@@ -92,6 +102,8 @@ class Two:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.3)
     monkeypatch.setattr(directories, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(first_look, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(first_look, "LOOK_AGAIN_S", 0.02)
 
 
 @asynccontextmanager
@@ -183,6 +195,78 @@ def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
                 assert two.disk.exists(f"{directory.path}/{CLEAN_SHUTDOWN}")
                 path = f"{directory.path}/{checkpoint.RECOVERY_POINTS}"
                 assert list(checkpoint.read_offsets(two.disk, path).values()) == [1]
+
+    run(story())
+
+
+async def left_behind(world: World) -> HungDisk:
+    """A log in each of two directories, whose broker has stopped."""
+    async with two_directories(world) as two:
+        for number, directory in enumerate((two.hung, two.well)):
+            two.log_in(directory, number)
+        await two.manager.shutdown()
+    world.disk = disk = HungDisk()
+    return disk
+
+
+@pytest.mark.spec("DIR-46", "DIR-04")
+@pytest.mark.parametrize("where", ["", f"/{partition(1)}"], ids=["at once", "at a log"])
+def test_a_start_does_without_a_directory_that_does_not_answer_and_loses_nothing_of_it(
+    world: World, where: str
+) -> None:
+    async def story() -> None:
+        disk = await left_behind(world)
+        disk.hang(world.paths[1] + where)
+        manager = world.manager(log_dirs=tuple(world.paths[:2]))
+        await manager.start()
+        well, hung = manager.directories
+        assert (well.online, hung.online, hung.threads.silent) == (True, False, True)
+        assert list(manager.logs) == [partition(0)]
+        with pytest.raises(ApiError, match="are offline"):
+            manager.get_or_create(partition(1), TOPIC_ID, LogConfig())
+        await manager.shutdown()
+        assert disk.exists(f"{well.path}/{CLEAN_SHUTDOWN}")
+        assert disk.asked_on_loop == []
+        disk.let_go.set()
+        await eventually(lambda: not hung.threads.silent)
+        again = world.manager(log_dirs=tuple(world.paths[:2]))
+        with pytest.raises(DirectoryRefused, match="another name"):
+            await again.start()  # the process that was at it has it to its end
+        world.disk = HungDisk()
+        taken_in = world.manager(log_dirs=tuple(world.paths[:2]))
+        await taken_in.start()
+        assert {log.topic_partition: log.end_offset for log in taken_in.logs.values()} == {
+            partition(0): 1,
+            partition(1): 1,
+        }
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-46")
+def test_a_start_waits_for_the_metadata_logs_directory_and_for_one_that_goes_on(world: World) -> None:
+    async def story() -> None:
+        disk = await left_behind(world)
+        disk.hang(world.paths[0])
+        busy_until = []
+
+        def list_slowly(path: str) -> list[str]:
+            busy_until.append(time.monotonic() + 3 * first_look.PATIENCE_S)
+            while time.monotonic() < busy_until[-1]:
+                pass
+            return RealDisk.list(disk, path)
+
+        manager = world.manager(log_dirs=tuple(world.paths[:2]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(disk, "list", list_slowly)
+            starting = asyncio.create_task(manager.start())
+            await asyncio.wait([starting], timeout=3 * first_look.PATIENCE_S)
+            assert not starting.done()
+            disk.let_go.set()
+            await starting
+        assert len(busy_until) >= 2
+        assert all(directory.online for directory in manager.directories)
+        assert set(manager.logs) == {partition(0), partition(1)}
 
     run(story())
 
