@@ -29,7 +29,7 @@ from typing import Protocol, cast
 
 from ballast_cli import CommandError, examples
 
-KUBE_VERBS = ("get", "apply", "delete", "describe", "wait")
+KUBE_VERBS = ("get", "apply", "patch", "delete", "describe", "wait")
 MODULES = {
     "up": "up",
     "demo": "demo",

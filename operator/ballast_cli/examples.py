@@ -20,11 +20,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "e2e": ("e2e --provider embedded git",),
     "test": ("test tests/broker -k recovery",),
     "image": ("image --name registry/ballast:0.1.0",),
-    "get": ("get kafkatopics", "get ballast -A", "get kafkatopic orders -o yaml"),
+    "get": ("get kafkatopics", "get ballast -A", "get bkr level -o jsonpath='{.status.plan.hash}'"),
     "apply": ("apply -f manifests/examples/topic.yaml",),
+    "patch": ('patch bkr level --type merge -p \'{"spec": {"approvedPlan": "HASH"}}\'',),
     "delete": ("delete kafkatopic orders", "delete -f manifests/examples/topic.yaml"),
     "describe": ("describe kafkacluster demo",),
-    "wait": ("wait kafkatopic/orders --for condition=Ready --timeout 60s",),
+    "wait": (
+        "wait kafkatopic/orders --for condition=Ready --timeout 60s",
+        "wait bkr/level --for jsonpath='{.status.phase}'=AwaitingApproval",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""get, apply, delete, describe and wait, for people without kubectl.
+"""get, apply, patch, delete, describe and wait, for people without kubectl.
 
 They follow kubectl's words and output as far as they go. `apply` is always server-side, as field manager `ballast`.
 """
@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, kube_wait
 from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
+from ballast_cli.kube_output import FORMS, aligned, is_table, output, print_objects
 
 MANAGER = "ballast"
-POLL_SECONDS = 0.2
-
-
-class TimedOutError(CommandError):
-    """What was waited for may yet come; told from what cannot work, as kubectl's exit code does."""
-
-    exit_code = 1
+PATCHES = {"merge": "merge-patch", "json": "json-patch"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, then ~/.kube/config")
     parser.add_argument("--context", help="a context of the kubeconfig")
     parser.add_argument("-n", "--namespace", help="default: that of the context")
-    if command in ("get", "describe", "delete", "wait"):
+    if command != "apply":
         parser.add_argument("what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="what it is about")
+    if command in ("get", "describe", "delete", "wait"):
         parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
         parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
     if command in ("delete", "wait"):
@@ -44,17 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", choices=["wide", "yaml", "json", "name"], default="", help="instead of a table"
-    )
+    parser.add_argument("-o", "--output", type=output, default="", metavar="FORM", help=f"instead of a table: {FORMS}")
     parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
+    _add_dry_run(parser)
+    parser.add_argument("--force-conflicts", action="store_true", help="take fields from their other managers")
+
+
+def _add_patch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--type", choices=tuple(PATCHES), required=True, help="merge: RFC 7386; json: RFC 6902")
+    parser.add_argument("-p", "--patch", required=True, metavar="PATCH", help="the change, as JSON or YAML")
+    _add_dry_run(parser)
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", choices=["none", "server"], default="none", help="server: it says what it would do"
     )
-    parser.add_argument("--force-conflicts", action="store_true", help="take fields from their other managers")
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +68,14 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
         help="when what it owns goes: after it, before it, or not at all (background)",
     )  # fmt: skip
     parser.add_argument("--ignore-not-found", action="store_true", help="what is not there is no failure")
-    parser.add_argument("--timeout", type=seconds_of, default="300s", help="how long to wait (300s)")
+    parser.add_argument("--timeout", type=kube_wait.seconds_of, default="300s", help="how long to wait (300s)")
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--for", dest="goal", required=True, metavar="condition=NAME[=VALUE] | delete", help="what is waited for"
+        "--for", dest="goal", required=True, type=kube_wait.goal_of, metavar="GOAL", help=kube_wait.FORMS
     )
-    parser.add_argument("--timeout", type=seconds_of, default="30s", help="how long, for all of them (30s)")
+    parser.add_argument("--timeout", type=kube_wait.seconds_of, default="30s", help="how long, for all of them (30s)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,9 +90,9 @@ def _parse_what(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, str]
     """(kind, name or "") of each thing; a category is all its kinds."""
     found = _kinds_and_names(api, args.what)
     if any(name for _, name in found):
-        if args.selector:
+        if getattr(args, "selector", ""):
             raise CommandError("name cannot be provided when a selector is specified.")
-        if args.all_namespaces:
+        if getattr(args, "all_namespaces", False):
             raise CommandError("a resource cannot be retrieved by name across all namespaces.")
     return found
 
@@ -140,23 +144,15 @@ def _objects(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
     return found
 
 
-def seconds_of(text: str) -> float:
-    """A duration as kubectl takes it; 0 needs no unit."""
-    match = re.fullmatch(r"0|(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
-    if not text or match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 2m")
-    hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds
-
-
 # get
 
 
 def _get(api: KubeApi, args: argparse.Namespace) -> int:
-    if args.output in ("yaml", "json", "name"):
+    if not is_table(args.output):
         if args.watch:
             raise CommandError(f"-w goes on with the table; it does not go with -o {args.output}.")
-        return _print_objects(_objects(api, args), args)
+        print_objects(_objects(api, args), args.output, by_name="/" in args.what[0] or len(args.what) > 1)
+        return 0
     namespace = _namespace(api, args)
     wanted = _parse_what(api, args)
     if args.watch and len(wanted) > 1:
@@ -166,32 +162,13 @@ def _get(api: KubeApi, args: argparse.Namespace) -> int:
         table = api.call("GET", kind.path(namespace, name), {} if name else _query(args), accept=TABLE)
         rows = _rows(table, args, kind if len(wanted) > 1 else None)
         if len(rows) > 1:
-            print(("\n" if printed else "") + _aligned(rows))
+            print(("\n" if printed else "") + aligned(rows))
             printed = True
         if args.watch:
             _watch(api, kind, namespace, name, table, args)
     if not printed:
         where = f" in {namespace} namespace" if namespace and any(kind.namespaced for kind, _ in wanted) else ""
         print(f"No resources found{where}.", file=sys.stderr)
-    return 0
-
-
-def _print_objects(found: list[tuple[Kind, Obj]], args: argparse.Namespace) -> int:
-    if args.output == "name":
-        for kind, obj in found:
-            print(f"{kind.qualified}/{obj['metadata']['name']}")
-        return 0
-    objects = [obj for _, obj in found]
-    for obj in objects:
-        obj["metadata"].pop("managedFields", None)
-    single = len(objects) == 1 and ("/" in args.what[0] or len(args.what) > 1)
-    whole: Obj = objects[0] if single else {"apiVersion": "v1", "kind": "List", "items": objects}
-    if args.output == "yaml":
-        import yaml
-
-        print(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), end="")
-    else:
-        print(json.dumps(whole, indent=4, ensure_ascii=False))
     return 0
 
 
@@ -210,12 +187,6 @@ def _rows(table: Obj, args: argparse.Namespace, prefix: Kind | None = None) -> l
             cells[0] = f"{prefix.qualified}/{cells[0]}"
         rows.append(([row["object"]["metadata"].get("namespace", "")] if spaced else []) + cells)
     return rows
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
 
 
 def _watch(api: KubeApi, kind: Kind, namespace: str | None, name: str, table: Obj, args: argparse.Namespace) -> None:
@@ -309,7 +280,7 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
         word = "created" if before is None else "unchanged" if same else "configured"
         print(f"{shown} {word}" + (" (server dry run)" if args.dry_run == "server" else ""))
         if kind.kind == "CustomResourceDefinition" and args.dry_run == "none":
-            _until_condition(api, path, "Established", "True", 30.0, shown)
+            kube_wait.until(api, path, kube_wait.condition("Established", "True"), 30.0, shown)
     return failed
 
 
@@ -358,7 +329,7 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
         going.append((path, shown, (answer.get("details") or answer.get("metadata") or {}).get("uid", "")))
     if args.wait == "true" and not failed:
         for path, shown, uid in going:
-            _until_gone(api, path, args.timeout, shown, uid)
+            kube_wait.until(api, path, kube_wait.DELETION, args.timeout, shown, uid)
     return failed
 
 
@@ -369,6 +340,34 @@ def _existing(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
         if refusal.code == 404 and args.ignore_not_found:
             return []
         raise
+
+
+# patch
+
+
+def _patch(api: KubeApi, args: argparse.Namespace) -> int:
+    import yaml
+
+    try:
+        changes = _parsed(os.fsencode(args.patch))
+    except yaml.YAMLError as fault:
+        raise CommandError(f"the patch is neither JSON nor YAML: {fault}") from None
+    wanted = list if args.type == "json" else dict
+    if len(changes) != 1 or not isinstance(changes[0], wanted):
+        raise CommandError(f"a patch of type {args.type} is {'a list' if wanted is list else 'an object'}.")
+    targets = _parse_what(api, args)
+    if not all(name for _, name in targets):
+        raise CommandError("say which: TYPE NAME or TYPE/NAME.")
+    query = {"fieldManager": f"{MANAGER}-patch", "fieldValidation": "Strict"}
+    if args.dry_run == "server":
+        query["dryRun"] = "All"
+    for kind, name in targets:
+        path = kind.path(_namespace(api, args), name)
+        before = api.call("GET", path)
+        after = api.call("PATCH", path, query, changes[0], content_type=f"application/{PATCHES[args.type]}+json")
+        same = " (no change)" if _content(before) == _content(after) else ""
+        print(f"{kind.qualified}/{name} patched{same}" + (" (server dry run)" if args.dry_run == "server" else ""))
+    return 0
 
 
 # describe
@@ -402,79 +401,37 @@ def _print_events(api: KubeApi, obj: Obj) -> None:
         seen = event.get("lastTimestamp") or event.get("eventTime") or ""
         rows.append([event.get("type", ""), event.get("reason", ""), str(event.get("count", 1)), seen,
                      event.get("message", "").replace("\n", " ")])  # fmt: skip
-    print("Events:" + ("  <none>" if len(rows) == 1 else "\n" + _aligned(rows)))
+    print("Events:" + ("  <none>" if len(rows) == 1 else "\n" + aligned(rows)))
 
 
 # wait
 
 
 def _wait(api: KubeApi, args: argparse.Namespace) -> int:
-    goal, _, rest = args.goal.partition("=")
-    if goal not in ("condition", "delete") or (goal == "condition" and not rest):
-        raise CommandError("--for is condition=NAME, condition=NAME=VALUE or delete.")
+    goal: kube_wait.Goal = args.goal
     _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS or TYPE --all")
     deadline = time.monotonic() + args.timeout
-    condition, _, value = rest.partition("=")
     try:
         found = _objects(api, args)
     except Refused as refusal:
-        if goal == "delete" and refusal.code == 404:
+        if goal.deletion and refusal.code == 404:
             return 0
         raise
-    if not found and goal == "condition":
+    if not found and not goal.deletion:
         raise CommandError("no matching resources found.")
     for kind, obj in found:
         metadata = obj["metadata"]
         path = kind.path(metadata.get("namespace"), metadata["name"])
         shown = f"{kind.qualified}/{metadata['name']}"
-        left = max(0.0, deadline - time.monotonic())
-        if goal == "delete":
-            _until_gone(api, path, left, shown, str(metadata["uid"]))
-            print(f"{shown} condition met")
-        else:
-            _until_condition(api, path, condition, value or "True", left, shown)
-            print(f"{shown} condition met")
+        kube_wait.until(api, path, goal, max(0.0, deadline - time.monotonic()), shown, str(metadata["uid"]))
+        print(f"{shown} condition met")
     return 0
 
 
-def _until(check: Callable[[], bool], seconds: float, what: str, shown: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() >= deadline:
-            raise TimedOutError(f"timed out waiting for {what} on {shown}.")
-        time.sleep(POLL_SECONDS)
-
-
-def _until_gone(api: KubeApi, path: str, seconds: float, shown: str, uid: str = "") -> None:
-    def gone() -> bool:
-        try:
-            found = api.call("GET", path)
-        except Refused as refusal:
-            if refusal.code == 404:
-                return True
-            raise
-        return bool(uid) and found["metadata"]["uid"] != uid
-
-    _until(gone, seconds, "its deletion", shown)
-
-
-def _until_condition(api: KubeApi, path: str, name: str, value: str, seconds: float, shown: str) -> None:
-    def holds() -> bool:
-        obj = api.call("GET", path)
-        for one in obj.get("status", {}).get("conditions") or []:
-            stale = one.get("observedGeneration", 0) and one["observedGeneration"] < obj["metadata"].get(
-                "generation", 0
-            )
-            if one["type"].lower() == name.lower() and one["status"].lower() == value.lower() and not stale:
-                return True
-        return False
-
-    _until(holds, seconds, f"the condition {name}", shown)
-
-
 _ADDERS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "get": _add_get, "apply": _add_apply, "delete": _add_delete, "describe": lambda parser: None, "wait": _add_wait,
+    "get": _add_get, "apply": _add_apply, "patch": _add_patch, "delete": _add_delete,
+    "describe": lambda parser: None, "wait": _add_wait,
 }  # fmt: skip
 _COMMANDS: dict[str, Callable[[KubeApi, argparse.Namespace], int]] = {
-    "get": _get, "apply": _apply, "delete": _delete, "describe": _describe, "wait": _wait,
+    "get": _get, "apply": _apply, "patch": _patch, "delete": _delete, "describe": _describe, "wait": _wait,
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -95,7 +96,7 @@ def test_every_command_explains_itself_before_anything_is_installed(name: str) -
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_what_help_shows_to_type_can_be_typed(name: str) -> None:
-    for command, *words in map(str.split, EXAMPLES[name]):
+    for command, *words in map(shlex.split, EXAMPLES[name]):
         assert command == name
         for word in words:
             assert not word.startswith(("tests/", "manifests/")) or (ROOT / word).exists(), word

@@ -81,6 +81,11 @@ def test_unknown_command(bare_path: Path, tmp_path: Path) -> None:
     answer = run_script("brokre", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 2
     assert "no command 'brokre'" in answer.stderr
+    answer = run_script("port-forward", "demo-0", "9092", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "ballast: 'port-forward' takes kubectl itself; here are get, apply, patch, delete, describe and wait.\n"
+    )
 
 
 def test_without_python_says_what_to_install(bare_path: Path, tmp_path: Path) -> None:

@@ -195,6 +195,34 @@ def test_our_own_commands(ballast: Command, tmp_path: Path, namespace: str) -> N
     assert namespace in ballast("get", "sa", "-A")
 
 
+def test_a_plan_is_found_and_approved_without_kubectl(ballast: Command, tmp_path: Path) -> None:
+    """What docs/operations.md types: wait for a value, read one, write one."""
+    path = tmp_path / "all.yaml"
+    gadget = {"apiVersion": "test.dev/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": {"size": 1}}
+    path.write_text(yaml.safe_dump_all([definition("gadgets"), gadget]))
+    ballast("apply", "-f", str(path))
+    with pytest.raises(CommandError, match=r"timed out waiting for \{\.spec\.size\}=2 on gadget\.test\.dev/g"):
+        ballast("wait", "gadget/g", "--for=jsonpath={.spec.size}=2", "--timeout=0.1s")
+    size = ("patch", "gadget", "g", "--type", "merge", "-p")
+    assert ballast(*size, "spec: {size: 2}", "--dry-run=server") == "gadget.test.dev/g patched (server dry run)\n"
+    assert ballast(*size, '{"spec": {"size": 2}}') == "gadget.test.dev/g patched\n"
+    assert ballast(*size, '{"spec": {"size": 2}}') == "gadget.test.dev/g patched (no change)\n"
+    assert ballast("wait", "gadget/g", "--for=jsonpath={.spec.size}=2") == "gadget.test.dev/g condition met\n"
+    by_json = '[{"op": "replace", "path": "/spec/size", "value": 3}]'
+    assert ballast("patch", "gadget/g", "--type=json", "-p", by_json) == "gadget.test.dev/g patched\n"
+    assert ballast("get", "gadget/g", "-o", "jsonpath={.spec.size}") == "3"
+    assert ballast("get", "gadget", "-o", "jsonpath={.items[*].metadata.name}") == "g"
+    columns = "custom-columns=NAME:.metadata.name,SIZE:.spec.size,NONE:{.status.none}"
+    assert ballast("get", "gadgets", "-o", columns) == "NAME   SIZE   NONE\ng      3      <none>\n"
+    for patch, says in (("[]", "is an object"), ("", "is an object"), ("a: b: c", "neither JSON nor YAML")):
+        with pytest.raises(CommandError, match=says):
+            ballast(*size, patch)
+    with pytest.raises(CommandError, match="say which"):
+        ballast("patch", "gadgets", "--type=merge", "-p", "{}")
+    with pytest.raises(CommandRefused, match="size cannot shrink"):
+        ballast(*size, "spec: {size: 1}")
+
+
 def configmap(tmp_path: Path, name: str, **metadata: Any) -> str:
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}))

@@ -1,0 +1,112 @@
+"""What `wait` waits for, and the waiting."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ballast_cli import CommandError, kube_jsonpath
+from ballast_cli.kube_api import KubeApi, Obj, Refused
+
+POLL_SECONDS = 0.2
+FORMS = "condition=NAME, condition=NAME=VALUE, jsonpath='{.PATH}', jsonpath='{.PATH}'=VALUE or delete"
+
+
+class TimedOutError(CommandError):
+    """What was waited for may yet come; told from what cannot work, as kubectl's exit code does."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Goal:
+    named: str
+    met: Callable[[Obj], bool]
+    deletion: bool = False
+
+
+DELETION = Goal("its deletion", lambda _: False, deletion=True)
+
+
+def goal_of(text: str) -> Goal:
+    """What follows --for."""
+    kind, _, rest = text.partition("=")
+    if text == "delete":
+        return DELETION
+    if kind == "condition" and rest:
+        name, _, value = rest.partition("=")
+        return condition(name, value or "True")
+    if kind == "jsonpath" and rest:
+        try:
+            return _value(rest)
+        except CommandError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+    raise argparse.ArgumentTypeError(f"{text!r} is not {FORMS}")
+
+
+def condition(name: str, value: str) -> Goal:
+    def met(obj: Obj) -> bool:
+        for one in obj.get("status", {}).get("conditions") or []:
+            stale = one.get("observedGeneration", 0) and one["observedGeneration"] < obj["metadata"].get(
+                "generation", 0
+            )
+            if one["type"].lower() == name.lower() and one["status"].lower() == value.lower() and not stale:
+                return True
+        return False
+
+    return Goal(f"the condition {name}", met)
+
+
+def _value(text: str) -> Goal:
+    """PATH or PATH=VALUE; in braces a path may have an equal sign of its own."""
+    match = re.fullmatch(r"(\{.*\}|[^{=]+)(?:(=)(.*))?", text, re.DOTALL)
+    if match is None:
+        raise CommandError(f"{text!r} is no JSONPath such as '{{.status.phase}}'.")
+    path, wanted = kube_jsonpath.path(match[1]), (match[3] or "").strip("'\"")
+    if match[2] and not wanted:
+        raise CommandError(f"there is no value behind the equal sign of {text!r}.")
+
+    def met(obj: Obj) -> bool:
+        found = path.find(obj)
+        if len(found) > 1:
+            raise CommandError(f"{match[1]} is more than one value.")
+        if not match[2] or not found:
+            return bool(found)
+        if isinstance(found[0], dict | list):
+            raise CommandError(f"{match[1]} is no single value but an object or a list.")
+        return kube_jsonpath.shown(found[0]) == wanted
+
+    return Goal(text, met)
+
+
+def until(api: KubeApi, path: str, goal: Goal, seconds: float, shown: str, uid: str = "") -> None:
+    """Returns when it is met, or for a deletion when another one has its place."""
+    deadline = time.monotonic() + seconds
+    while not _met(api, path, goal, uid):
+        if time.monotonic() >= deadline:
+            raise TimedOutError(f"timed out waiting for {goal.named} on {shown}.")
+        time.sleep(POLL_SECONDS)
+
+
+def _met(api: KubeApi, path: str, goal: Goal, uid: str) -> bool:
+    try:
+        found = api.call("GET", path)
+    except Refused as refusal:
+        if goal.deletion and refusal.code == 404:
+            return True
+        raise
+    if goal.deletion:
+        return bool(uid) and found["metadata"]["uid"] != uid
+    return goal.met(found)
+
+
+def seconds_of(text: str) -> float:
+    """A duration as kubectl takes it; 0 needs no unit."""
+    match = re.fullmatch(r"0|(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    if not text or match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 2m")
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
