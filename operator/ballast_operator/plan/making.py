@@ -138,6 +138,6 @@ def explicit_rows(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str,
 def _rows_of(name: str, text: str) -> tuple[Target, ...]:
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFormatError(f"ConfigMap {name} holds no JSON: {error}") from error
     return rows_from_spec(document) if isinstance(document, list) else rows_from_kafka_json(text)

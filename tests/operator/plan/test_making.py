@@ -69,6 +69,9 @@ def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) ->
         plan(planFrom=source)
     with pytest.raises(InvalidPlanError, match="no key"):
         plan(config_maps={"big": {"data": {}}}, planFrom=source)
+    for wrong in ("[{]", "[" * 100_000):  # what was thrown for the latter held up all topics of the cluster
+        with pytest.raises(InvalidPlanError, match="ConfigMap big holds no JSON"):
+            plan(config_maps={"big": {"data": {"partitions.json": wrong}}}, planFrom=source)
 
 
 @pytest.mark.spec("OPR-30")
