@@ -224,7 +224,8 @@ class Node:
     def _listen_for_controllers(self) -> None:
         if self.controller is None:
             return
-        services = ControllerServices(self.authorizer, lambda: self.image, self.client_quotas)
+        config = self.config
+        services = ControllerServices(config.node_id, config, self.authorizer, lambda: self.image, self.client_quotas)
         handlers = ControllerHandlers(
             self.driver,
             self.controller,
@@ -233,7 +234,7 @@ class Node:
             self.client_quotas,
             self.world.clock.monotonic,
         )
-        for endpoint in self.config.controller_listeners:
+        for endpoint in config.controller_listeners:
             dispatcher = Dispatcher(
                 services,
                 CONTROLLER_APIS,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ballast_broker.api import delegation_tokens, describe_acls, sasl
+from ballast_broker.api import alter_configs, delegation_tokens, describe_acls, describe_configs, sasl
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 SASL_KEYS = frozenset({17, 36})
-DESCRIBE_ACLS, DESCRIBE_QUORUM = 29, 55
+DESCRIBE_ACLS, DESCRIBE_CONFIGS, DESCRIBE_QUORUM = 29, 32, 55
+INCREMENTAL_ALTER_CONFIGS = 44
 ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER = 80, 81, 82
 RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER})
 # What of the quorum not only nodes ask for, and what it takes.
@@ -62,6 +63,7 @@ CONTROLLER_APIS = {
         _api(DESCRIBE_ACLS, "DescribeAcls", 1, 3),
         _api(30, "CreateAcls", 1, 3),
         _api(31, "DeleteAcls", 1, 3),
+        _api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4),
         _api(33, "AlterConfigs", 0, 2),
         _api(36, "SaslAuthenticate", 0, 2),
         _api(37, "CreatePartitions", 0, 3),
@@ -69,7 +71,7 @@ CONTROLLER_APIS = {
         _api(39, "RenewDelegationToken", 1, 2),
         _api(40, "ExpireDelegationToken", 1, 2),
         _api(43, "ElectLeaders", 0, 2),
-        _api(44, "IncrementalAlterConfigs", 0, 1),
+        _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1),
         _api(45, "AlterPartitionReassignments", 0, 1),
         _api(46, "ListPartitionReassignments", 0, 0),
         _api(49, "AlterClientQuotas", 0, 1),
@@ -128,6 +130,8 @@ class ControllerHandlers:
             return self._raft
         if api.key in OF_TOKENS:
             return self._token
+        if api.key == INCREMENTAL_ALTER_CONFIGS:
+            return self._configs
         if api.key in API_KEYS:
             return self._controller
         if api.key == ENVELOPE:
@@ -136,6 +140,8 @@ class ControllerHandlers:
             return sasl.handle
         if api.key == DESCRIBE_ACLS:
             return describe_acls.handle
+        if api.key == DESCRIBE_CONFIGS:
+            return describe_configs.handle
         return self._versions if api.key == API_VERSIONS else self._cluster
 
     async def _raft(self, request: Any, context: RequestContext) -> Any:
@@ -157,6 +163,12 @@ class ControllerHandlers:
         elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):
             return await ask_for_what_is_allowed(request, context, ask)
         return await ask(request)
+
+    async def _configs(self, request: Any, context: RequestContext) -> Any:
+        async def ask(rest: Any) -> Any:
+            return await self._controller(rest, context)
+
+        return await alter_configs.handle_at_controller(request, context, ask)
 
     async def _token(self, request: Any, context: RequestContext) -> Any:
         async def ask(allowed: Any, asker: Asker) -> Any:

@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs: levels of loggers are changed here, all else by the controller.
 
 Here is checked whether a resource may be named at all, and by whom; which configs there are and what values they
-take, the controller knows.
+take, the controller knows. Its own loggers are changed where it listens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ballast_broker.api import broker_loggers
+from ballast_broker.api.authorizer import Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.forwarded import forward
-from ballast_broker.api.permissions import check_alteration
+from ballast_broker.api.permissions import Ask, check_alteration, check_cluster
 from ballast_broker.api.topic_names import refusal
 from ballast_broker.config_types import node_id
 from ballast_broker.metadata.image import (
@@ -53,6 +54,31 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if remaining:
         outcomes |= await _ask_controller(name, remaining, request.validate_only, context)
     return _response(name, request, outcomes, context.version)
+
+
+async def handle_at_controller(request: Any, context: RequestContext, ask: Ask) -> Any:
+    """The answer to an IncrementalAlterConfigs whose sender came to a controller, of which `ask` is asked the rest."""
+    loggers = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
+    request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
+    kind = message("IncrementalAlterConfigsResponse")
+    answers = [
+        _result(kind, context.version, each, _alter_loggers_at_controller(each, request.validate_only, context))
+        for each in loggers
+    ]
+    if loggers and not request.resources:  # a controller need not be the active one to have loggers
+        return kind(version=context.version, responses=answers)
+    response = await ask(request)
+    response.responses = [*response.responses, *answers]
+    return response
+
+
+def _alter_loggers_at_controller(asked: Any, validate_only: bool, context: RequestContext) -> Outcome:
+    try:
+        check_cluster(Operation.CLUSTER_ACTION, context)
+        _check_loggers(asked.resource_name, context)
+    except ApiError as error:
+        return error.code, error.message
+    return _alter_loggers(asked, validate_only)
 
 
 def _invalid(text: str) -> ApiError:
@@ -153,16 +179,18 @@ async def _ask_controller(
 
 def _response(name: str, request: Any, outcomes: dict[tuple[int, str], Outcome], version: int) -> Any:
     kind = message(name + "Response")
-    responses = []
-    for each in request.resources:
-        error, text = outcomes[each.resource_type, each.resource_name]
-        responses.append(
-            kind.AlterConfigsResourceResponse(
-                version=version,
-                error_code=error,
-                error_message=text,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-        )
+    responses = [
+        _result(kind, version, each, outcomes[each.resource_type, each.resource_name]) for each in request.resources
+    ]
     return kind(version=version, responses=responses)
+
+
+def _result(kind: Any, version: int, asked: Any, outcome: Outcome) -> Any:
+    error, text = outcome
+    return kind.AlterConfigsResourceResponse(
+        version=version,
+        error_code=error,
+        error_message=text,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+    )

@@ -51,6 +51,8 @@ class BrokerServices:
 class ControllerServices:
     """What a controller's listener has of it, which is no broker."""
 
+    node_id: int
+    config: BrokerConfig
     authorizer: Authorizer
     image: Callable[[], MetadataImage]
     client_quotas: ClientQuotas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -256,7 +257,11 @@ class Controlling:
         self.scene = Scene()
         quotas = ClientQuotas(RealClock())
         self.services: Any = SimpleNamespace(
-            authorizer=knowing(*acls), image=lambda: self.scene.image, client_quotas=quotas
+            authorizer=knowing(*acls),
+            image=lambda: self.scene.image,
+            client_quotas=quotas,
+            node_id=1,
+            config=broker_config({"node.id": "1"}),
         )
         quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
         quorum.kraft_version = 1
@@ -309,6 +314,26 @@ async def test_a_controller_asks_who_is_no_node_what_he_may_do_and_trusts_nodes(
     node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))
     assert await node.ask(19, topics=topics) == set()  # what it forwards, it has looked at
     assert client.asked == node.asked == [19]
+
+
+@pytest.mark.parametrize(
+    ("operation", "refusal"),
+    [(Operation.CLUSTER_ACTION, None), (Operation.ALTER_CONFIGS, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)],
+)
+async def test_a_controllers_loggers_are_its_own_also_while_another_one_is_active(
+    operation: Operation, refusal: ErrorCode | None
+) -> None:
+    kind = message("IncrementalAlterConfigsRequest").AlterConfigsResource
+    change = kind.AlterableConfig(name="ballast_broker.tests.controlled", config_operation=0, value="DEBUG")
+    loggers = kind(resource_type=8, resource_name="1", configs=[change])
+    logger = logging.getLogger(change.name)
+    controller = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", operation))
+    try:
+        assert await controller.ask(44, resources=[loggers]) == (set() if refusal is None else {refusal})
+        assert logger.level == (logging.DEBUG if refusal is None else logging.NOTSET)
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert controller.asked == []
 
 
 @pytest.mark.parametrize(
@@ -384,6 +409,8 @@ async def test_every_request_that_a_controller_answers_takes_a_right() -> None:
             29: {"resource_type_filter": 1, "operation": 1, "permission_type": 1},
             19: {"topics": [message("CreateTopicsRequest").CreatableTopic(**topic_of("t"))]},
             20: {"topics": [message("DeleteTopicsRequest").DeleteTopicState(name="t", topic_id=uuid.UUID(int=0))]},
+            32: {"resources": [message("DescribeConfigsRequest").DescribeConfigsResource(
+                resource_type=4, resource_name="1", configuration_keys=None)]},
             33: {"resources": [message("AlterConfigsRequest").AlterConfigsResource(
                 resource_type=2, resource_name="t", configs=[])]},
             37: {"topics": [message("CreatePartitionsRequest").CreatePartitionsTopic(name="t", count=2)]},
