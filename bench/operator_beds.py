@@ -31,6 +31,7 @@ from e2e.kubernetes.story import ensure_cluster, ensure_operator
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World
 
 from ballast_cli.kube_api import KubeApi
+from ballast_local.workloads import launch
 
 CREATORS = 16
 READY_LIMIT_S = 900
@@ -251,8 +252,9 @@ class Embedded(Bed):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "KUBECONFIG": kubeconfig}
         with (self._folder / log).open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=file, env=environment, text=True
-            )
+                launch.under(sys.executable, "-m", *module),
+                stdout=subprocess.PIPE, stderr=file, env=environment, text=True,
+            )  # fmt: skip
         self._stack.callback(_end, process)
         return process
 

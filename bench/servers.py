@@ -20,6 +20,8 @@ from types import TracebackType
 
 from e2e.dump_log import JARS_VARIABLE
 
+from ballast_local.workloads import launch
+
 ROOT = Path(__file__).resolve().parent.parent
 CPUCLOCK_SCHED = 2  # as clock_getcpuclockid(3) makes a clock's number of a process's
 START_LIMIT_S = 60
@@ -130,7 +132,7 @@ class Server:
         log = (self.directory / "server.log").open("ab")
         with log:
             self.process = subprocess.Popen(
-                self.command(self.directory / "server.properties"),
+                launch.under(*self.command(self.directory / "server.properties"), ended_by=signal.SIGKILL),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 A broker keeps its port and its data directories over restarts, as a pod does. Ports lie below the range that the
 kernel gives to outgoing connections, so nobody else takes one while its broker is down. Brokers may have hosts of their
-own instead (`hosts.py`). Blocking; one thread.
+own instead (`hosts.py`). Blocking; one thread, the main one: brokers end with the thread that started them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from e2e.asking import ask, message
 from e2e.hosts import Host
 
 import ballast_broker
+from ballast_local.workloads import launch
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,9 +102,13 @@ class BrokerProcess:
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         there = contextlib.nullcontext() if self.host is None else self.host.inside()
         with self._output.open("ab") as output, there:
-            # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
+            # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order. Where we are killed,
+            # the kernel ends them, frozen ones too.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info"],
+                launch.under(
+                    sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info",
+                    ended_by=signal.SIGKILL,
+                ),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False

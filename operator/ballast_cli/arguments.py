@@ -7,6 +7,8 @@ import re
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+from ballast_local.folders import disturbing
+
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
 
@@ -30,6 +32,14 @@ def folder(text: str) -> Path:
     if not text:
         raise ArgumentTypeError("it is empty; the present folder is .")
     return Path(text)
+
+
+def pods_folder(text: str) -> Path:
+    """One in which an embedded Kubernetes can keep everything: refused before anything is installed for it."""
+    found = folder(text)
+    if why := disturbing(found):
+        raise ArgumentTypeError(f"{text}: {why}")
+    return found
 
 
 def at_least_one(text: str) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import folder
+from ballast_cli.arguments import pods_folder
 from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, wait_ready
 from ballast_local.workloads import launch
 
@@ -43,7 +43,7 @@ ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data", type=folder, metavar="DIR", help="keep everything here instead of a temporary directory"
+        "--data", type=pods_folder, metavar="DIR", help="keep everything here instead of a temporary directory"
     )
     parser.add_argument(
         "--quick", action="store_true", help="without Spark, which is large to install: the operator itself plans"

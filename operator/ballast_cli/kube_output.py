@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from ballast_cli import CommandError, kube_jsonpath
 from ballast_cli.kube_api import Kind, Obj
+from ballast_local import jsonpath
 
 OUTPUTS = ("wide", "yaml", "json", "name")
 FORMS = f"{', '.join(OUTPUTS)}, jsonpath=TEMPLATE, custom-columns=HEAD:PATH,..."
@@ -16,12 +16,12 @@ def output(text: str) -> str:
     form, _, rest = text.partition("=")
     try:
         if form == "jsonpath" and rest:
-            kube_jsonpath.template(rest)
+            jsonpath.template(rest)
         elif form == "custom-columns" and rest:
             _columns(rest)
         elif text not in ("", *OUTPUTS):
             raise argparse.ArgumentTypeError(f"{text!r} is not {FORMS}")
-    except CommandError as error:
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
@@ -45,7 +45,7 @@ def print_objects(found: list[tuple[Kind, Obj]], form: str, by_name: bool) -> No
         return
     whole: Obj = objects[0] if by_name and len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}
     if named == "jsonpath":
-        print(kube_jsonpath.rendered(kube_jsonpath.template(rest), whole), end="")
+        print(jsonpath.rendered(jsonpath.template(rest), whole), end="")
     elif form == "yaml":
         import yaml
 
@@ -60,15 +60,15 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def _columns(text: str) -> list[tuple[str, kube_jsonpath.Path]]:
+def _columns(text: str) -> list[tuple[str, jsonpath.Path]]:
     pairs = [column.partition(":") for column in text.split(",")]
     for head, _, path in pairs:
         if not head or not path:
-            raise CommandError(f"{head!r} is no column such as NAME:.metadata.name.")
-    return [(head, kube_jsonpath.path(path)) for head, _, path in pairs]
+            raise ValueError(f"{head!r} is no column such as NAME:.metadata.name")
+    return [(head, jsonpath.path(path)) for head, _, path in pairs]
 
 
 def _with_columns(objects: list[Obj], text: str) -> list[list[str]]:
     columns = _columns(text)
-    cells = [[",".join(map(kube_jsonpath.shown, path.find(obj))) or "<none>" for _, path in columns] for obj in objects]
+    cells = [[",".join(map(jsonpath.shown, path.find(obj))) or "<none>" for _, path in columns] for obj in objects]
     return [[head for head, _ in columns], *cells]

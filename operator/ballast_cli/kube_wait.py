@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ballast_cli import CommandError, kube_jsonpath
+from ballast_cli import CommandError
 from ballast_cli.kube_api import KubeApi, Obj, Refused
+from ballast_local import jsonpath
 
 POLL_SECONDS = 0.2
 FORMS = "condition=NAME, condition=NAME=VALUE, jsonpath='{.PATH}', jsonpath='{.PATH}'=VALUE or delete"
@@ -42,7 +43,7 @@ def goal_of(text: str) -> Goal:
     if kind == "jsonpath" and rest:
         try:
             return _value(rest)
-        except CommandError as error:
+        except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
     raise argparse.ArgumentTypeError(f"{text!r} is not {FORMS}")
 
@@ -64,20 +65,20 @@ def _value(text: str) -> Goal:
     """PATH or PATH=VALUE; in braces a path may have an equal sign of its own."""
     match = re.fullmatch(r"(\{.*\}|[^{=]+)(?:(=)(.*))?", text, re.DOTALL)
     if match is None:
-        raise CommandError(f"{text!r} is no JSONPath such as '{{.status.phase}}'.")
-    path, wanted = kube_jsonpath.path(match[1]), (match[3] or "").strip("'\"")
+        raise ValueError(f"{text!r} is no JSONPath such as '{{.status.phase}}'")
+    path, wanted = jsonpath.path(match[1]), (match[3] or "").strip("'\"")
     if match[2] and not wanted:
-        raise CommandError(f"there is no value behind the equal sign of {text!r}.")
+        raise ValueError(f"there is no value behind the equal sign of {text!r}")
 
     def met(obj: Obj) -> bool:
-        found = path.find(obj)
+        found = [one for one in path.find(obj) if one is not None]
         if len(found) > 1:
             raise CommandError(f"{match[1]} is more than one value.")
         if not match[2] or not found:
             return bool(found)
         if isinstance(found[0], dict | list):
             raise CommandError(f"{match[1]} is no single value but an object or a list.")
-        return kube_jsonpath.shown(found[0]) == wanted
+        return jsonpath.shown(found[0]) == wanted
 
     return Goal(text, met)
 

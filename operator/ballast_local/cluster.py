@@ -15,6 +15,7 @@ from ballast_local.bootstrap import create_defaults
 from ballast_local.builtin_schemas import BuiltInSchemas
 from ballast_local.certificates import make_certificate
 from ballast_local.definitions import Definitions
+from ballast_local.folders import disturbing
 from ballast_local.objects import Objects
 from ballast_local.resources import Registry
 from ballast_local.routes import Routes
@@ -23,8 +24,6 @@ from ballast_local.store import HISTORY_LIMIT, Store
 from ballast_local.strategy import Strategy
 from ballast_local.workloads.controllers import Workloads
 from ballast_local.workloads.node import STOP_SECONDS
-
-_DISTURBING = frozenset(",\\'\"\n\r\t")
 
 
 class InUseError(RuntimeError):
@@ -112,11 +111,7 @@ class LocalCluster:
 
 
 def _directory(path: Path) -> Path:
-    if found := sorted(_DISTURBING & set(str(path.resolve()))):
-        # In a list of log directories a part of such a path would be another directory, which no claim keeps.
-        why = (
-            f"a path with {' '.join(map(repr, found))} does not survive in the lists and texts of pods; choose another"
-        )
+    if why := disturbing(path):
         raise OSError(errno.EINVAL, why)
     for name in () if (path / "objects.db").exists() else ("pods", "volumes"):
         if (path / name).is_dir() and any(one.name != ".deleted" for one in (path / name).iterdir()):

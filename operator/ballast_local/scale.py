@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from ballast_local import jsonpath
 from ballast_local.errors import Obj, bad_request
-from ballast_local.jsonpath import find, parse_path
 from ballast_local.resources import Resource
 
 
 def _one(path: str | None, obj: Obj, default: Any) -> Any:
-    found = find(parse_path(path), obj) if path else []
+    found = jsonpath.path(path).find(obj) if path else []
     return found[0] if found and found[0] is not None else default
 
 
@@ -35,9 +35,9 @@ def with_replicas(resource: Resource, obj: Obj, scale: Obj) -> Obj:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise bad_request("spec.replicas must be a whole number that is not negative")
-    *above, (_, last) = parse_path(resource.scale.spec_replicas)
+    *above, last = resource.scale.spec_replicas.removeprefix(".").split(".")  # such paths have names only
     node = obj
-    for _, name in above:
+    for name in above:
         node = node.setdefault(name, {})
     node[last] = replicas
     version = (scale.get("metadata") or {}).get("resourceVersion")

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from ballast_local import jsonpath
 from ballast_local.builtin_columns import BUILT_IN_COLUMNS
 from ballast_local.errors import Obj
-from ballast_local.jsonpath import find, parse_path
 from ballast_local.meta import parse_time
 from ballast_local.resources import Resource
 
@@ -48,10 +48,10 @@ def age(timestamp: Any, now: datetime) -> str:
 
 
 def _custom_cell(column: Obj) -> Cell:
-    steps, kind = parse_path(column["jsonPath"]), column.get("type")
+    path, kind = jsonpath.path(column["jsonPath"]), column.get("type")
 
     def cell(obj: Obj, now: datetime) -> Any:
-        found = find(steps, obj)
+        found = path.find(obj)
         if not found:
             return None
         if len(found) > 1:

@@ -92,12 +92,31 @@ def test_interrupted_it_leaves_no_process_and_says_where_its_data_is(
     assert brokers_of(tmp_path / "data") == []
 
 
+def test_killed_it_leaves_no_process(tmp_path: Path) -> None:
+    """SIGKILL, as of a machine that is short of memory, lets nobody end the brokers."""
+    process = ballast("soak", "kill", "--seed", "1", "--data", str(tmp_path / "data"))
+    try:
+        assert process.stdout is not None
+        while not processes_of(tmp_path / "data"):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.communicate()
+    assert brokers_of(tmp_path / "data") == []
+
+
 def brokers_of(folder: Path) -> list[str]:
     """Command lines of processes that name this folder; one that is just ending is waited for."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-        found = [line for line in lines if f"{folder}/broker-" in line]
+        found = processes_of(folder)
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.05)
+
+
+def processes_of(folder: Path) -> list[str]:
+    # ww: where COLUMNS is set, as by pytest, ps cuts its lines off.
+    lines = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if f"{folder}/broker-" in line]

@@ -159,6 +159,21 @@ def test_a_number_that_cannot_be_installs_nothing(bare_path: Path, tmp_path: Pat
     assert not (tmp_path / "home").exists()
 
 
+def test_a_folder_in_which_no_pod_can_be_kept_installs_nothing(bare_path: Path, tmp_path: Path) -> None:
+    """Half a minute of downloads came before the refusal."""
+    (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
+    home = tmp_path / "o'clock"
+    for answer in (
+        run_script("up", path=bare_path, home=home),
+        run_script("demo", "--quick", "--data", str(home), path=bare_path, home=tmp_path / "home"),
+    ):
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert f"{home}" in answer.stderr
+        assert "does not survive in the lists and texts of pods; choose another" in answer.stderr
+    assert not home.exists()
+    assert not (tmp_path / "home").exists()
+
+
 def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "file").touch()

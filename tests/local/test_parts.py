@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.local.conftest import Api, Refused, Running
 
-from ballast_local import field_sets
+from ballast_local import field_sets, jsonpath
 from ballast_local.certificates import make_certificate
 from ballast_local.errors import ApiError
 from ballast_local.field_types import RootType
-from ballast_local.jsonpath import find, parse_path
 from ballast_local.patch import json_patch, merge_patch, strategic_patch
 from ballast_local.protobuf import decode_body
 from ballast_local.quantity import parse_quantity
@@ -213,9 +212,9 @@ def test_json_paths() -> None:
         ("{.a['b.c']}", [1]),
         (".none.x", []),
     ):
-        assert find(parse_path(path), obj) == wanted
-    with pytest.raises(ValueError, match="cannot understand"):
-        parse_path(".a[?bad")
+        assert jsonpath.path(path).find(obj) == wanted
+    with pytest.raises(ValueError, match="is no JSONPath"):
+        jsonpath.path(".a[?bad")
 
 
 AGES = {

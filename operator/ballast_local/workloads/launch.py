@@ -1,6 +1,6 @@
-"""Starts a process so that it does not outlive its parent: `python launch.py PARENT_PID COMMAND ARG...`
+"""Starts a process so that it does not outlive its parent: `python launch.py PARENT_PID SIGNAL COMMAND ARG...`
 
-Run as a file, without the project's modules, because it is on the way of every start: it asks the kernel for a SIGTERM
+Run as a file, without the project's modules, because it is on the way of every start: it asks the kernel for a signal
 when the parent dies (Linux only), and becomes the command.
 """
 
@@ -11,22 +11,22 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def under(*command: str) -> list[str]:
+def under(*command: str, ended_by: int = signal.SIGTERM) -> list[str]:
     """The command line that starts this command so, for a process that lives no longer than the present one.
 
     Started by its main thread: the kernel takes the end of the thread for the end of the parent.
     """
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(ended_by)), *command]
 
 
 def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+    parent, ended_by, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ended_by)
         if os.getppid() != parent:
-            sys.exit(143)
+            sys.exit(128 + ended_by)
     try:
         os.execvp(command[0], command)
     except OSError as fault:

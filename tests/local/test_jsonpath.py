@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from e2e.kubernetes.binaries import kubectl as kubectl_program
 
-from ballast_cli import CommandError, kube_jsonpath
+from ballast_cli import CommandError
 from ballast_cli.__main__ import load
+from ballast_local import jsonpath
 
 KUBECTL = kubectl_program()
 POD: dict[str, Any] = {
@@ -54,7 +55,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "gives"), CASES)
 def test_a_template_gives_what_kubectl_gives(text: str, gives: str) -> None:
-    assert kube_jsonpath.rendered(kube_jsonpath.template(text), POD) == gives
+    assert jsonpath.rendered(jsonpath.template(text), POD) == gives
 
 
 @pytest.mark.kubernetes
@@ -72,8 +73,8 @@ def test_kubectl_itself_gives_that(text: str, gives: str, tmp_path: Path) -> Non
     "text", ["{.a", "{range .a}{.b}", "{end}", "{.a[x]}", "{.a..}", "{a}", "{.a[?(@.b]}", "{.a b}", "{}", "{.a.[}"]
 )
 def test_what_is_no_template_is_refused_before_anything_is_asked(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CommandError, match="is no JSONPath"):
-        kube_jsonpath.template(text)
+    with pytest.raises(ValueError, match="is no JSONPath"):
+        jsonpath.template(text)
     with pytest.raises(SystemExit, match="2"):
         load("get").parse(["pods", "-o", f"jsonpath={text}"])
     assert "is no JSONPath" in capsys.readouterr().err

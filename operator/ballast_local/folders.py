@@ -1,0 +1,13 @@
+"""Where an embedded Kubernetes may keep everything. Told before the rest of it is loaded, or installed."""
+
+from pathlib import Path
+
+_DISTURBING = frozenset(",\\'\"\n\r\t")
+
+
+def disturbing(path: Path) -> str:
+    """Why not there; empty where it may be."""
+    found = sorted(_DISTURBING & set(str(path.resolve())))
+    # In a list of log directories a part of such a path would be another directory, which no claim keeps.
+    said = " ".join(map(repr, found))
+    return f"a path with {said} does not survive in the lists and texts of pods; choose another" if found else ""
