@@ -48,30 +48,35 @@ class CleanerRunner(Protocol):
 
 
 class CleanerProcess:
-    """Started at the first job, started again if it died."""
+    """Started at the first job, started again if it died; another one while that does a job whose disk hangs."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._idle: asyncio.subprocess.Process | None = None
+        self._busy: set[asyncio.subprocess.Process] = set()
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        process = next(iter(self._busy), self._idle)
+        return process.pid if process is not None else None
 
     async def run(self, job: CleanJob) -> CleanResult:
-        async with self._turn:
-            if self._process is None:
-                try:
-                    self._process = await _spawn()
-                except OSError as error:  # no memory or no handles left
-                    raise CleanerMissing(f"the cleaner process cannot be started: {error}") from error
-            finished = False
+        process, self._idle = self._idle, None
+        if process is None:
             try:
-                answer = await _exchange(self._process, json.dumps(dataclasses.asdict(job)))
-                finished = True
-            finally:
-                if not finished:
-                    await self._kill()
+                process = await _spawn()
+            except OSError as error:  # no memory or no handles left
+                raise CleanerMissing(f"the cleaner process cannot be started: {error}") from error
+        self._busy.add(process)
+        finished = False
+        try:
+            answer = await _exchange(process, json.dumps(dataclasses.asdict(job)))
+            finished = True
+        finally:
+            self._busy.discard(process)
+            if finished and self._idle is None:
+                self._idle = process
+            else:
+                await _kill(process)
         if "error" in answer:
             raise CleanerFailed(answer["error"], answer["errno"])
         groups = [
@@ -80,15 +85,17 @@ class CleanerProcess:
         ]
         return CleanResult(groups=groups, **answer)
 
-    async def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-
     async def close(self) -> None:
-        await self._kill()
+        """Nobody asks for anything any more."""
+        process, self._idle = self._idle, None
+        if process is not None:
+            await _kill(process)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
 
 
 async def _spawn() -> asyncio.subprocess.Process:

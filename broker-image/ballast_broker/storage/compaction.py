@@ -16,6 +16,7 @@ from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanedGroup, CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerMissing, CleanerRunner
+from ballast_broker.storage.directories import LogDirectory, all_but_silent
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
@@ -121,7 +122,7 @@ def swap_in(log: Log, sources: list[Segment], cleaned: CleanedGroup) -> None:
 
 
 class Compactor:
-    """Cleans one log after the other, the dirtiest first."""
+    """Cleans one log after the other, the dirtiest first; none waits for one whose directory is silent."""
 
     def __init__(self, manager: LogManager, runner: CleanerRunner) -> None:
         self._manager = manager
@@ -130,6 +131,7 @@ class Compactor:
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
         self._died_of: TopicPartition | None = None
+        self.under_way: dict[LogDirectory, asyncio.Task[bool]] = {}
 
     async def run(self) -> None:
         """Until cancelled: clean while there is something to clean, else wait."""
@@ -138,6 +140,9 @@ class Compactor:
                 if not await self.clean_dirtiest():
                     await asyncio.sleep(self._manager.config.log_cleaner_backoff_ms / 1000)
         finally:
+            for cleaning in self.under_way.values():
+                cleaning.cancel()
+            await asyncio.gather(*self.under_way.values(), return_exceptions=True)
             await self._runner.close()
 
     async def dirtiest(self, now_ms: int) -> Log | None:
@@ -153,7 +158,7 @@ class Compactor:
         """None where there is not enough to be cleaned, or it must not be."""
         if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
             return None
-        if log.topic_partition in self.uncleanable or log.directory.threads.silent:
+        if log.topic_partition in self.uncleanable or log.directory.threads.silent or log.directory in self.under_way:
             return None
         try:
             with log.disk_faults():
@@ -172,6 +177,13 @@ class Compactor:
         dirt = self._dirt_of(log, now_ms)
         if dirt is None:
             return True  # it was cut, closed or moved since it was looked at
+        directory = log.directory
+        cleaning = self.under_way[directory] = asyncio.create_task(self._try_to_clean(log, dirt, now_ms))
+        cleaning.add_done_callback(lambda _: self.under_way.pop(directory))
+        await all_but_silent({directory: cleaning})
+        return cleaning.result() if cleaning.done() else True
+
+    async def _try_to_clean(self, log: Log, dirt: Dirt, now_ms: int) -> bool:
         try:
             await self.clean(log, dirt, now_ms)
             self._died_of = None
@@ -210,10 +222,12 @@ class Compactor:
         try:
             result = await self._runner.run(job)
         except CleanerFailed:
+            await log.directory.threads.answers()
             self._throw_away(log, list(segments))
             if log.truncations == truncations and not any(segment.deleted for segment in segments.values()):
                 raise
             return CleanResult(dirt.first_offset, [])  # what it read was taken away meanwhile: another time
+        await log.directory.threads.answers()
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
         complete = True

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ballast_broker.seams import Disk, DiskUsage, Random, Threads
@@ -213,7 +213,7 @@ class LogDirectory:
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
 
 
-async def all_but_silent(tasks: Mapping[LogDirectory, asyncio.Task[None]]) -> None:
+async def all_but_silent(tasks: Mapping[LogDirectory, asyncio.Task[Any]]) -> None:
     """Until all are done but those of silent directories."""
     while going := [each for directory, each in tasks.items() if not each.done() and not directory.threads.silent]:
         await asyncio.wait(going, timeout=LOOK_AGAIN_S)

@@ -199,6 +199,35 @@ def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
     run(story())
 
 
+@pytest.mark.spec("LOG-32", "LOG-25")
+def test_logs_are_cleaned_elsewhere_while_the_cleaner_waits_for_its_disk(world: World) -> None:
+    async def story() -> None:
+        async with two_directories(world, log_cleaner_backoff_ms=1) as two:
+            compacted = {"cleanup_policy": frozenset({"compact"}), "min_cleanable_dirty_ratio": 0.0}
+            logs = [two.log_in(directory, n, **compacted) for n, directory in enumerate((two.hung, two.well))]
+            write(logs[0], 5)
+            write(logs[1], 3)
+            for log in logs:
+                log.roll()
+                log.flush()
+            fifo = f"{logs[0].folder.path}/{0:020d}.log"
+            os.rename(fifo, fifo + ".real")
+            os.mkfifo(fifo)  # what opens it waits
+            compacting = asyncio.create_task(two.manager.compactor.run())
+            await eventually(lambda: len(two.manager.compactor.under_way) == 1)
+            waiting = asyncio.create_task(two.hung.threads.run(two.disk.let_go.wait))  # as any other work there
+            await eventually(lambda: two.hung.threads.silent)
+            await eventually(lambda: logs[1].cleaned_to == 4)
+            assert logs[0].cleaned_to == 0
+            os.rename(fifo + ".real", fifo)
+            two.disk.let_go.set()
+            await waiting
+            compacting.cancel()
+            await asyncio.gather(compacting, return_exceptions=True)
+
+    run(story())
+
+
 async def left_behind(world: World) -> HungDisk:
     """A log in each of two directories, whose broker has stopped."""
     async with two_directories(world) as two:
