@@ -189,6 +189,7 @@ REASSIGNMENT = _table(
         "Incomplete", FALSE, "Moved {done}, but {left} found no place: {rows}.",
         "Add brokers, directories or room, then create another Reassignment.", stalled=True,
     ),
+    Reason("PlanMissing", FALSE, "{error}.", "Create it; it goes on by itself.", stalled=True),
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
     Reason(
         "PlanLost", FALSE, "The ConfigMaps with the plan were deleted or changed while it ran ({error}).",

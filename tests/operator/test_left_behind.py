@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -433,6 +434,32 @@ async def test_a_drain_that_is_planned_while_a_broker_restarts_waits_for_it_and_
     await plans._make_plan(old, away)
     assert old.plan is not None
     assert old.plan.unplaced, "what can be moved does not wait for a broker that may be lost"
+
+
+@pytest.mark.spec("OPR-02", "OPR-30")
+async def test_a_plan_waits_for_its_config_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who applied both, and the ConfigMap second, had a Reassignment that had failed for good."""
+    kept: list[dict[str, Any] | None] = [None]
+
+    async def config_map(_: Reassignment, name: str) -> dict[str, Any] | None:
+        return kept[0]
+
+    plans = Plans(CLUSTER, shared_by(Cache(), Told()))
+    monkeypatch.setattr(plans, "_config_map", config_map)
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
+    case = Case(reassignment(planFrom=[{"configMapRef": {"name": "big"}}]))
+    for found, said in ((None, "ConfigMap big does not exist."), ({"data": {}}, "has no key partitions.json.")):
+        kept[0] = found
+        await plans._make_plan(case, seen)
+        assert case.step is not None
+        assert (case.step.phase, case.step.verdict.reason) == (Phase.PLANNING, "PlanMissing")
+        assert (case.step.verdict.stalled, said in case.step.verdict.message) == (True, True)
+    case.step = None
+    rows = [{"topic": "orders", "partition": 0, "replicas": [1]}]
+    kept[0] = {"data": {"partitions.json": json.dumps(rows)}}
+    await plans._make_plan(case, seen)
+    assert case.plan is not None
+    assert case.step is None
 
 
 @pytest.mark.spec("OPR-05", "OPR-06")

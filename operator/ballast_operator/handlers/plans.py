@@ -33,7 +33,7 @@ from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, given_up, goal_of
 from ballast_operator.plan.load import undescribed_partitions
-from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError, make_plan
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
@@ -164,6 +164,9 @@ class Plans:
             plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights, pinned))
         except BrokersAwayError as error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{error}."))
+            return
+        except PlanMissingError as error:
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["PlanMissing"].says(error=str(error)))
             return
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))

@@ -35,6 +35,10 @@ class InvalidPlanError(ValueError):
     """What the spec asks for cannot be planned; the message says why."""
 
 
+class PlanMissingError(ValueError):
+    """The ConfigMap with the plan is not there, or not in it: whoever applies both may apply it second."""
+
+
 class BrokersAwayError(ValueError):
     """The spec names directories of brokers that are away, or gives these replicas: what they have, only they know."""
 
@@ -127,10 +131,10 @@ def explicit_rows(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str,
     for source in spec.plan_from:
         name = source.config_map_ref.name
         if name not in config_maps:
-            raise PlanFormatError(f"ConfigMap {name} does not exist")
+            raise PlanMissingError(f"ConfigMap {name} does not exist")
         text = (config_maps[name].get("data") or {}).get(source.key)
         if text is None:
-            raise PlanFormatError(f"ConfigMap {name} has no key {source.key}")
+            raise PlanMissingError(f"ConfigMap {name} has no key {source.key}")
         rows += _rows_of(name, text)
     return tuple(rows)
 

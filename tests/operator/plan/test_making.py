@@ -8,7 +8,7 @@ import pytest
 from tests.operator.making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
-from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError, make_plan
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_planner import Plan
 
@@ -65,9 +65,9 @@ def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) ->
     source = [{"configMapRef": {"name": "big"}}]
     found = plan(config_maps={"big": {"data": {"partitions.json": text}}}, planFrom=source)
     assert targets(found) == {0: ((1,), ("/b",))}
-    with pytest.raises(InvalidPlanError, match="ConfigMap big does not exist"):
+    with pytest.raises(PlanMissingError, match="ConfigMap big does not exist"):
         plan(planFrom=source)
-    with pytest.raises(InvalidPlanError, match="no key"):
+    with pytest.raises(PlanMissingError, match="no key"):
         plan(config_maps={"big": {"data": {}}}, planFrom=source)
     for wrong in ("[{]", "[" * 100_000):  # what was thrown for the latter held up all topics of the cluster
         with pytest.raises(InvalidPlanError, match="ConfigMap big holds no JSON"):
