@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import importlib.util
 import inspect
 import math
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
         )
+    gc.disable()  # until all tests are read in
     config.pluginmanager.register(AlarmInPhases(), "ballast-alarm")
     config.pluginmanager.register(ClientThreads(), "ballast-client-threads")
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
@@ -103,6 +105,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="a stand-in does not pass for what is compiled"))
     if hasattr(config, "workerinput"):
         longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was read in stays: no collection, of which some tests ask for one themselves, looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 @functools.cache

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ballast_rebalance.job import JobOptions, Outcome
     from ballast_rebalance.kubernetes_store import KubernetesStore
+    from ballast_rebalance.outcomes import OutcomeMetrics
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -136,15 +137,16 @@ def run(args: argparse.Namespace) -> int:
         return 2
 
     try:
-        options, store = job_options(args), _store(args)
+        options = job_options(args)
         _require_writable(args.out, args.report)
+        metrics, store = _metrics(args), _store(args)
     except (ValueError, PrometheusError) as error:
         print(f"rebalance cannot begin: {error}", file=sys.stderr)
         return 2
     try:
         with lasting_session(args.master, args.memory) as spark:
             if args.stream:
-                return _watch(spark, args, options, store)
+                return _watch(spark, args, options, store, metrics)
             outcome = told(run_once(spark, options, store), args.cluster, store)
     except SessionError as error:
         print(error, file=sys.stderr)
@@ -342,20 +344,31 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
         raise ValueError(f"--apply finds no Kubernetes: {error}") from error
 
 
-def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: KubernetesStore | None) -> int:
-    from pyspark.errors import StreamingQueryException
-
-    from ballast_rebalance.job import Watch, watch
+def _metrics(args: argparse.Namespace) -> OutcomeMetrics:
+    """Served from before Spark starts, which takes its time."""
     from ballast_rebalance.outcomes import OutcomeMetrics
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     metrics = OutcomeMetrics(args.interval)
     if args.metrics_port:
         try:
             metrics.serve(args.metrics_port)
         except OSError as error:
-            print(f"rebalance cannot serve metrics at port {args.metrics_port}: {error.strerror}", file=sys.stderr)
-            return 2
+            raise ValueError(f"it cannot serve metrics at port {args.metrics_port}: {error.strerror}") from error
+    return metrics
+
+
+def _watch(
+    spark: SparkSession,
+    args: argparse.Namespace,
+    options: JobOptions,
+    store: KubernetesStore | None,
+    metrics: OutcomeMetrics,
+) -> int:
+    from pyspark.errors import StreamingQueryException
+
+    from ballast_rebalance.job import Watch, watch
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     def listener(outcome: Outcome) -> None:
         show(told(outcome, args.cluster, store), args.json)

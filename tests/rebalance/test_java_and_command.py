@@ -315,12 +315,12 @@ def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
     assert b"Traceback" not in told
 
 
-@pytest.mark.timeout(180)
 def test_a_port_that_is_taken_is_a_sentence() -> None:
+    """And no Spark is started for it."""
     with socket.create_server(("0.0.0.0", 0)) as taken:
         number = str(taken.getsockname()[1])
         with rebalancing("--prometheus", "http://127.0.0.1:1", "--stream", "--metrics-port", number) as process:
-            told = process.communicate(timeout=120)[1]
+            told = process.communicate(timeout=50)[1]
     assert process.returncode == 2
     assert f"cannot serve metrics at port {number}: Address already in use".encode() in told
     assert b"Traceback" not in told

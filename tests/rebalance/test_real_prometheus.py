@@ -157,7 +157,7 @@ def test_a_watch_without_prometheus_says_so(spark: SparkSession) -> None:
     args = parser.parse_args(["--prometheus", "http://127.0.0.1:1", "--stream", "--interval", "1"])
     store: Any = Teller()
     with pytest.raises(ToldError, match="PrometheusUnavailable"):
-        command._watch(spark, args, command.job_options(args), store)
+        command._watch(spark, args, command.job_options(args), store, OutcomeMetrics(300.0))
 
 
 @pytest.mark.spec("REB-08")
