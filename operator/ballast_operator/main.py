@@ -277,10 +277,9 @@ async def serve_probes(runtime: Runtime, at: str) -> web.AppRunner:
     return runner
 
 
-async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None, relist_seconds: float) -> None:
+async def _main(namespaces: Sequence[str], probe_at: str | None, access: ApiAccess, relist_seconds: float) -> None:
     stop = asyncio.Event()
     take_signals(stop)
-    access = find_access(kubeconfig)
     runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
     try:
         await operate(access, namespaces, probe_at, stop, runtime=runtime)
@@ -299,9 +298,10 @@ def main(
     relist_seconds: float = RELIST_SECONDS,
     log_file: str | None = None,
 ) -> int:
-    """The process."""
+    """The process; whoever has no Kubernetes is told so before anything of it is changed."""
+    access = find_access(kubeconfig)
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ, file=log_file)
     gc.set_threshold(*GC_THRESHOLDS)
     use_for_scram()
-    asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
+    asyncio.run(_main(namespaces, probe_at, access, relist_seconds))
     return 0
