@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def source_variables(sources: Sequence[str] = SOURCES) -> dict[str, str]:
-    """The environment with this project's packages before all others."""
-    variables = dict(os.environ)
+    """The environment with this project's packages before all others. Sets have the same order each time: a seed of the
+    simulation is to play the same in any process."""
+    variables = {"PYTHONHASHSEED": "0"} | os.environ
     inherited = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     own = [str(ROOT / source) for source in sources]
     variables["PYTHONPATH"] = os.pathsep.join(own + [path for path in inherited if path not in own])

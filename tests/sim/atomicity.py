@@ -68,7 +68,7 @@ class Judge:
                 raise Broken(f"markers fit to what they end: {partition} on {machine.host} {found.wrong[0]}")
             if found.open:
                 raise Broken(f"no transaction is left open: {partition} on {machine.host} {found.open}")
-            _check_index(machine, partition, found)
+            check_index(machine, partition, found)
             first = found if first is None else first
             start = max(min(each.records, default=0) for each in (first, found))
             for what in ("records", "visible"):
@@ -159,7 +159,7 @@ class Judge:
         return offset < self._diary.deleted.get(partition, 0)
 
 
-def _check_index(machine: Machine, partition: TopicPartition, found: Everything) -> None:
+def check_index(machine: Machine, partition: TopicPartition, found: Everything) -> None:
     """The files of a replica name the aborted transactions that are in its log."""
     assert machine.process is not None
     log = machine.process.node.logs.get(partition)
@@ -179,12 +179,12 @@ def _check_index(machine: Machine, partition: TopicPartition, found: Everything)
 
 def aborted_index(machine: Machine, partition: TopicPartition) -> list[tuple[int, ...]]:
     entries: list[tuple[int, ...]] = []
-    for path in machine.directories:
-        folder = machine.store.find(f"{path}/{partition.topic}-{partition.partition}")
-        for name, file in sorted(folder.entries.items()) if isinstance(folder, Folder) else ():
-            if name.endswith(".txnindex") and isinstance(file, Inode):
-                data = file.read(file.size, 0)
-                entries += [entry[1:] for entry in ABORTED_ENTRY.iter_unpack(data)]
+    log = machine.process.node.logs.get(partition) if machine.process is not None else None
+    folder = None if log is None else machine.store.find(log.folder.path)
+    for name, file in sorted(folder.entries.items()) if isinstance(folder, Folder) else ():
+        if name.endswith(".txnindex") and isinstance(file, Inode):
+            data = file.read(file.size, 0)
+            entries += [entry[1:] for entry in ABORTED_ENTRY.iter_unpack(data)]
     return entries
 
 

@@ -63,12 +63,30 @@ class Diary:
     seen: dict[Place, bytes] = field(default_factory=dict)  # by those who read what is committed
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
     broken: list[str] = field(default_factory=list)  # what must never be, seen when it happened
+    _watching: list[asyncio.Future[Transaction]] = field(default_factory=list)
 
     def begin(self, name: str, partitions: list[TopicPartition]) -> Transaction:
         number = 1 + sum(each.name == name for each in self.transactions)
         transaction = Transaction(name, number, {each: [] for each in partitions})
         self.transactions.append(transaction)
         return transaction
+
+    def ask_to_commit(self, transaction: Transaction, identity: Identity) -> None:
+        """Its producer is about to."""
+        transaction.identity, transaction.commit_asked_s, transaction.outcome = identity, now(), Outcome.MAYBE
+        for each in self._watching:
+            if not each.done():
+                each.set_result(transaction)
+        self._watching.clear()
+
+    async def next_commit(self, seconds: float) -> Transaction | None:
+        """The next transaction that somebody asks to commit, at that moment; None where there is none in this time."""
+        asked: asyncio.Future[Transaction] = asyncio.get_running_loop().create_future()
+        self._watching.append(asked)
+        try:
+            return await asyncio.wait_for(asked, seconds)
+        except TimeoutError:
+            return None
 
     def is_fenced(self, name: str, identity: Identity, at_s: float) -> bool:
         """Whether a later incarnation had been told so at that time."""

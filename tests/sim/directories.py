@@ -10,8 +10,9 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 
+from tests.sim.aimed import AimedFaults
 from tests.sim.clients import move_replica
-from tests.sim.faults import DIRECTORIES, Faults
+from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine
 from tests.sim.schedule import Run
 
@@ -19,11 +20,11 @@ from tests.sim.schedule import Run
 class DirectoriesRun(Run):
     directories = (*DIRECTORIES, "/data/c")
 
-    def _faults(self, hosts: list[str]) -> Faults:
+    def _faults(self, hosts: list[str]) -> AimedFaults:
         return DirectoryFaults(self, hosts)
 
 
-class DirectoryFaults(Faults):
+class DirectoryFaults(AimedFaults):
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
             *super()._kinds(),

@@ -241,13 +241,18 @@ class Faults:
             await self._kill()
 
     async def _delete_records(self) -> None:
-        """Up to anywhere in the log, inside of a batch as well; then a replica may have to begin there."""
+        """Up to anywhere in the log, inside of a batch as well; then a replica has to begin there."""
         partition, ledger = self.rng.choice(self.run.partitions), self.run.ledger
         newest = max((offset for place, offset in ledger.acked if place == partition), default=0)
         offset = self.rng.randint(0, newest)
         self.run.note(f"{partition} is to begin at {offset}")
         ledger.deleted[partition] = max(offset, ledger.deleted.get(partition, 0))
         await delete_records(self._admin, partition, offset)
+        everybody = [machine.node_id for machine in self.run.machines]
+        for target in (self.rng.sample(everybody, len(everybody) - 1), everybody):
+            self.run.note(f"{partition} is to be on {target}")
+            await reassign(self._admin, {partition: target})
+            await asyncio.sleep(self.rng.choice([0.2, 0.5]))
         await self._reassign_one(partition)
 
     async def _disk(self) -> None:

@@ -34,6 +34,11 @@ def identity(batch: BatchView) -> Identity:
     return Identity(batch.header.producer_id, batch.header.producer_epoch)
 
 
+def transaction_of(value: bytes) -> bytes:
+    """By what the simulation's producers write: id, number of the transaction, partition, number of the record."""
+    return value.rsplit(b":", 2)[0]
+
+
 class Everything:
     """Reads all batches of a partition in their order, and says what is wrong with the order."""
 
@@ -59,7 +64,10 @@ class Everything:
             return
         if epoch < self._ended.get(producer, (-1, -1))[0]:
             self.wrong.append(f"at {batch.base_offset} producer {producer} writes with epoch {epoch}, which is over")
-        self.open.setdefault(producer, (batch.base_offset, {}))[1].update(records)
+        under_way = self.open.setdefault(producer, (batch.base_offset, {}))[1]
+        under_way.update(records)
+        if len({transaction_of(value) for value in under_way.values()}) > 1:
+            self.wrong.append(f"two transactions end as one: {sorted(under_way.values())}")
 
     def _end(self, batch: BatchView, producer: int, epoch: int) -> None:
         kind, coordinator = marker(batch)

@@ -1,11 +1,13 @@
 """Mistakes that a broker must not make, each a switch of the test tree only: the simulation has to find them.
 
-Every entry takes pytest's `MonkeyPatch` and breaks one rule in the real code, for every node of a run.
+Every entry breaks one rule in the real code, for every node of a run. What it plants there has to be called: code moves
+on, and a mistake where nobody comes by is a test that cannot fail.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +21,8 @@ from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
-from ballast_broker.metadata.gate import RegistrationGate
-from ballast_broker.metadata.image import PartitionRegistration
+from ballast_broker.metadata.gate import RegistrationGate, whole
+from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
 from ballast_broker.metadata.partition_merge import merge_change
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
@@ -28,7 +30,6 @@ from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import VoterSet
 from ballast_broker.replication import reading
-from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
 from ballast_broker.storage import cleaner, producers, truncation
@@ -39,14 +40,48 @@ from ballast_broker.storage.producers import ProducerStates
 from ballast_broker.storage.transactions import CleanedTransactions
 from ballast_wire.errors import ErrorCode
 
-Plant = Callable[[pytest.MonkeyPatch], None]
+
+class Planting:
+    """In the place of something that is there; `met` is what of it was called."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.planted: set[str] = set()
+        self.met: set[str] = set()
+
+    def setattr(self, where: Any, name: str, planted: Callable[..., Any] | property) -> None:
+        what = f"{where.__name__}.{name}"
+        self.planted.add(what)
+        if isinstance(planted, property):
+            assert planted.fget is not None
+            self._patch.setattr(where, name, property(self._noticed(what, planted.fget)))
+        else:
+            self._patch.setattr(where, name, self._noticed(what, planted))
+
+    def setvalue(self, where: Any, name: str, planted: object) -> None:
+        """Of what is no function: nobody can say whether it is looked at."""
+        self._patch.setattr(where, name, planted)
+
+    def _noticed(self, what: str, planted: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(planted)
+
+        def noticed(*arguments: Any, **keywords: Any) -> Any:
+            if what not in self.met:
+                signature.bind(*arguments, **keywords)  # else it is not met by what calls it now
+                self.met.add(what)
+            return planted(*arguments, **keywords)
+
+        return noticed
 
 
-def acknowledge_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+Plant = Callable[[Planting], None]
+
+
+def acknowledge_before_the_high_watermark(patch: Planting) -> None:
     patch.setattr(Partition, "committed", lambda self, offset: ErrorCode.NONE)
 
 
-def join_the_isr_early(patch: pytest.MonkeyPatch) -> None:
+def join_the_isr_early(patch: Planting) -> None:
     def propose(self: Partition, broker_id: int) -> Any:
         if broker_id in self.isr or self.pending is not None:
             return None
@@ -56,7 +91,7 @@ def join_the_isr_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_about_to_join", lambda self, follower, now_ms: False)
 
 
-def high_watermark_of_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
+def high_watermark_of_the_leader_alone(patch: Planting) -> None:
     def advance(self: Partition, now_ms: int) -> bool:
         moved = self.log_end_offset > self.high_watermark
         self.high_watermark = max(self.high_watermark, self.log_end_offset)
@@ -65,12 +100,11 @@ def high_watermark_of_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "advance_high_watermark", advance)
 
 
-def never_truncate(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FetcherGroup, "_cut", lambda self, followed, epoch, end_offset: None)
+def never_truncate(patch: Planting) -> None:
     patch.setattr(reading, "diverging_epoch", lambda log, last_fetched_epoch, fetch_offset: None)
 
 
-def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+def truncate_by_high_watermark(patch: Planting) -> None:
     become = Replica.become
 
     def become_and_cut(self: Replica, metadata: Any) -> Any:
@@ -82,7 +116,7 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "become", become_and_cut)
 
 
-def forget_the_vote_over_a_restart(patch: pytest.MonkeyPatch) -> None:
+def forget_the_vote_over_a_restart(patch: Planting) -> None:
     load = MetadataStore.load_persisted
 
     def forgetful(self: MetadataStore) -> Persisted:
@@ -93,7 +127,7 @@ def forget_the_vote_over_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "_may_grant", lambda self, now, request: True)
 
 
-def shrink_the_isr_alone(patch: pytest.MonkeyPatch) -> None:
+def shrink_the_isr_alone(patch: Planting) -> None:
     """A leader that nobody hears acknowledges with those it can still reach, without asking the controller."""
     propose_shrink = Partition.propose_shrink
 
@@ -108,31 +142,35 @@ def shrink_the_isr_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "propose_shrink", shrink)
 
 
-def act_on_old_metadata(patch: pytest.MonkeyPatch) -> None:
-    def tell_at_once(self: RegistrationGate, change: Any, image: Any) -> None:
-        self.is_open = True
-        self._tell(change, image)
+def act_on_old_metadata(patch: Planting) -> None:
+    """A broker takes a registration of one of its earlier lives for that of this one."""
 
-    patch.setattr(RegistrationGate, "publish", tell_at_once)
+    def open_at_once(self: RegistrationGate, image: MetadataImage) -> None:
+        if not self.is_open and self._node_id in image.cluster.brokers:
+            self.is_open = True
+            self._tell(whole(image), image)
+            self._on_open()
+
+    patch.setattr(RegistrationGate, "look", open_at_once)
 
 
-def accept_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
+def accept_a_stale_epoch(patch: Planting) -> None:
     patch.setattr(Replica, "check_epoch", lambda self, current_leader_epoch: None)
     patch.setattr(reading, "diverging_epoch", lambda log, last_fetched_epoch, fetch_offset: None)
 
 
-def elect_anybody(patch: pytest.MonkeyPatch) -> None:
+def elect_anybody(patch: Planting) -> None:
     patch.setattr(CommandContext, "unclean_election_enabled", lambda self, topic: True)
 
 
-def lead_without_a_majority(patch: pytest.MonkeyPatch) -> None:
+def lead_without_a_majority(patch: Planting) -> None:
     def count(self: RaftCore, now: float) -> None:
         self._become_leader(now)
 
     patch.setattr(RaftCore, "_count_votes", count)
 
 
-def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
+def keep_the_epoch_over_an_election(patch: Planting) -> None:
     def merge_without_epoch(before: PartitionRegistration, change: Any) -> PartitionRegistration:
         return dataclasses.replace(merge(before, change), leader_epoch=before.leader_epoch)
 
@@ -140,7 +178,7 @@ def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(delta, "merge_change", merge_without_epoch)
 
 
-def refuse_a_batch_across_the_start(patch: pytest.MonkeyPatch) -> None:
+def refuse_a_batch_across_the_start(patch: Planting) -> None:
     """What a new replica gets from a leader whose log begins inside of a batch."""
 
     def refuse(log: Any, offset: int) -> None:
@@ -149,15 +187,15 @@ def refuse_a_batch_across_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(truncation, "hold_before_start", refuse)
 
 
-def take_what_is_behind_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
+def take_what_is_behind_a_refused_batch(patch: Planting) -> None:
     patch.setattr(Refusals, "check", lambda self, partition, batch, log: None)
 
 
-def remember_only_the_last_batch_of_a_producer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(producers, "WINDOW", 1)
+def remember_only_the_last_batch_of_a_producer(patch: Planting) -> None:
+    patch.setvalue(producers, "WINDOW", 1)
 
 
-def forget_at_once_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+def forget_at_once_what_was_deleted(patch: Planting) -> None:
     """A compacted log gives up a tombstone before all that may still have the record has seen it."""
 
     def clean(batch: Any, newest: Any, job: Any, *, aborted: bool = False) -> Any:
@@ -168,11 +206,11 @@ def forget_at_once_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cleaner, "clean_batch", clean)
 
 
-def stable_over_transactions_that_a_restart_finds_open(patch: pytest.MonkeyPatch) -> None:
+def stable_over_transactions_that_a_restart_finds_open(patch: Planting) -> None:
     patch.setattr(ProducerStates, "_look_at_all", lambda self: None)
 
 
-def complete_before_all_partitions_have_their_markers(patch: pytest.MonkeyPatch) -> None:
+def complete_before_all_partitions_have_their_markers(patch: Planting) -> None:
     def send_and_go_on(self: MarkerSender, ending: Ending) -> None:
         if ending.left:
             send(self, dataclasses.replace(ending, done=lambda: None))
@@ -182,7 +220,7 @@ def complete_before_all_partitions_have_their_markers(patch: pytest.MonkeyPatch)
     patch.setattr(MarkerSender, "send", send_and_go_on)
 
 
-def abort_what_another_coordinator_was_about_to_commit(patch: pytest.MonkeyPatch) -> None:
+def abort_what_another_coordinator_was_about_to_commit(patch: Planting) -> None:
     def standing_of(value: bytes) -> Standing:
         found = read(value)
         if found.state is TransactionState.PREPARE_COMMIT:
@@ -193,7 +231,7 @@ def abort_what_another_coordinator_was_about_to_commit(patch: pytest.MonkeyPatch
     patch.setattr(transaction_service, "standing_of", standing_of)
 
 
-def answer_an_end_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
+def answer_an_end_before_it_is_replicated(patch: Planting) -> None:
     async def write(self: TransactionCoordinator, part: Any, transaction: Any, standing: Standing) -> ErrorCode:
         if standing.state not in PREPARED:
             return await in_the_log(self, part, transaction, standing)
@@ -208,7 +246,7 @@ def answer_an_end_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-def leave_the_aborted_behind_in_a_move(patch: pytest.MonkeyPatch) -> None:
+def leave_the_aborted_behind_in_a_move(patch: Planting) -> None:
     def without(self: SegmentCopy, *arguments: Any) -> None:
         made(self, *arguments)
         self._aborted = []
@@ -217,12 +255,12 @@ def leave_the_aborted_behind_in_a_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentCopy, "__init__", without)
 
 
-def take_what_was_aborted_for_newer(patch: pytest.MonkeyPatch) -> None:
+def take_what_was_aborted_for_newer(patch: Planting) -> None:
     """The cleaner gives up an offset of a group for one whose transaction was aborted."""
     patch.setattr(CleanedTransactions, "is_aborted", lambda self, batch: False)
 
 
-def commit_by_the_voters_of_the_election(patch: pytest.MonkeyPatch) -> None:
+def commit_by_the_voters_of_the_election(patch: Planting) -> None:
     original = Leadership.follow_voters
 
     def follow(self: Leadership, voters: VoterSet) -> None:
@@ -240,7 +278,7 @@ def commit_by_the_voters_of_the_election(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leadership, "advance_high_watermark", advance)
 
 
-def elect_by_committed_voters(patch: pytest.MonkeyPatch) -> None:
+def elect_by_committed_voters(patch: Planting) -> None:
     """Who stands asks the voters of the last change that it knows to be committed."""
 
     def voters(self: RaftCore) -> VoterSet:

@@ -36,11 +36,14 @@ def known(log: Log) -> dict[int, Known]:
     }
 
 
-def check_rebuilt(machine: Machine, partition: TopicPartition) -> None:
-    assert machine.process is not None
-    log = machine.process.node.logs.get(partition)
-    if log is None or log.closed or not log.directory.online or log.write_in_progress:
-        return
+def at_rest(machine: Machine, partition: TopicPartition) -> Log | None:
+    """Of a machine that runs; None where it has none, or not at the moment."""
+    log = None if machine.process is None else machine.process.node.logs.get(partition)
+    return None if log is None or log.closed or not log.directory.online or log.write_in_progress else log
+
+
+def check_rebuilt(machine: Machine, log: Log) -> None:
+    partition = log.topic_partition
     folder = machine.store.find(log.folder.path)
     assert isinstance(folder, Folder), f"{machine.host} has no {log.folder.path}"
     store = Store(random.Random(0), machine.clock.wall_ms)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.sim import transactors
-from tests.sim.atomicity import Judge, check_offsets, wait_until_stable
-from tests.sim.checkers import Invariants, check_ledger, check_one_log_each, check_replicas_equal
+from tests.sim.aimed import AimedFaults
+from tests.sim.atomicity import Judge, check_index, check_offsets, everything_of, wait_until_stable
+from tests.sim.checkers import Broken, Invariants, check_ledger, check_one_log_each, check_replicas_equal
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
@@ -27,7 +28,7 @@ from tests.sim.offsets import TOPIC as OFFSETS
 from tests.sim.offsets import CommittedOffsets
 from tests.sim.passing import NAME as PASSING
 from tests.sim.passing import PassingTopic
-from tests.sim.rebuilt import check_rebuilt
+from tests.sim.rebuilt import at_rest, check_rebuilt
 
 from ballast_broker.coordinator.service import partition_for
 from ballast_wire.names import TopicPartition
@@ -132,8 +133,17 @@ class Run:
             machine.start()
         admin = SimClient(self.fabric, "admin", hosts)
         await asyncio.wait_for(create_topic(admin, TOPIC, self.plan.partitions, 3, min_insync_replicas="2"), 60)
-        background = self._clients(hosts)
-        background.append(self.loop.create_task(self._watch()))
+        background = [*self._clients(hosts), self.loop.create_task(self._watch())]
+        story = self.loop.create_task(self._go_on(hosts, background))
+        done, _ = await asyncio.wait([story, *background, *self._transacting], return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            if not task.cancelled() and task.exception() is not None:
+                story.cancel()  # what is broken now is not mended by what else was to happen
+        for task in done:
+            if not task.cancelled():
+                task.result()
+
+    async def _go_on(self, hosts: list[str], background: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(self.plan.settle_s)
         async with asyncio.timeout(self.plan.seconds + FAULT_LIMIT_S):  # some things are asked until they are answered
             await self._faults(hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
@@ -141,7 +151,7 @@ class Run:
         self._verdict()
 
     def _faults(self, hosts: list[str]) -> Faults:
-        return Faults(self, hosts)
+        return AimedFaults(self, hosts)
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = []
@@ -151,7 +161,7 @@ class Run:
             tasks.append(self.loop.create_task(work))
         client = SimClient(self.fabric, "i", hosts, timeout_s=self.plan.client_timeout_s)
         rng = random.Random(self.rng.random())
-        self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self._leads)
+        self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self.leads)
         self._idempotent_task = self.loop.create_task(self._idempotent.run())
         tasks.append(self._idempotent_task)
         client = SimClient(self.fabric, "o", hosts, timeout_s=self.plan.client_timeout_s)
@@ -173,7 +183,7 @@ class Run:
             clients = [SimClient(self.fabric, f"m{number}", hosts) for number in range(self.plan.members)]
             of_group = TopicPartition(OFFSETS, partition_for(GROUP, OFFSETS_PARTITIONS))
             self.members = Members(
-                clients, self.seed, TOPIC, self.plan.partitions, lambda host: self._leads(host, of_group)
+                clients, self.seed, TOPIC, self.plan.partitions, lambda host: self.leads(host, of_group)
             )
         return tasks
 
@@ -184,7 +194,7 @@ class Run:
         self._transactors_task = self.loop.create_task(self._transactors.run())
         return [self._transactors_task, self.loop.create_task(self._transactors.read(rng))]
 
-    def _leads(self, host: str, partition: TopicPartition) -> bool:
+    def leads(self, host: str, partition: TopicPartition) -> bool:
         """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
         leaders = self._leaders_by_epoch(partition)
         return leaders.get(max([self._newest_epochs.get(partition, -1), *leaders])) == host
@@ -205,6 +215,8 @@ class Run:
         rng = random.Random(self.rng.random())
         while True:
             self.invariants.check(self.machines)
+            if self.transactions.broken:
+                raise Broken(self.transactions.broken[0])
             if rng.random() < CHECK_INTERVAL_S / REBUILD_INTERVAL_S:
                 self._check_rebuilt(rng.choice(self.machines), rng.choice([*self.partitions, *transactors.PARTITIONS]))
             for partition in self.partitions:
@@ -213,8 +225,11 @@ class Run:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     def _check_rebuilt(self, machine: Machine, partition: TopicPartition) -> None:
-        if machine.is_up and not machine.store.failing and not machine.store.capacity:
-            check_rebuilt(machine, partition)
+        log = at_rest(machine, partition)
+        if log is not None and not machine.store.failing and not machine.store.capacity:
+            check_rebuilt(machine, log)
+            if partition in transactors.PARTITIONS:
+                check_index(machine, partition, everything_of(machine, partition))
 
     # -- the end --------------------------------------------------------------------------------------------------
     async def _quiet(self, background: list[asyncio.Task[None]]) -> None:

@@ -275,8 +275,7 @@ class Incarnation:
 
     # -- the end --------------------------------------------------------------------------------------------------
     async def _commit(self, transaction: Transaction) -> None:
-        transaction.identity, transaction.commit_asked_s = self._identity, now()
-        transaction.outcome = Outcome.MAYBE
+        self._diary.ask_to_commit(transaction, self._identity)
         try:
             answer = await self._end(committed=True)
         except RefusedAtOnce:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.sim.aimed import AimedFaults
 from tests.sim.checkers import Broken
 from tests.sim.clients import SimClient
-from tests.sim.faults import Faults
 from tests.sim.machine import Machine
 from tests.sim.schedule import CHECK_INTERVAL_S, Plan, Run
 
@@ -44,7 +44,7 @@ class ChangingRun(Run):
             properties["controller.quorum.standalone"] = "true"
         return properties
 
-    def _faults(self, hosts: list[str]) -> Faults:
+    def _faults(self, hosts: list[str]) -> AimedFaults:
         return VoterFaults(self, hosts)
 
     async def _watch(self) -> None:
@@ -100,7 +100,7 @@ def upgrade() -> Any:
     return kind(timeout_ms=3000, feature_updates=[update], validate_only=False)
 
 
-class VoterFaults(Faults):
+class VoterFaults(AimedFaults):
     run: ChangingRun
 
     def __init__(self, run: ChangingRun, hosts: list[str]) -> None:
