@@ -63,6 +63,8 @@ class Neighbours:
         namespaces = {*self._namespaces()} - {self._own}
         for former in self._holders.keys() - namespaces:
             del self._holders[former]
+        if namespaces:  # else another one leads, perhaps for a moment: since when a Lease stands still goes on counting
+            self._seen = {namespace: self._seen[namespace] for namespace in self._seen.keys() & namespaces}
         for namespace in sorted(namespaces):
             try:
                 self._note(namespace, await self._holder(namespace))

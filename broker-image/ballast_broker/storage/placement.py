@@ -23,6 +23,8 @@ from ballast_wire.names import TopicPartition
 
 logger = logging.getLogger(__name__)
 _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
+# More than a broker is given at once. Replicas that never came, or never will, would add up.
+MOST_PREFERRED = 100_000
 
 
 class Placement:
@@ -86,7 +88,10 @@ class Placement:
         return [named, *(directory for directory in by_count if directory is not named)]
 
     def prefer(self, topic_partition: TopicPartition, path: str) -> None:
-        """Until the replica is there."""
+        """Until the replica is there; where too many did not come, what was asked for first is forgotten."""
+        self._preferred.pop(topic_partition, None)
+        if len(self._preferred) >= MOST_PREFERRED:
+            del self._preferred[next(iter(self._preferred))]
         self._preferred[topic_partition] = path
 
     def preferred(self, topic_partition: TopicPartition) -> str | None:

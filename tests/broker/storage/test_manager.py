@@ -19,7 +19,7 @@ from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, World, 
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint, starting
+from ballast_broker.storage import checkpoint, placement, starting
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
@@ -222,6 +222,15 @@ def test_preferred_before_assigned_before_fewest(world: World) -> None:
         assert create(manager, 4) is manager.get(partition(4))
 
     run(story())
+
+
+def test_preferences_for_replicas_that_never_come_do_not_add_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "MOST_PREFERRED", 3)
+    manager = world.manager()
+    path = manager.directories[0].path
+    for number in (0, 1, 2, 0, 3, 4):
+        manager.set_preferred_directory(partition(number), path)
+    assert [manager.placement.preferred(partition(n)) is not None for n in range(5)] == [True, False, False, True, True]
 
 
 @pytest.mark.spec("DIR-44")
