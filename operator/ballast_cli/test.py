@@ -28,8 +28,8 @@ COMPILED = "--compiled"
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())"
 
 
-# Files of tests that are played beside each other: on two processors four, as most wait more than they work.
-BESIDE = min(4, 2 * (os.cpu_count() or 1))
+# Files of tests that are played beside each other: on two processors five, as most wait more than they work.
+BESIDE = min(5, 5 * (os.cpu_count() or 1) // 2)
 
 
 @dataclass(frozen=True)

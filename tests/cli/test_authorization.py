@@ -11,7 +11,7 @@ from tests.clients.running import RunningBroker
 
 from ballast_cli.__main__ import main
 
-pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = pytest.mark.spec("CLI-06")
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 

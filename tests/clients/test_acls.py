@@ -24,7 +24,7 @@ from tests.docs.commands import to_type
 
 from ballast_wire.messages import message
 
-pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = pytest.mark.spec("CLI-06")
 PATIENCE_S = 30.0
 REFUSED = "Processed a total of 0 messages"  # why, it logs
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -13,8 +13,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.clients.running import RunningBroker
 
 PATIENCE_S = 30.0
-# It leaves some of its sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @asynccontextmanager

@@ -14,8 +14,6 @@ from kafka.errors import RebalanceInProgressError, TopicAlreadyExistsError, Unkn
 from tests.clients.running import RunningBroker
 
 PATIENCE_S = 30.0
-# It leaves some of its sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture

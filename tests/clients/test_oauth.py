@@ -24,11 +24,7 @@ from tests.identity_provider import new_key, signed
 from ballast_broker.security.oauthbearer import first_message
 from ballast_wire.messages import message
 
-pytestmark = [
-    pytest.mark.spec("CLI-01", "CLI-06"),
-    # kafka-python leaves some of its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.spec("CLI-01", "CLI-06")
 VALUES = [b"%d " % n + b"x" * (n * 997 % 60_000) for n in range(60)]
 
 

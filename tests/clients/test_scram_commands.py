@@ -18,9 +18,6 @@ from tests.contract.wire import WireClient
 from ballast_cli.__main__ import main
 from ballast_wire.messages import message
 
-# kafka-python leaves some of its sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 NAMES = ["a,b=c", "n=2C", "jürgen"]
 WAYS = [("OPEN", "SCRAM-SHA-256"), ("SAFE", "SCRAM-SHA-512")]
 

@@ -31,11 +31,7 @@ from ballast_cli import command_config
 from ballast_cli.__main__ import main
 from ballast_rebalance.admin import measure_by_admin
 
-pytestmark = [
-    pytest.mark.spec("CLI-06"),
-    # kafka-python leaves some of its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.spec("CLI-06")
 VALUES = [b"%d " % n + b"x" * (n * 997 % 60_000) for n in range(60)]
 SOME_WAYS = [("MUTUAL", None), ("OPEN", "PLAIN"), ("SAFE", "SCRAM-SHA-512")]
 

@@ -19,7 +19,7 @@ from tests.clients import test_aiokafka as aiokafka
 from tests.clients.running import RunningBroker
 from tests.clients.test_librdkafka import PATIENCE_S, consumer, create, from_beginning, producer, read
 
-pytestmark = [pytest.mark.spec("CLI-05", "CLI-01"), aiokafka.pytestmark]
+pytestmark = pytest.mark.spec("CLI-05", "CLI-01")
 
 
 def transactional(broker: RunningBroker, name: str, **config: Any) -> Producer:

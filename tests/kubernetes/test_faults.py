@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.timeout(900),
     # Clients whose connections are cut leave them to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <(socket|ssl):pytest.PytestUnraisableExceptionWarning"),
 ]
 TOPIC = "faults"
 CARRIED = "carried-away"

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.spec("OPR-33"),
     # Clients whose connections are cut leave them to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <(socket|ssl):pytest.PytestUnraisableExceptionWarning"),
 ]
 TOPIC = "committed"
 LABEL = "ballast-e2e/from"

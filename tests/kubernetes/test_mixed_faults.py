@@ -17,7 +17,7 @@ pytestmark = [
     # The last fault may take its time to heal, and all that was acknowledged is read in the end.
     pytest.mark.timeout(MINUTES * 60 + 1800),
     # Clients whose connections are cut leave them to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <(socket|ssl):pytest.PytestUnraisableExceptionWarning"),
 ]
 
 

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.timeout(900),
     pytest.mark.spec("OPR-40"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <(socket|ssl):pytest.PytestUnraisableExceptionWarning"),
 ]
 NAME = "secured"
 # kubelet looks at what it mounts every minute or so.

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.timeout(1800),
     # Clients whose connections are cut leave them to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <(socket|ssl):pytest.PytestUnraisableExceptionWarning"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT = "ballast-rebalance"

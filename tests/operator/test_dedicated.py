@@ -10,10 +10,7 @@ from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 ZONE = "topology.kubernetes.io/zone"
 SPEC: dict[str, Any] = {
     "brokers": 1,

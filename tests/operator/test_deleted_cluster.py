@@ -10,10 +10,7 @@ from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 SET = path_of("apps/v1", "statefulsets", "default", "demo")
 IDENTITY = path_of("v1", "configmaps", "default", "demo-identity")
 Owners = dict[str, set[str]]

@@ -6,11 +6,7 @@ import pytest
 from tests.operator.ordeal import Ordeal, Settings
 from tests.operator.world import World
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 FAULTS = {"conflict", "too_many", "unavailable", "lost_answer", "doubled", "dropped", "outage"}
 
 

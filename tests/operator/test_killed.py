@@ -16,11 +16,7 @@ from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.kafka import TOPIC, TopicPartition
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 KILLS = 4
 TOPICS = 60
 

@@ -14,11 +14,7 @@ from tests.operator.world import ApiError, World
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import ReplicaId
 
-pytestmark = [
-    pytest.mark.timeout(240),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(240)
 VOLUMES = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
 
 

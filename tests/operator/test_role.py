@@ -14,10 +14,7 @@ from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 A, B = ({"name": name, "size": "1Gi"} for name in ("a", "b"))
 OUTSIDE = {"name": "OUTSIDE", "port": 9094, "nodePorts": {"host": "node.example", "first": 30990}}

@@ -20,11 +20,7 @@ from ballast_operator.model.actions import AlterConfig, CreateTopic
 from ballast_operator.model.kafka import BROKER, TOPIC, ReplicaId, TopicPartition
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
 
-pytestmark = [
-    pytest.mark.timeout(240),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(240)
 PROVIDERS = ["ballast", pytest.param("apache", marks=pytest.mark.java)]
 
 

@@ -12,11 +12,7 @@ from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 
-pytestmark = [
-    pytest.mark.spec("OPR-40"),
-    # kafka-python leaves some of its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.spec("OPR-40")
 MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 NAMES = {"both": "a,b=c", "written": "n=2C"}
 

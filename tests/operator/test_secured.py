@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.timeout(240),
     pytest.mark.skipif("BALLAST_KAFKA_JARS" not in os.environ, reason="BALLAST_KAFKA_JARS is not set"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 PROTOCOLS = {"MUTUAL": "SSL", "SCRAM": "SASL_SSL", "PLAIN": "SASL_PLAINTEXT", "TOKENS": "SASL_SSL"}
 OAUTH = "org.apache.kafka.common.security.oauthbearer."

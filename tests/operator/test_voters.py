@@ -14,8 +14,6 @@ from ballast_operator.apply.kubernetes import path_of
 pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.spec("OPR-42", "CLU-05"),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SPEC = {"brokers": 3, "volumes": [{"name": "a", "size": "4Gi"}], "resyncSeconds": 2}
 

@@ -10,7 +10,6 @@ from tests.operator.test_managed_secured import RIGHTS, Secured
 pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.spec("OPR-40", "OPR-42"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 

@@ -14,10 +14,7 @@ from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(300)
 A, B = ({"name": name, "size": "4Gi"} for name in ("a", "b"))
 SET = path_of("apps/v1", "statefulsets", "default", "demo")
 

@@ -32,8 +32,6 @@ SOURCES = ("operator", "spark", "broker-image")
 pytestmark = [
     pytest.mark.prometheus,
     pytest.mark.timeout(1_200),
-    # The client library leaves sockets that failed to connect to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 MIB = 1 << 20
 CAPACITY = 64 * MIB

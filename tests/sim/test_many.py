@@ -22,8 +22,8 @@ from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
 
-# With those in which voters change these are 500 schedules.
-MANY = os.environ.get("SIM_MANY", "20-460")
+# With those in which voters change these are some 500 schedules.
+MANY = os.environ.get("SIM_MANY", "10-460")
 OF_VOTERS = 60
 WORKERS = 2
 NICENESS = 10
