@@ -29,6 +29,7 @@ class Mover:
     def __init__(self, movers: Movers, number: int) -> None:
         self.queue = MoveQueue()
         self.wake = asyncio.Event()
+        self.working_on: Move | None = None
         self._movers = movers
         self._number = number
         self._task: asyncio.Task[None] | None = None
@@ -40,6 +41,13 @@ class Mover:
         self.wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"mover-{self._number}")
+
+    def hand_over(self, other: Mover) -> None:
+        """All but what it works on."""
+        for move in self.queue:
+            if move is not self.working_on:
+                self.queue.remove(move)
+                other.add(move)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -57,10 +65,8 @@ class Mover:
 
     async def _turn(self) -> None:
         self.wake.clear()
-        for move in self.queue:
-            if move.paused and self._movers.has_room(move, move.wanted_bytes):
-                move.paused = None
-        current = self.queue.next()
+        self._movers.look_at_paused(self.queue)
+        current = self.working_on = self.queue.next()
         if current is None:
             await self.wait(LONGEST_WAIT_S)
             return
@@ -73,6 +79,8 @@ class Mover:
         except Exception as error:
             log.exception("the move of %s failed", current.topic_partition)
             self._movers.fail(current, str(error))
+        finally:
+            self.working_on = None
 
     async def wait(self, seconds: float) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
@@ -62,11 +62,14 @@ class Movers:
         self._assignments = assignments
         self._broker_epoch = broker_epoch
         self._movers: dict[int, Mover] = {}
+        self._held: list[Mover] = []  # by a disk that does not answer: others have their queues
         self._replicas: dict[TopicPartition, Replica] = {}
         self.moves: dict[TopicPartition, Move] = {}
         # What is left of the segments that are being copied: in the middle of one a mover could only wait for room.
         self._promised: dict[Move, int] = {}
         self.ended: list[Move] = []
+        for directory in logs.directories:
+            directory.on_silence.append(self._hand_over)
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
     def start(self, replica: Replica, destination: LogDirectory) -> Move:
@@ -121,9 +124,9 @@ class Movers:
         replica.truncated.remove(move.note_truncation)
         if replica.log is not None:
             replica.log.cleaning_paused -= 1
-        mover = self._mover(topic_partition)
-        mover.queue.remove(move)
-        mover.wake.set()
+        for mover in self._all():
+            mover.queue.remove(move)
+            mover.wake.set()
         self.ended = [*self.ended[-REMEMBERED + 1 :], move]
         if stage is Stage.DONE:
             return
@@ -136,13 +139,36 @@ class Movers:
 
     async def close(self) -> None:
         """The future logs stay: the next start goes on with them."""
-        for mover in self._movers.values():
+        for mover in self._all():
             await mover.close()
 
     def wake(self) -> None:
         """The limit changed."""
-        for mover in self._movers.values():
+        for mover in self._all():
             mover.wake.set()
+
+    def _all(self) -> list[Mover]:
+        return [*self._held, *self._movers.values()]
+
+    def _hand_over(self, silent: LogDirectory) -> None:
+        """Whoever is at a move there stays with it, and leaves all else to another mover."""
+        self._held = [mover for mover in self._held if len(mover.queue)]
+        for number, mover in list(self._movers.items()):
+            move = mover.working_on
+            if move is not None and silent.path in (move.source, move.destination):
+                self._held.append(mover)
+                self._movers[number] = Mover(self, number)
+                mover.hand_over(self._movers[number])
+
+    def look_at_paused(self, moves: Iterable[Move]) -> None:
+        """Those of silent directories are, others no more if there is room for them."""
+        silent = {directory.path for directory in self._logs.directories if directory.threads.silent}
+        for move in moves:
+            if silent and (move.source in silent or move.destination in silent):
+                move.paused = f"a disk does not answer: {move.source} or {move.destination}"
+                move.convergence.interrupted()
+            elif move.paused and self.has_room(move, move.wanted_bytes):
+                move.paused = None
 
     def _mover(self, topic_partition: TopicPartition) -> Mover:
         number = spread(*topic_partition, self._count())

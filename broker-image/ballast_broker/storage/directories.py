@@ -106,6 +106,7 @@ class LogDirectory:
         self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
         self._usage: DiskUsage | None = None  # as it was told last
         self.on_failure: list[Callable[[LogDirectory], None]] = []
+        self.on_silence: list[Callable[[LogDirectory], None]] = []
         self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -159,6 +160,8 @@ class LogDirectory:
         else:
             logger.error("log directory %s answers again", self.path)
         self.slow_until = float("inf") if silent else now_s + _SLOW_FOR_S
+        for callback in self.on_silence if silent else ():
+            callback(self)
 
     def waits(self) -> int:
         """Compared before and after a write: did the thread wait for the disk?"""
