@@ -11,7 +11,7 @@ pytestmark = [
     # The client library leaves sockets that failed to connect to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-FAULTS = {"conflict", "too_many", "unavailable", "lost_answer", "doubled", "dropped", "outage"}
+FAULTS = {"conflict", "too_many", "unavailable", "internal", "lost_answer", "doubled", "dropped", "outage"}
 
 
 @pytest.mark.spec("OPR-04")
