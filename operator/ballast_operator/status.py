@@ -331,6 +331,10 @@ EVENTS = _table(
         "Give them more replicas than min.insync.replicas.",
     ),
     Reason(
+        "TopicMadeAnew", "", "Topic {topic} had the id {before} and has the id {now}: what was in it is gone.",
+        "Somebody deleted it; only who has to should have the right.",
+    ),
+    Reason(
         "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",
         "It would be created again and undo newer moves; remove the field.",
     ),
