@@ -158,6 +158,11 @@ REASSIGNMENT = _table(
         "Cancel or delete this Reassignment; it goes on if they come back.", stalled=True,
     ),
     Reason(
+        "DirectoriesClosed", FALSE,
+        "What is left is for directories that take nothing, or are not there any more: {rows}.",
+        "Cancel or delete this Reassignment; it goes on if they take replicas again.", stalled=True,
+    ),
+    Reason(
         "KubernetesRefused", FALSE, "Kubernetes lets the operator not change this Reassignment: {error}.",
         "Mend what refuses it: a policy, an admission webhook, the operator's Role. It is tried again.",
     ),
@@ -329,6 +334,10 @@ EVENTS = _table(
     Reason(
         "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
         "Give them more replicas than min.insync.replicas.",
+    ),
+    Reason(
+        "TopicMadeAnew", "", "Topic {topic} had the id {before} and has the id {now}: what was in it is gone.",
+        "Somebody deleted it; only who has to should have the right.",
     ),
     Reason(
         "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",

@@ -1,9 +1,9 @@
 """A proxy between the operator and the Kubernetes API that does what networks and busy API servers do.
 
-It refuses (409, 410, 429, 503, and 403 where a policy of the test says so), carries a request out and loses the answer,
-is gone for a while, and doubles, drops and cuts off watch events. What it did is counted, so that a test can tell that
-something happened at all. The operator gets a kubeconfig of its own; Leases are left alone, since who leads is not what
-is tested. What the operator asked for is kept, as a role would have to name it.
+It refuses (409, 410, 429, 500, 503, and 403 where a policy of the test says so), carries a request out and loses the
+answer, is gone for a while, and doubles, drops and cuts off watch events. What it did is counted, so that a test can
+tell that something happened at all. The operator gets a kubeconfig of its own; Leases are left alone, since who leads
+is not what is tested. What the operator asked for is kept, as a role would have to name it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Chances:
     conflict: float = 0.05
     too_many: float = 0.04
     unavailable: float = 0.03
+    internal: float = 0.02
     lost_answer: float = 0.03
     expired: float = 0.02
     doubled: float = 0.1
@@ -136,6 +137,8 @@ class FaultyApi:
             return _refusal(429, "TooManyRequests", {"Retry-After": "1"})
         if self._happens("unavailable"):
             return _refusal(503, "ServiceUnavailable")
+        if self._happens("internal"):
+            return _refusal(500, "InternalError")
         if request.method in ("PUT", "PATCH") and b"resourceVersion" in body and self._happens("conflict"):
             return _refusal(409, "Conflict")
         if request.method == "GET" and request.query.keys() & {"watch", "continue"} and self._happens("expired"):

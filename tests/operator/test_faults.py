@@ -7,7 +7,7 @@ from tests.operator.ordeal import Ordeal, Settings
 from tests.operator.world import World
 
 pytestmark = pytest.mark.timeout(300)
-FAULTS = {"conflict", "too_many", "unavailable", "lost_answer", "doubled", "dropped", "outage"}
+FAULTS = {"conflict", "too_many", "unavailable", "internal", "lost_answer", "doubled", "dropped", "outage"}
 
 
 @pytest.mark.spec("OPR-04")

@@ -117,6 +117,23 @@ async def test_what_gives_replicas_to_brokers_that_are_to_go_is_withdrawn() -> N
     assert (said and said.reason, sorted(told.deleted)) == ("ScalingDown", ["demo-add-brokers-1", "demo-add-brokers-2"])
 
 
+@pytest.mark.spec("OPR-36", "OPR-42")
+async def test_a_drain_to_where_nothing_is_taken_any_more_is_planned_anew() -> None:
+    """A volume was removed while brokers were drained to it."""
+    cache = Cache()
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+    meta = {"name": "demo-drain-brokers-1", "namespace": "default", "uid": "u", "ownerReferences": [owner]}
+    said = {"type": "Ready", "status": "False", "message": "", "lastTransitionTime": NOW}
+    managed, scene, told = scene_of(view({"orders": topic_view((0, 3))}, brokers=range(4)), cache)
+    for version, reason in enumerate(("Running", "DirectoriesClosed"), 1):
+        status = {"phase": "Waiting", "conditions": [{**said, "reason": reason}]}
+        spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [3]}
+        cache.put_reassignment({"metadata": {**meta, "resourceVersion": f"{version}"}, "spec": spec, "status": status})
+        assert told.deleted == []
+        await managed._scale_down(scene, [], frozenset())
+    assert told.deleted == ["demo-drain-brokers-1"]
+
+
 @pytest.mark.spec("OPR-44")
 async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cut off from the controllers still answers, and tells how it was before."""

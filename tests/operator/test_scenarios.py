@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,8 +164,6 @@ def test_a_topic_that_somebody_made_anew_survives_the_object(world: World) -> No
     old = world.view().topics["reborn"].id
     world.patch("KafkaTopic", "reborn", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
     world.until_reason("KafkaTopic", "reborn", "Paused")
-    import uuid
-
     world.run(delete_topics_by_id(world.kafka, {"reborn": uuid.UUID(old)}))
     world.until("it is gone", lambda: "reborn" not in world.view().topics)
     world.until(
@@ -175,6 +174,23 @@ def test_a_topic_that_somebody_made_anew_survives_the_object(world: World) -> No
     world.delete("KafkaTopic", "reborn")
     world.until_gone("KafkaTopic", "reborn")
     assert "reborn" in world.view().topics
+
+
+@pytest.mark.spec("OPR-03", "OPR-21")
+def test_a_topic_that_somebody_deleted_is_made_anew_and_that_is_told(world: World) -> None:
+    """It was Ready again in a moment, and nothing said that it was empty."""
+    world.topic("emptied", partitions=1)
+    world.until_ready("KafkaTopic", "emptied")
+    old = world.view().topics["emptied"].id
+    world.run(delete_topics_by_id(world.kafka, {"emptied": uuid.UUID(old)}))
+
+    def told() -> str:
+        events = [one for one in world.objects("v1", "events") if one["involvedObject"]["name"] == "emptied"]
+        return next((one["message"] for one in events if one["reason"] == "TopicMadeAnew"), "")
+
+    assert f"had the id {old} " in world.until("it is told", told)
+    world.until_ready("KafkaTopic", "emptied")
+    assert world.view().topics["emptied"].id != old
 
 
 @pytest.mark.spec("OPR-24")

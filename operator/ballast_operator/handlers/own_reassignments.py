@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.model.fields import write
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.plan.lifecycle import without_place
 from ballast_operator.status import ready_condition
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ class OwnReassignments:
             said = ready_condition(current.status.conditions)
             text = said.message if said else f"Reassignment {current.meta.name} ended as {phase}."
             return f"{text} Delete Reassignment {current.meta.name} to try again"
-        if phase in ENDS or phase is Phase.STALE or not _same_mode(current, mode):
-            # What it was to empty has changed, or new replicas came meanwhile: another one takes its place.
+        if phase in ENDS or phase is Phase.STALE or without_place(current) or not _same_mode(current, mode):
+            # What it was to empty, or where that was to go, has changed, or new replicas came meanwhile: another one
+            # takes its place.
             await self._shared.writer.delete_reassignment(current)
         return None
 

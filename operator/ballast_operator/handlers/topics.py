@@ -28,7 +28,7 @@ from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
 from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
-from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.model.topic import KafkaTopic, TopicStatus
 from ballast_operator.observe import observe_brokers, observe_configs_or_errors, observe_ongoing, observe_topics
 from ballast_operator.plan.topics import (
     Intent,
@@ -42,7 +42,7 @@ from ballast_operator.plan.topics import (
     topic_error,
     wanted_config_keys,
 )
-from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
+from ballast_operator.status import EVENTS, SHARED, TOPIC, Verdict, conditions
 from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
@@ -428,7 +428,17 @@ class TopicHandler:
         if topic.meta.deleting and not topic.meta.finalized:
             return True
         said = conditions(topic.status.conditions, plan.verdict, plan.status.observed_generation or 0, now)
-        return await self._writer.write_status(topic, replace(plan.status, conditions=said))
+        written = await self._writer.write_status(topic, replace(plan.status, conditions=said))
+        if written:
+            self._tell_made_anew(topic, plan.status)
+        return written
+
+    def _tell_made_anew(self, topic: KafkaTopic, now: TopicStatus) -> None:
+        """It is as the spec says again, and its status has only another id; but it is empty."""
+        before = topic.status
+        if None not in (before.topic_id, before.partitions, now.partitions) and now.topic_id != before.topic_id:
+            said = EVENTS["TopicMadeAnew"].says(topic=topic.topic, before=before.topic_id, now=now.topic_id)
+            self._events.send(topic, WARNING, said.reason, said.message)
 
 
 def _refusal(error: ApiError | ApiUnavailableError) -> Verdict:

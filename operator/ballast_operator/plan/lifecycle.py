@@ -15,7 +15,7 @@ from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPart
 from ballast_operator.model.quantity import bytes_text, counted
 from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
-from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync, unregistered
+from ballast_operator.plan.moves import MoveState, State, assess_all, closed_directories, not_in_sync, unregistered
 from ballast_operator.plan.stored import StoredPlan
 from ballast_operator.status import REASSIGNMENT, SHARED, STALLED, Verdict, ready_condition
 from ballast_planner import Move, Placement
@@ -137,6 +137,14 @@ def holds_nothing(reassignment: Reassignment) -> bool:
     return free or status.started_at is None or status.phase in (*ENDS, Phase.STALE, Phase.WAITING)
 
 
+def without_place(reassignment: Reassignment) -> bool:
+    """Whether all that is left of it has nowhere to go: who has made it makes another one."""
+    said = ready_condition(reassignment.status.conditions)
+    return said is not None and said.reason in (
+        REASSIGNMENT["BrokersUnregistered"].name, REASSIGNMENT["DirectoriesClosed"].name
+    )  # fmt: skip
+
+
 def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     spec, plan, status = scene.reassignment.spec, scene.plan, scene.reassignment.status
     settled = status.phase is Phase.STALE and status.observed_generation == scene.reassignment.meta.generation
@@ -145,7 +153,8 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     if expired(scene):
         return Step(Phase.STALE, _expired(scene, states), states)
     stale = [state for state in states if state.state is State.STALE]
-    if stale and not spec.explicit:
+    closed = any(state.state is State.PENDING and closed_directories(state.move, scene.view) for state in states)
+    if (stale or closed) and not spec.explicit:
         return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
     if stale or (settled and spec.explicit):
         return Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale or states)), states)
@@ -161,6 +170,8 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     if scene.conflicts:
         verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
         return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
+    if closed:  # rows may leave the directory to the plan
+        return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
     return Step(Phase.RUNNING, _running("Running", states), states, starts=True, claims=True, holds_throttles=True)
 
 
@@ -179,8 +190,8 @@ def _forward(scene: Scene, states: Sequence[MoveState]) -> Step:
         if moving:
             return Step(Phase.RUNNING, _running("Running", states), states, holds_throttles=True, claims=True)
         return _settle(scene, states, Phase.STALE, _expired(scene, states))
-    if _all_for_unregistered(scene, left):
-        return _without_brokers(scene, states, left)
+    if _all_without_place(scene, left):
+        return _without_place(scene, states, left)
     if scene.reassignment.spec.paused:
         verdict = REASSIGNMENT["Paused"].says(running=len(moving))
         return Step(Phase.PAUSED, verdict, states, holds_throttles=True, claims=True)
@@ -245,10 +256,10 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
             Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), back, stop=stop, holds_throttles=True, claims=True
         )
     left = [state for state in back if not state.ended and state.state is not State.STALE]
-    if _all_for_unregistered(scene, left):
-        if not _stalled_for_long(scene):
-            return _without_brokers(scene, back, left)
-        return _settle(scene, back, Phase.FAILED, _unregistered(scene, left))
+    if _all_without_place(scene, left):
+        if not (_stalled_for_long(scene) and all(_gone_for_good(state, scene.view) for state in left)):
+            return _without_place(scene, back, left)
+        return _settle(scene, back, Phase.FAILED, _no_place(scene, left))
     if left:
         return Step(Phase.RUNNING, _running("RollingBack", back), back, run=True, holds_throttles=True, claims=True)
     stale = [state for state in back if state.state is State.STALE]
@@ -257,33 +268,45 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
     return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says(gone=_gone(back)))
 
 
-def _all_for_unregistered(scene: Scene, left: Sequence[MoveState]) -> bool:
-    return bool(left) and all(unregistered(state.move, scene.view) for state in left)
+def _all_without_place(scene: Scene, left: Sequence[MoveState]) -> bool:
+    return bool(left) and all(
+        unregistered(state.move, scene.view) or (state.lies_still and closed_directories(state.move, scene.view))
+        for state in left
+    )
 
 
-def _without_brokers(scene: Scene, states: Sequence[MoveState], left: Sequence[MoveState]) -> Step:
-    """All that is left is for brokers that are registered no more. What runs would never arrive, so it is given up;
-    then nothing is held for brokers that may never come again, and it goes on if they do."""
-    verdict = _unregistered(scene, left)
+def _gone_for_good(state: MoveState, view: KafkaView) -> bool:
+    """A directory that takes nothing may do so again."""
+    closed = closed_directories(state.move, view)
+    return bool(unregistered(state.move, view)) or any(where not in view.directories for where in closed)
+
+
+def _without_place(scene: Scene, states: Sequence[MoveState], left: Sequence[MoveState]) -> Step:
+    """All that is left is for brokers that are registered no more, or for directories that take nothing. What runs
+    would never arrive, so it is given up; then nothing is held for what may never come again, and whoever empties
+    these directories goes on. So does it if they do come."""
+    verdict = _no_place(scene, left)
     stop = [state.move for state in left if state.under_way]
     if stop:
         return Step(Phase.RUNNING, verdict, states, stop=stop, holds_throttles=True, claims=True)
     return Step(Phase.WAITING, verdict, states)
 
 
-def _unregistered(scene: Scene, left: Sequence[MoveState]) -> Verdict:
+def _no_place(scene: Scene, left: Sequence[MoveState]) -> Verdict:
     brokers = sorted({broker for state in left for broker in unregistered(state.move, scene.view)})
-    rows = _some([str(state.partition) for state in left])
-    return REASSIGNMENT["BrokersUnregistered"].says(brokers=", ".join(map(str, brokers)), rows=rows)
+    if not brokers:
+        closed = {state.partition: closed_directories(state.move, scene.view) for state in left}
+        rows = [f"{tp}: {where[0].path} of broker {where[0].broker}" for tp, where in closed.items() if where]
+        return REASSIGNMENT["DirectoriesClosed"].says(rows=_some(rows))
+    rows = [str(state.partition) for state in left]
+    return REASSIGNMENT["BrokersUnregistered"].says(brokers=", ".join(map(str, brokers)), rows=_some(rows))
 
 
 def _stalled_for_long(scene: Scene) -> bool:
     """Who was asked first may not have heard yet that the broker came."""
-    stalled = [
-        one
-        for one in scene.reassignment.status.conditions
-        if (one.type, one.reason) == (STALLED, REASSIGNMENT["BrokersUnregistered"].name)
-    ]
+    if not without_place(scene.reassignment):
+        return False
+    stalled = [one for one in scene.reassignment.status.conditions if one.type == STALLED]
     return any(seconds_of(scene.now) - seconds_of(one.last_transition_time) >= LAG_SECONDS for one in stalled)
 
 

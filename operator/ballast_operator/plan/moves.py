@@ -53,6 +53,11 @@ class MoveState(NamedTuple):
         return self.state in (State.DONE, State.GONE)
 
     @property
+    def lies_still(self) -> bool:
+        """Whether no broker works on it, and there is something to do."""
+        return self.state is State.PENDING or self.strayed
+
+    @property
     def under_way(self) -> bool:
         """Whether brokers work on it, so that there is something to stop. What arrived elsewhere lies still."""
         return self.state is State.MOVING and not self.strayed
@@ -76,6 +81,12 @@ def unregistered(move: Move, view: KafkaView) -> tuple[int, ...]:
     """Brokers without which it cannot arrive, and which there are no more."""
     needed = {*adding(move), *directory_changes(move)}
     return tuple(broker for broker in sorted(needed) if view.told_unregistered(broker))
+
+
+def closed_directories(move: Move, view: KafkaView) -> list[DirectoryId]:
+    """Those that it needs and that take nothing, or are not there any more, as their brokers tell."""
+    told = [where for where in target_directories(move) if where.broker in view.described]
+    return [where for where in told if where not in view.directories or view.directories[where].cordoned]
 
 
 def directory_changes(move: Move) -> dict[int, str]:

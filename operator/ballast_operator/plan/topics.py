@@ -22,6 +22,7 @@ from ballast_operator.model.kafka import OngoingView, TopicView
 from ballast_operator.model.meta import shortened
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Throttle
 from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
+from ballast_operator.plan.lifecycle import without_place
 from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
 
 # Reassignments write these; they are never drift (OPR-21).
@@ -351,8 +352,9 @@ def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, ta
             name=name, phase=own.status.phase, error=said.message if said else "see there."
         )
         return replace(plan, verdict=verdict)
-    if own.status.phase in ENDS and not own.meta.deleting:
-        # It ended well, yet the topic differs again: drift since then, so a new one takes its place.
+    if (own.status.phase in ENDS or without_place(own)) and not own.meta.deleting:
+        # It ended well, yet the topic differs again: drift since then, so a new one takes its place; or its plan leads
+        # to what is gone by now.
         return replace(plan, replace_reassignment=name)
     return plan
 

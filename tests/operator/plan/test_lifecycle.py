@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.operator.making import NOW, move, reassignment, topic_view, view
 
-from ballast_operator.model.kafka import KafkaView, LogView, OngoingView
+from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.model.reassignment import Phase, Reassignment
-from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
+from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step, without_place
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.stored import keep
 from ballast_planner import Plan, Unplaced
@@ -314,6 +314,63 @@ def test_what_is_left_for_brokers_that_are_unregistered_is_given_up_and_holds_no
     assert step(waiting, AT_SOURCE, conflicts=("nightly",)).waits_for == ("nightly",), "others came first meanwhile"
     cancelled = reassignment(partitions=ROWS, cancel=True, status={**STARTED, "phase": "Waiting"})
     assert step(cancelled, FAR).phase is Phase.CANCELLED
+
+
+def closed(seen: KafkaView, gone: bool, broker: int = 2, path: str = "/b") -> KafkaView:
+    """The same, but this directory is not there any more, or takes nothing."""
+    where, known = DirectoryId(broker, path), dict(seen.directories)
+    found = known.pop(where)
+    return replace(seen, directories=known if gone else {**known, where: found._replace(cordoned=True)})
+
+
+@pytest.mark.spec("OPR-35", "OPR-36")
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_is_left_for_directories_that_take_nothing_holds_nothing(gone: bool) -> None:
+    """A volume was removed while it waited or ran: it ran for ever, and what was to empty the volume waited for it."""
+    subject = reassignment(partitions=ROWS, status=STARTED)
+    strayed = view({"orders": topic_view((0, 2))}, {**TARGET, ("orders", 0, 2): LogView("/a", 100)})
+    for seen in (AT_SOURCE, strayed):
+        found = step(subject, closed(seen, gone), throttles_held=True)
+        assert (found.phase, found.verdict.reason, found.verdict.stalled) == (Phase.WAITING, "DirectoriesClosed", True)
+        assert (found.run, found.holds_throttles, found.claims, found.stop) == (False, False, False, ())
+        assert "orders-0: /b of broker 2. Cancel or delete" in found.verdict.message
+    for seen in (closed(MOVING, gone), closed(AT_SOURCE, gone, 1), AT_SOURCE):
+        found = step(subject, seen)
+        assert (found.phase, found.run, found.stop) == (Phase.RUNNING, True, ()), "what runs arrives somewhere"
+    told = {"type": "Ready", "status": "False", "reason": "DirectoriesClosed", "message": "", "lastTransitionTime": NOW}
+    waiting = reassignment(partitions=ROWS, status={**STARTED, "phase": "Waiting", "conditions": [told]})
+    assert without_place(waiting)
+    assert not without_place(subject)
+    assert step(waiting, AT_SOURCE).run, "it came back"
+
+
+@pytest.mark.spec("OPR-32", "OPR-36")
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_plan_for_directories_that_take_nothing_does_not_start_but_is_made_anew(gone: bool) -> None:
+    seen = closed(AT_SOURCE, gone)
+    assert step(reassignment(drainBrokers=[1], approval="Required"), seen).replan
+    found = step(reassignment(partitions=ROWS), seen)
+    assert (found.replan, found.starts) == (True, False)
+    assert step(reassignment(partitions=ROWS, approval="Required"), seen).phase is Phase.AWAITING_APPROVAL
+    assert step(reassignment(partitions=ROWS), seen, conflicts=("drain",)).phase is Phase.WAITING
+
+
+@pytest.mark.spec("OPR-33", "OPR-36")
+@pytest.mark.parametrize(("gone", "phase"), [(True, Phase.FAILED), (False, Phase.WAITING)])
+def test_what_cannot_be_put_back_fails_only_where_its_directories_are_gone(gone: bool, phase: Phase) -> None:
+    going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
+    seen = closed(AT_TARGET, gone, 1, "/a")
+    first = step(reassignment(partitions=ROWS, onCancel="Rollback", status=STARTED, meta=going), seen)
+    assert (first.phase, first.verdict.reason) == (Phase.WAITING, "DirectoriesClosed")
+    said = {
+        "status": "True",
+        "reason": "DirectoriesClosed",
+        "message": "",
+        "lastTransitionTime": "2026-01-02T03:03:00Z",
+    }
+    told = {**STARTED, "phase": "Waiting", "conditions": [{"type": kind, **said} for kind in ("Ready", "Stalled")]}
+    subject = reassignment(partitions=ROWS, onCancel="Rollback", status=told, meta=going)
+    assert step(subject, seen).phase is phase
 
 
 @pytest.mark.spec("OPR-36")

@@ -203,6 +203,10 @@ def test_drift_after_a_reassignment_that_succeeded_gets_another_one() -> None:
     name = str(plan_topic(subject, THREE).status.reassignment)
     plan = plan_topic(subject, replace(THREE, reassignment=reassignment(name, status={"phase": "Succeeded"})))
     assert plan.replace_reassignment == name
+    told = {"type": "Ready", "status": "False", "reason": "DirectoriesClosed", "message": "", "lastTransitionTime": NOW}
+    nowhere = {"phase": "Waiting", "conditions": [told]}
+    plan = plan_topic(subject, replace(THREE, reassignment=reassignment(name, status=nowhere)))
+    assert plan.replace_reassignment == name, "so does one whose plan leads to what is gone"
 
 
 @pytest.mark.spec("OPR-23")
