@@ -232,7 +232,7 @@ def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> li
         left = f"{home} has {free_bytes // 2**20} MB left"
         return [f"{left}: make room, or choose another place with BALLAST_HOME=/path."]
     if any(each in said for each in UNREACHABLE):
-        asked = "`pip config list` shows which one is asked, and by what proxy."
+        asked = "`pip config list` and HTTPS_PROXY say which one is asked, and by what way."
         return [f"No package index was reached, or it has nothing for this Python; {asked}"]
     if any(each in said for each in WITHOUT_COMPILER):
         return [

@@ -131,6 +131,8 @@ class MetricsPage:
         yield from family("ballast_connections_refused_total", "counter", [(own, server.refused_count)])
         yield from family("ballast_connections_delayed_total", "counter", [(own, server.delayed_count)])
         yield from family("ballast_request_queue_bytes", "gauge", [(own, server.queued_bytes)])
+        ends = [(f"{own},{label_set(listener=name)}", int(at_s)) for name, at_s in server.certificates_end_s().items()]
+        yield from family("ballast_certificate_end_timestamp_seconds", "gauge", ends)
 
     def _of_the_cluster(self, image: MetadataImage, *, tells: bool) -> Iterator[str]:
         """The active controller alone tells: what everybody told would count several times."""

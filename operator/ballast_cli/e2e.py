@@ -41,7 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--away", type=minutes, metavar="MINUTES", help="only this: no operator for so long, while a replica moves"
     )
     parser.add_argument("--seed", type=int, help="of the faults (another one each time)")
-    parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="a part of a scenario's name (all)")
+    parser.add_argument(
+        "scenario", nargs="*", type=scenario, metavar="SCENARIO", help="a part of a scenario's name (all)"
+    )
+
+
+def scenario(part: str) -> str:
+    if not any(part in name for name in scenarios()):
+        raise argparse.ArgumentTypeError(f"no scenario has {part!r} in its name: --list tells the names")
+    return part
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,10 +86,6 @@ def scenarios() -> list[str]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    known = scenarios() if args.scenario else []
-    for part in args.scenario:
-        if not any(part in name for name in known):
-            raise CommandError(f"no scenario has {part!r} in its name: --list tells the names.")
     if args.away is not None and (args.faults is not None or args.scenario):
         raise CommandError("--away is a scenario of its own: without --faults, and without names of scenarios.")
     if args.faults is None:

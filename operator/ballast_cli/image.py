@@ -28,10 +28,17 @@ MEGABYTE = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark", action="store_true", help="the image of the Spark job instead")
-    parser.add_argument("--name", help="what the image is called (localhost/ballast:VERSION)")
+    parser.add_argument("--name", type=named, help="what the image is called (localhost/ballast:VERSION)")
     parser.add_argument("--base", metavar="IMAGE", help="docker, buildah: the image to build on (the Dockerfile's own)")
     parser.add_argument("--with", dest="way", choices=WAYS, help="how to build (the first of these that works)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="archive: where it is written (in the cache)")
+
+
+def named(text: str) -> str:
+    """An empty name, such as an unset variable gives, would be the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:

@@ -331,9 +331,11 @@ async def _up(stack: Stack, began: float) -> bool:
 
 
 def _next_steps(kubeconfig: Path) -> str:
-    return f"""Next, in another terminal:
+    return f"""What it is for, in two minutes and a cluster of its own: disks that are uneven, a plan, level disks
+  ./ballast demo
+
+Next, in another terminal:
   export KUBECONFIG={shlex.quote(str(kubeconfig))}
   kubectl get kafkaclusters,kafkatopics,reassignments      (or ./ballast get ballast)
   kubectl apply -f manifests/examples/topic.yaml && kubectl wait --for=condition=Ready kafkatopic/orders
-  ./ballast status --watch
-  ./ballast demo                                           (the whole story, in a cluster of its own)"""
+  ./ballast status --watch"""

@@ -7,6 +7,8 @@ _DISTURBING = frozenset(",\\'\"\n\r\t")
 
 def disturbing(path: Path) -> str:
     """Why not there; empty where it may be."""
+    if path.exists() and not path.is_dir():
+        return "it is no directory"
     found = sorted(_DISTURBING & set(str(path.resolve())))
     # In a list of log directories a part of such a path would be another directory, which no claim keeps.
     said = " ".join(map(repr, found))

@@ -159,6 +159,38 @@ def test_a_number_that_cannot_be_installs_nothing(bare_path: Path, tmp_path: Pat
     assert not (tmp_path / "home").exists()
 
 
+def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: Path, tmp_path: Path) -> None:
+    """As the shims of pyenv, for a version that is not chosen: it said that no Python was found."""
+    shim = bare_path / "python3.13"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    answer = subprocess.run(
+        [ROOT / "ballast", "status"], capture_output=True, text=True, check=False,
+        env={"PATH": str(bare_path), "BALLAST_HOME": str(tmp_path / "home"), "BALLAST_PYTHON": "python3.13"},
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert "BALLAST_PYTHON=python3.13 does not run as Python." in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
+        ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
+        ("e2e sotry", "no scenario has 'sotry' in its name"),
+        ("image --name=", "argument --name: it is empty"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_minutes_of_installing(
+    words: str, says: str, bare_path: Path, tmp_path: Path
+) -> None:
+    (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
+    answer = run_script(*words.split(), path=bare_path, home=tmp_path / "home")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert says in answer.stderr
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_folder_in_which_no_pod_can_be_kept_installs_nothing(bare_path: Path, tmp_path: Path) -> None:
     """Half a minute of downloads came before the refusal."""
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
@@ -279,7 +311,10 @@ def test_without_a_network_it_says_what_to_look_at(ready: Checkout, retries: str
     ready.variables = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": retries}
     answer = ready.run("broker")
     assert answer.returncode == 1
-    assert "No package index was reached, or it has nothing for this Python; `pip config list` shows" in answer.stderr
+    assert (
+        "No package index was reached, or it has nothing for this Python; `pip config list` and HTTPS_PROXY say"
+        in answer.stderr
+    )
 
 
 def test_a_full_disk_is_told_although_venv_does_not(tmp_path: Path) -> None:

@@ -227,6 +227,13 @@ class Server:
             if sock is not None:
                 self.loop.add_reader(sock.fileno(), self._accept, name, sock)
 
+    def certificates_end_s(self) -> dict[str, float]:
+        """When the certificates of each listener end, by the wall clock; renewed files count."""
+        shown = {name: access.tls for name, access in self._accesses.items() if access.tls is not None}
+        for tls in shown.values():
+            tls.current()
+        return {name: tls.ends_s for name, tls in shown.items() if tls.ends_s is not None}
+
     def stop_listening(self) -> None:
         for name, sock in self._sockets.items():
             if name not in self._paused and name not in self._held:

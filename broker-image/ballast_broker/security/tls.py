@@ -36,7 +36,7 @@ class TlsContexts:
         self._server = server
         self._monotonic = monotonic
         self._stamp = self._files()
-        self._context = _context(settings, server=server)
+        self._context, self.ends_s = _context(settings, server=server)
         self._refused: Stamp = ()
         self._look_at_s = monotonic() + LOOK_EVERY_S
 
@@ -51,7 +51,7 @@ class TlsContexts:
 
     def _read_anew(self, stamp: Stamp) -> None:
         try:
-            self._context = _context(self.settings, server=self._server)
+            self._context, self.ends_s = _context(self.settings, server=self._server)
         except ConfigError as error:
             self._refused = stamp
             log.error("listener %s keeps its old certificates: %s", self.settings.listener.upper(), error)
@@ -78,14 +78,16 @@ def _stamp_of(path: Path) -> Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _context(settings: TlsSettings, *, server: bool) -> ssl.SSLContext:
+def _context(settings: TlsSettings, *, server: bool) -> tuple[ssl.SSLContext, float | None]:
+    """And when the first of the own certificates ends, by the wall clock."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     versions = sorted(VERSIONS[each] for each in settings.versions)
     _choose_ciphers(context, settings.ciphers, versions)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    ends_s = None
     if settings.keystore.is_there:
-        _load_keystore(context, settings.keystore, settings.key_password)
+        ends_s = _load_keystore(context, settings.keystore, settings.key_password)
     if server:
         context.verify_mode = CLIENT_AUTH[settings.client_auth]
     else:
@@ -94,10 +96,10 @@ def _context(settings: TlsSettings, *, server: bool) -> ssl.SSLContext:
         _load_truststore(context, settings.truststore)
     elif not server:
         context.load_default_certs()
-    return context
+    return context, ends_s
 
 
-def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> None:
+def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> float | None:
     if store.location is not None:
         where = f"{KEYSTORE.location} {store.location}"
         text = _read(KEYSTORE.location, store, password)
@@ -115,6 +117,16 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
     except (OSError, ValueError) as error:  # what ssl raises is an OSError
         hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
         raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
+    return _first_end_s([block for kind, block in blocks if kind == "CERTIFICATE"])
+
+
+def _first_end_s(certificates: list[str]) -> float | None:
+    from cryptography import x509  # only where there is TLS: without it a node starts sooner
+
+    try:
+        return min(x509.load_pem_x509_certificate(one.encode()).not_valid_after_utc.timestamp() for one in certificates)
+    except (ValueError, x509.InvalidVersion):  # OpenSSL takes some that this one does not
+        return None
 
 
 @contextmanager

@@ -84,8 +84,9 @@ class Rooms:
         )
         quorum: Any = SimpleNamespace(is_leader=True, hears_leader=True)
         server: Any = SimpleNamespace(
-            connections={1, 2}, accepted_count=9, refused_count=4, delayed_count=2, queued_bytes=100
-        )
+            connections={1, 2}, accepted_count=9, refused_count=4, delayed_count=2, queued_bytes=100,
+            certificates_end_s=lambda: {"SSL": 1.8e9},
+        )  # fmt: skip
         groups: Any = SimpleNamespace(loaded_groups=lambda: self.groups)
         transactions: Any = SimpleNamespace(states=Counter)
         whole = {

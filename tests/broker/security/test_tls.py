@@ -16,6 +16,8 @@ from tests.certificates import Authority
 
 from ballast_broker.config import broker_config
 from ballast_broker.config_types import ConfigError
+from ballast_broker.net.secured import Access
+from ballast_broker.net.server import Limits, Server
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
 from ballast_broker.security.tls_settings import TlsSettings
 
@@ -195,6 +197,30 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(
 
 
 @pytest.mark.spec("CLI-06")
+async def test_it_is_known_when_the_certificates_end_and_when_renewed_ones_do(
+    authority: Authority, tmp_path: Path
+) -> None:
+    def end_of(*names: str) -> float:
+        """As openssl tells it, of the first that ends."""
+        told = [
+            subprocess.run(["openssl", "x509", "-noout", "-enddate", "-in", authority.folder / f"{name}.pem"],
+                           capture_output=True, text=True, check=True, timeout=20).stdout
+            for name in names
+        ]  # fmt: skip
+        return min(ssl.cert_time_to_seconds(one.strip().removeprefix("notAfter=")) for one in told)
+
+    authority.issue("short", days=1)
+    keystore, now = tmp_path / "keystore.pem", [0.0]
+    keystore.write_bytes((authority.folder / "one.pem").read_bytes())
+    contexts = TlsContexts(settings(authority, ssl_keystore_location=str(keystore)), lambda: now[0], server=True)
+    server = Server(Limits(), {"SSL": Access(contexts), "SASL": Access()})
+    assert server.certificates_end_s() == {"SSL": end_of("one")}
+    keystore.write_bytes((authority.folder / "short.pem").read_bytes())
+    now[0] += LOOK_EVERY_S
+    assert server.certificates_end_s() == {"SSL": end_of("short")}
+    assert end_of("short") < end_of("one")
+
+
 def test_a_process_does_not_start_with_what_cannot_be_used(tmp_path: Path) -> None:
     broken = tmp_path / "node.pem"
     broken.write_text("half a certificate")
