@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +21,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield found
 
 
-def declare(world: World, brokers: int, rate: str, on_scale_up: str = "Automatic") -> None:
+def declare(
+    world: World, brokers: int, rate: str, on_scale_up: str = "Automatic", volumes: Sequence[dict[str, str]] = VOLUMES
+) -> None:
     rebalance: dict[str, Any] = {"onScaleUp": on_scale_up, "throttle": {"interBroker": rate}}
-    spec = {"brokers": brokers, "volumes": VOLUMES, "resyncSeconds": 1, "rebalance": rebalance}
+    spec = {"brokers": brokers, "volumes": list(volumes), "resyncSeconds": 1, "rebalance": rebalance}
     world.apply("KafkaCluster", "demo", spec)
 
 
@@ -85,3 +87,24 @@ def test_a_move_to_a_broker_that_was_scaled_away_holds_nothing_says_so_and_goes_
     declare(world, 3, "100Mi", on_scale_up="None")
     world.until_phase("mine", "Succeeded", seconds=120)
     assert [world.view().topics["two"].partitions[number].replicas for number in (0, 1)] == [(1,), (2,)]
+
+
+@pytest.mark.spec("OPR-36", "OPR-43")
+def test_a_move_to_a_volume_that_was_removed_meanwhile_does_not_keep_its_drain_waiting(world: World) -> None:
+    declare(world, 2, "100Mi", on_scale_up="None")
+    world.bootstrap = world.until_ready("KafkaCluster", "demo", 120)["status"]["bootstrapServers"]
+    world.topic("there", partitions=2, replicas=1, replicaAssignment=[[0], [0]])
+    world.until_ready("KafkaTopic", "there")
+    world.patch("KafkaTopic", "there", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.fill(["there"], 2, 20)
+    path = next(where.path for where in world.view().directories if "/b-demo-1/" in where.path)
+    rows = [{"topic": "there", "partition": number, "replicas": [1], "logDirs": [path]} for number in (0, 1)]
+    one_by_one = {"perBroker": 1}
+    world.reassign("other", partitions=rows, throttle={"interBroker": "512Ki"}, maxConcurrentMoves=one_by_one)
+    world.until("the first is on its way", lambda: TopicPartition("there", 0) in world.view().ongoing)
+    declare(world, 2, "100Mi", on_scale_up="None", volumes=VOLUMES[:1])
+    assert f"there-1: {path} of broker 1" in world.until_reason("Reassignment", "other", "DirectoriesClosed", 60)
+    world.until_ready("KafkaCluster", "demo", 120)
+    view = world.view()
+    assert [log.path for replica, log in view.logs.items() if "/b-demo-" in (log.path or "")] == []
+    assert [view.topics["there"].partitions[number].replicas for number in (0, 1)] == [(1,), (0,)]
