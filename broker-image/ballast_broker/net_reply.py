@@ -22,6 +22,9 @@ class FileData(Protocol):
     def threads(self) -> Threads:
         """In which it is read where it is not in memory."""
 
+    def failed(self, error: OSError) -> None:
+        """It cannot be read. On the loop, and not in the middle of anything."""
+
     def release(self) -> None: ...
 
 

@@ -11,6 +11,7 @@ handles at most `REQUESTS_PER_TURN` requests of one connection. Loop thread only
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -373,6 +374,8 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
+            if error.errno == errno.EIO and not isinstance(part, BYTES):  # no socket says that
+                self._loop.call_soon(part.failed, error)
             self.close(error)
             return
         if self.time is not None:

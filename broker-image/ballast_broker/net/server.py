@@ -331,7 +331,7 @@ class Server:
         return True
 
     def warm(self, part: FileData) -> asyncio.Task[None]:
-        task = self.loop.create_task(part.threads.run(_reader_of(part)))
+        task = self.loop.create_task(_warm(part))
         self._warmings.add(task)
         task.add_done_callback(self._warmings.discard)
         return task
@@ -351,6 +351,14 @@ def _family_of(host: str) -> int:
 def _as_told(address: str) -> str:
     """Where both families are listened to, an address of IPv4 comes as one of IPv6: `::ffff:10.0.0.1`."""
     return address.removeprefix("::ffff:") if "." in address else address
+
+
+async def _warm(part: FileData) -> None:
+    try:
+        await part.threads.run(_reader_of(part))
+    except OSError as error:
+        part.failed(error)
+        raise
 
 
 def _reader_of(part: FileData) -> Callable[[], None]:

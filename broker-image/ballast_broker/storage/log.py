@@ -418,7 +418,7 @@ class Log:
         if not self.directory.online:
             raise LogDirectoryFailure(self.directory, self.directory.error)
         if offset >= upper_offset:
-            return LogSlice(None, 0, 0, offset, self.directory.threads)
+            return LogSlice(None, 0, 0, offset, self.directory)
         try:
             return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one)
         except OSError as error:

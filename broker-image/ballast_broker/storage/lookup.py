@@ -64,16 +64,16 @@ def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
 def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool) -> LogSlice:
     located = locate(log, offset)
     if located is None:
-        return LogSlice(None, 0, 0, offset, log.directory.threads)
+        return LogSlice(None, 0, 0, offset, log.directory)
     segment, position = located
     end, next_offset = _end_of_slice(log, segment, upper_offset)
     if end - position > max_bytes:
         end, next_offset = _cut(log, segment, position, max_bytes, min_one, end, next_offset)
     if end <= position:
-        return LogSlice(None, 0, 0, offset, log.directory.threads)
+        return LogSlice(None, 0, 0, offset, log.directory)
     if next_offset != log.end_offset:
         remember(log, next_offset, segment, end)
-    return LogSlice(segment, position, end - position, next_offset, log.directory.threads)
+    return LogSlice(segment, position, end - position, next_offset, log.directory)
 
 
 def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, int]:

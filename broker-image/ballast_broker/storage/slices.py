@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ballast_broker.seams import File, Threads
+from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.segment import Segment
 
 
@@ -23,20 +24,28 @@ class AppendInfo(NamedTuple):
 
 
 class LogSlice:
-    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`.
+    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`."""
 
-    `threads`: its directory's, where who waits for the disk lets others have the loop.
-    """
+    __slots__ = ("_directory", "_segment", "file", "next_offset", "position", "size")
 
-    __slots__ = ("_segment", "file", "next_offset", "position", "size", "threads")
-
-    def __init__(self, segment: Segment | None, position: int, size: int, next_offset: int, threads: Threads) -> None:
+    def __init__(
+        self, segment: Segment | None, position: int, size: int, next_offset: int, directory: LogDirectory
+    ) -> None:
         self._segment = segment
         self.file: File | None = segment.hold() if segment is not None else None
         self.position = position
         self.size = size
         self.next_offset = next_offset
-        self.threads = threads
+        self._directory = directory
+
+    @property
+    def threads(self) -> Threads:
+        """Where who waits for the disk lets others have the loop."""
+        return self._directory.threads
+
+    def failed(self, error: OSError) -> None:
+        """Whoever sends it past us could not read it."""
+        self._directory.fail(error)
 
     def read(self) -> bytes:
         """May be called from a thread while the slice is held."""

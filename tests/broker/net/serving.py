@@ -158,6 +158,10 @@ class Slice:
         self.file: Any = RealDisk().open(str(path), writable=False)
         self.released = 0
         self.threads = ThreadsOfTests()
+        self.errors: list[int | None] = []
+
+    def failed(self, error: OSError) -> None:
+        self.errors.append(error.errno)
 
     def release(self) -> None:
         self.released += 1

@@ -452,7 +452,7 @@ async def test_a_file_that_is_shorter_than_the_reply_ends_the_connection(tmp_pat
         client = await serving.connect()
         client.send(b"50 100")
         assert await client.closed_by_server()
-        assert [part.released for part in from_file.slices] == [1]
+        assert [(part.released, part.errors) for part in from_file.slices] == [(1, [])]
 
 
 class Cold:
@@ -501,16 +501,25 @@ async def test_what_memory_does_not_keep_is_read_once_and_sent(tmp_path: Path, m
         assert cold.read_from == [*range(0, 3 * MIB, READ_BY_THREAD_BYTES), 7]
 
 
-@pytest.mark.spec("LOG-32")
-async def test_cold_data_that_cannot_be_read_ends_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def refuse_to_send(out: int, source: int, offset: int | None, count: int) -> int:
+    raise OSError(errno.EIO, "the disk is broken")
+
+
+@pytest.mark.spec("LOG-32", "DIR-41")
+@pytest.mark.parametrize("cold", [True, False])
+async def test_data_that_cannot_be_read_ends_the_connection_and_is_told_to_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
+    """Else whoever reads on comes back for ever, and followers with all that they fetch from there."""
     random_file(tmp_path / "f", 100)
-    Cold(monkeypatch, fails=True)
+    if cold:
+        Cold(monkeypatch, fails=True)
+    else:
+        monkeypatch.setattr(os, "sendfile", refuse_to_send)
     from_file = FromFile(tmp_path / "f")
     async with Serving(from_file) as serving:
         client = await serving.connect()
         with suppress(ConnectionError):
             client.send(b"0 100")
         assert await client.closed_by_server()
-        assert [part.released for part in from_file.slices] == [1]
+        assert [(part.released, part.errors) for part in from_file.slices] == [(1, [errno.EIO])]

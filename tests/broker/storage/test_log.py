@@ -510,3 +510,13 @@ def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_b
     assert [record.offset for record in read_all(log)] == [0, 1, 2]
     log.close()
     assert bench.load(clean=True, segment_bytes=1000).log_end_offset == 3
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_slice_that_could_not_be_sent_takes_its_directory_offline(bench: Bench) -> None:
+    log = bench.create()
+    bench.append(log)
+    part = log.read(0, 1000, upper_offset=1)
+    part.failed(OSError(5, "Input/output error"))
+    part.release()
+    assert not bench.directory.online
