@@ -80,15 +80,21 @@ def _quotas() -> Sequence[Panel]:
 
 
 def _event_loop() -> Sequence[Panel]:
+    busy = f"sum by (broker) ({rate('ballast_event_loop_lag_seconds_sum', OF_BROKER)})"
     return (
         graph(
+            "Busy", units.PercentUnit,
+            "How much of the time the broker's one thread for requests has something to do. Near all of it, clients "
+            "wait for each other: more brokers.", width=THIRD, limits=steps(0.6, 0.9),
+        ).with_target(over_time(busy, BROKER)),
+        graph(
             "Turns of the event loop, 99th percentile", units.Seconds,
-            "What is long in one turn holds up all requests of the broker.", limits=steps(0.1, 0.5),
+            "What is long in one turn holds up all requests of the broker.", width=THIRD, limits=steps(0.1, 0.5),
         ).with_target(over_time(quantile(0.99, "ballast_event_loop_lag_seconds", "broker", OF_BROKER), BROKER)),
         graph(
             "Longest turn", units.Seconds,
             "Since the broker was ready. Where the processor's part is small, the turn waited: for a disk, or for the "
-            "machine.",
+            "machine.", width=THIRD,
         )
         .with_target(over_time(series("ballast_event_loop_longest_turn_seconds", OF_BROKER), f"{BROKER}"))
         .with_target(
