@@ -10,10 +10,10 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 
-from tests.sim.aimed import AimedFaults
+from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.clients import move_replica
 from tests.sim.faults import DIRECTORIES
-from tests.sim.machine import Machine
+from tests.sim.machine import Machine, SimThreads
 from tests.sim.schedule import Run
 
 
@@ -30,7 +30,9 @@ class DirectoryFaults(AimedFaults):
             *super()._kinds(),
             *[self._wander] * 4,
             *[self._away] * 6,
-            *[self._everything_moves] * 2,
+            *[self._everything_moves_to_one] * 2,
+            *[self._disk_is_replaced] * 2,
+            self._disks_do_not_answer,
         ]
 
     async def _wander(self) -> None:
@@ -47,7 +49,7 @@ class DirectoryFaults(AimedFaults):
         if self.rng.random() < 0.4:
             await self._kill_and_return(machine)
 
-    async def _everything_moves(self) -> None:
+    async def _everything_moves_to_one(self) -> None:
         machine = self._victim()
         if machine is None:
             return
@@ -82,3 +84,27 @@ class DirectoryFaults(AimedFaults):
         self.run.note(f"{machine.host}'s {path} is there again")
         await self._kill_and_return(machine)
         await asyncio.sleep(4.0)
+
+    async def _disk_is_replaced(self) -> None:
+        """A broker comes back with an empty directory, where the others have all that was in it."""
+        machine = self._victim()
+        if machine is None or not self.run.settled():
+            return
+        path = self.run.directories[-1]
+        self.run.note(f"{machine.host} is killed, its {path} is replaced")
+        machine.kill()
+        machine.store.empty(path)
+        await self._back_later(machine)
+        await self._until(self.run.settled)  # one memory at a time
+
+    async def _disks_do_not_answer(self) -> None:
+        """All threads wait for it, longer than anybody's session perhaps; then somebody kills the broker."""
+        machine = self._victim()
+        if machine is None or machine.process is None:
+            return
+        threads = machine.process.node.world.threads
+        assert isinstance(threads, SimThreads)
+        self.run.note(f"{machine.host}'s disks do not answer any more")
+        threads.hung = True
+        await asyncio.sleep(self.rng.choice([0.5, LAGGING_S]))
+        await self._kill_and_return(machine)

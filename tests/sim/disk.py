@@ -116,6 +116,13 @@ class Store:
         self.failing.pop(path, None)
         self.capacity.pop(path, None)
 
+    def empty(self, path: str) -> None:
+        """Another disk is there instead."""
+        folder = self.find(path)
+        assert isinstance(folder, Folder)
+        folder.entries.clear()
+        folder.sync()
+
     def used(self, path: str) -> int:
         entry = self.find(path)
         return _size_of(entry) if entry is not None else 0

@@ -132,7 +132,10 @@ class Run:
         for machine in self.machines:
             machine.start()
         admin = SimClient(self.fabric, "admin", hosts)
-        await asyncio.wait_for(create_topic(admin, TOPIC, self.plan.partitions, 3, min_insync_replicas="2"), 60)
+        try:
+            await asyncio.wait_for(create_topic(admin, TOPIC, self.plan.partitions, 3, min_insync_replicas="2"), 60)
+        except TimeoutError:
+            raise RuntimeError("no topic can be made before anything has gone wrong") from None
         background = [*self._clients(hosts), self.loop.create_task(self._watch())]
         story = self.loop.create_task(self._go_on(hosts, background))
         done, _ = await asyncio.wait([story, *background, *self._transacting], return_when=asyncio.FIRST_EXCEPTION)

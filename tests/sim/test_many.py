@@ -76,7 +76,7 @@ def finds(bug: str) -> Found:
             try:
                 simulate(seed, Plan(), kind)
                 first = None
-            except AssertionError:  # whatever else it dies of is no proof
+            except (AssertionError, TimeoutError):  # whatever else it dies of is no proof
                 first = seed
             planted |= planting.planted
             met |= planting.met
