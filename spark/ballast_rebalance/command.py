@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.job import JobOptions, Outcome, Watch
     from ballast_rebalance.kubernetes_store import KubernetesStore
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -344,6 +344,19 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
         raise ValueError(f"--apply finds no Kubernetes: {error}") from error
 
 
+def _look_without_batches(watcher: Watch, options: JobOptions) -> None:
+    """Until Prometheus answers: else the last look would stand as if it were of now. Spark keeps a thread and three
+    sockets of each stream that ever began, so none begins that would end at once."""
+    from ballast_rebalance.metrics_source import answers
+
+    assert options.metrics is not None
+    while True:
+        watcher.look("no Prometheus")
+        time.sleep(options.interval_s)
+        if answers(options.metrics):
+            return
+
+
 def _metrics(args: argparse.Namespace) -> OutcomeMetrics:
     """Served from before Spark starts, which takes its time."""
     from ballast_rebalance.outcomes import OutcomeMetrics
@@ -384,10 +397,8 @@ def _watch(
             return 0
         except StreamingQueryException as error:
             if any(name in str(error) for name in ("PrometheusError", "PartialAnswerError")):
-                # Without it there are no batches, and the last look would stand as if it were of now.
-                watcher.look("no Prometheus")
+                _look_without_batches(watcher, options)
                 failures = 0
-                time.sleep(args.interval)
                 continue
             # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
             failures = 1 if watcher.cycles > seen else failures + 1

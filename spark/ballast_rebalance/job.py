@@ -267,7 +267,7 @@ def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFram
     reader = (
         spark.readStream.format("prometheus")
         .option("url", options.metrics.url)
-        .option("query", f"max({metrics_source.USED}{{{options.metrics.match}}})")
+        .option("query", options.metrics.watched)
         .option("step", f"{max(1.0, options.interval_s):g}")
         .option("delay", "0")
     )

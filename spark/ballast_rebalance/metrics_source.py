@@ -75,11 +75,25 @@ class MetricsOptions:
         """How to get in, as options of the data source."""
         return {"token": self.read_token(), "authorities": self.read_authorities()}
 
+    @property
+    def watched(self) -> str:
+        """What a stream is made of: how full the fullest directory is."""
+        return f"max({USED}{{{self.match}}})"
+
     def _read(self, file: Path | None, what: str) -> str:
         try:
             return "" if file is None else file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise PrometheusError(f"the {what} for {self.url} cannot be read: {error}") from error
+
+
+def answers(options: MetricsOptions) -> bool:
+    """Whether a stream would get an answer now."""
+    try:
+        _endpoint(options.url, options.access()).query(options.watched)
+    except PrometheusError:
+        return False
+    return True
 
 
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
@@ -100,14 +114,17 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
         raise
 
 
+def _endpoint(url: str, access: Mapping[str, str]) -> Endpoint:
+    return Endpoint(url, bearer_token=access["token"] or None, authorities=access["authorities"] or None)
+
+
 class _Source:
     """What is asked is of one moment: the present, by the clock that also stamped the samples."""
 
     def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float | None) -> None:
         self.spark, self.options = spark, options
         self.access = options.access()
-        token, authorities = (self.access[name] or None for name in ("token", "authorities"))
-        self.endpoint = Endpoint(options.url, bearer_token=token, authorities=authorities)
+        self.endpoint = _endpoint(options.url, self.access)
         self.at_s = self.endpoint.now() if at_s is None else at_s
 
     def check_fresh(self) -> None:

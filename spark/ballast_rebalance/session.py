@@ -109,6 +109,8 @@ def settings_for(master: str | None, memory: str | None) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
+        # Else a stream that fails leaves its place behind, and while Prometheus is away each look makes another one.
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     }
     if master and master.startswith("local"):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

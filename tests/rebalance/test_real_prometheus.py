@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,10 @@ from prometheus_client import Gauge
 from tests.planner.clusters import solve_in_turn
 from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, prometheus_of, wait_for
 from tests.rebalance.skewed import GIB, Exporter, skewed_cluster
+from tests.rebalance.test_prometheus_http import FakePrometheus
 
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
-from ballast_rebalance import command
+from ballast_rebalance import command, job
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
 from ballast_rebalance.measured import check
 from ballast_rebalance.metrics_source import MetricsOptions, measure
@@ -28,6 +31,7 @@ from ballast_rebalance.proposal import ProposalOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(600)]
 
@@ -135,29 +139,64 @@ def test_the_stream_proposes_when_looks_agree(spark: SparkSession, options: JobO
     assert metrics.registry.get_sample_value("ballast_rebalance_runs_total", {"reason": "Confirming"}) == 1
 
 
-class ToldError(Exception):
-    """Ends a watch in the middle."""
-
-
 class Teller:
-    """The status of the KafkaCluster, as far as a watch writes it."""
+    """The status of the KafkaCluster, as far as a watch writes it; `heard` is called with each reason."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self._heard = heard
 
     def pinned_topics(self, _cluster: str) -> frozenset[str]:
         return frozenset()
 
     def tell(self, _cluster: str, look: dict[str, Any]) -> None:
-        raise ToldError(look["reason"])
+        self._heard(look["reason"])
+
+
+@pytest.fixture
+def java_tmp(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """Where Spark makes its temporary directories meanwhile."""
+    assert spark._jvm is not None
+    system = spark._jvm.java.lang.System
+    before = system.setProperty("java.io.tmpdir", str(tmp_path))
+    yield tmp_path
+    system.setProperty("java.io.tmpdir", before)
 
 
 @pytest.mark.spec("REB-08")
-def test_a_watch_without_prometheus_says_so(spark: SparkSession) -> None:
-    """Its stream ends before there is a batch; the condition of an earlier look must not stay for ever."""
+def test_a_watch_without_prometheus_says_so_at_each_look_and_leaves_nothing_behind(
+    spark: SparkSession, java_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream ends before there is a batch; the condition of an earlier look must not stay for ever. Spark keeps
+    something of each stream that it ever began: the next one begins when Prometheus answers again."""
+    reasons, kept_places = list[str](), list[list[Path]]()
+    streams: list[StreamingQuery] = []
+
+    def answer(_path: str, parameters: dict[str, str]) -> tuple[int, Any]:
+        if reasons.count("PrometheusUnavailable") < 3:
+            return 422, {"error": "away"}
+        result = [{"metric": {}, "value": [0, "1"]}] if parameters["query"] == "time()" else []
+        kind = "matrix" if "step" in parameters else "vector"
+        return 200, {"status": "success", "data": {"resultType": kind, "result": result}}
+
+    def heard(reason: str) -> None:
+        reasons.append(reason)
+        kept_places.append(list(java_tmp.glob("temporary-*")))
+        if reason != "PrometheusUnavailable":  # within a batch, whose end `stop` waits for
+            threading.Thread(target=streams[-1].stop).start()
+
+    def begun(*given: Any) -> StreamingQuery:
+        streams.append(watch(*given))
+        return streams[-1]
+
+    monkeypatch.setattr(job, "watch", begun)
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    args = parser.parse_args(["--prometheus", "http://127.0.0.1:1", "--stream", "--interval", "1"])
-    store: Any = Teller()
-    with pytest.raises(ToldError, match="PrometheusUnavailable"):
-        command._watch(spark, args, command.job_options(args), store, OutcomeMetrics(300.0))
+    store: Any = Teller(heard)
+    with contextlib.closing(FakePrometheus(answer)) as server:
+        args = parser.parse_args(["--prometheus", server.url, "--stream", "--interval", "1"])
+        assert command._watch(spark, args, command.job_options(args), store, OutcomeMetrics(300.0)) == 0
+    assert reasons[:4] == [*["PrometheusUnavailable"] * 3, "MetricsMissing"]  # and more, until the stream has stopped
+    assert (len(streams), [len(places) for places in kept_places][:4]) == (2, [0, 0, 0, 1])
 
 
 @pytest.mark.spec("REB-08")
