@@ -32,7 +32,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
         return count
     retention_ms, retention_bytes = log.config.retention_ms, log.config.retention_bytes
     if retention_ms >= 0:
-        count += delete_while(log, lambda segment, _: now_ms - timestamp_of(log, segment) > retention_ms)
+        count += delete_while(log, lambda segment, _: _is_older(log, segment, now_ms - retention_ms))
     if 0 <= retention_bytes < log.size_bytes:
         surplus = log.size_bytes - retention_bytes
 
@@ -45,6 +45,13 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
         count += delete_while(log, too_much)
     return count
+
+
+def _is_older(log: Log, segment: Segment, than_ms: int) -> bool:
+    if timestamp_of(log, segment) >= than_ms:
+        return False
+    lookup.trusting_index(log, segment, segment.check_age)
+    return timestamp_of(log, segment) < than_ms
 
 
 def timestamp_of(log: Log, segment: Segment) -> int:

@@ -316,6 +316,11 @@ class Segment:
         timestamp = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self.disk.modified_ms(self.path())
 
+    def check_age(self) -> None:
+        """Before it is deleted for it: what the time index says of the segment cannot be older than its first batch."""
+        if 0 <= self.largest_timestamp() < self.first_batch_timestamp():
+            raise CorruptFile(f"{self.path(TIME_INDEX_SUFFIX)} ends before the log begins")
+
     def first_batch_timestamp(self) -> int:
         """Rolling by time counts from here; -1: nothing to count from."""
         if self.first_timestamp == UNKNOWN and self.size:

@@ -118,17 +118,19 @@ async def test_moves_of_a_disk_that_does_not_answer_hold_up_no_others(
         first, second, third = (node.log(partition).directory.path for partition in partitions)
         assert len({first, second, third}) == 3
         disk.held = first
-        node.replicas.alter_replica_log_dirs({partitions[0]: second, partitions[1]: third})
-        await eventually(lambda: disk.waiting)
-        waiting = asyncio.create_task(node.log(partitions[0]).directory.threads.run(disk.let_go.wait))
-        moves = node.replicas.movers.moves
-        await eventually(lambda: partitions[1] not in moves)
-        assert node.log(partitions[1]).directory.path == third
-        node.replicas.alter_replica_log_dirs({partitions[2]: first})
-        await eventually(lambda: "does not answer" in (moves[partitions[2]].paused or ""))
-        node.replicas.alter_replica_log_dirs({partitions[1]: second})
-        await eventually(lambda: partitions[1] not in moves)
-        disk.let_go.set()
+        try:
+            node.replicas.alter_replica_log_dirs({partitions[0]: second, partitions[1]: third})
+            await eventually(lambda: disk.waiting)
+            waiting = asyncio.create_task(node.log(partitions[0]).directory.threads.run(disk.let_go.wait))
+            moves = node.replicas.movers.moves
+            await eventually(lambda: partitions[1] not in moves)
+            assert node.log(partitions[1]).directory.path == third
+            node.replicas.alter_replica_log_dirs({partitions[2]: first})
+            await eventually(lambda: "does not answer" in (moves[partitions[2]].paused or ""))
+            node.replicas.alter_replica_log_dirs({partitions[1]: second})
+            await eventually(lambda: partitions[1] not in moves)
+        finally:
+            disk.let_go.set()
         await waiting
         await eventually(lambda: not moves)
         assert [node.log(partition).directory.path for partition in partitions] == [second, second, first]

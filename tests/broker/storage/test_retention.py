@@ -55,6 +55,21 @@ def test_by_time_without_timestamps_goes_by_the_file(bench: Bench) -> None:
     assert log.delete_old_segments(bench.clock.now_ms) == 1
 
 
+@pytest.mark.spec("LOG-20", "LOG-41")
+def test_nothing_is_deleted_for_a_time_index_that_the_disk_has_spoilt(bench: Bench, make: Make) -> None:
+    log = make(retention_ms=DAY_MS)
+    bases = list(log.bases)
+    log.close()
+    index = log.segments[0].path(".timeindex")
+    with open(index, "r+b") as file:
+        file.write(bytes(os.path.getsize(index)))
+    log = bench.load(clean=True, segment_bytes=1000, retention_ms=DAY_MS)
+    log.update_high_watermark(log.end_offset)
+    assert log.delete_old_segments(bench.clock.now_ms + DAY_MS) == 0
+    assert log.bases == bases
+    assert log.delete_old_segments(bench.clock.now_ms + (bases[1] - 1) * 1000 + DAY_MS + 1) == 1
+
+
 @pytest.mark.spec("LOG-21")
 def test_by_size_leaves_at_least_that_much(bench: Bench, make: Make) -> None:
     log = make(retention_bytes=1500, retention_ms=-1)
