@@ -213,5 +213,5 @@ ONLY_DYNAMIC = frozenset(
 )
 
 # A listener may have its own, beside what concerns security.
-OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate",)}
+OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate", "max.connections")}
 AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
