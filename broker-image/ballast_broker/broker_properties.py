@@ -5,7 +5,7 @@ from __future__ import annotations
 from ballast_broker.config_types import INT_MAX, LONG_MAX, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import SECURITY_PROPERTIES
 from ballast_broker.security.properties import WITHOUT_EFFECT as SECURITY_WITHOUT_EFFECT
-from ballast_broker.topic_config import CODECS
+from ballast_broker.topic_config import CODECS, GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 
 _P = Property
 MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
@@ -31,7 +31,10 @@ BROKER_PROPERTIES = {
         _P("broker.rack", "string", None),
         _P("broker.session.timeout.ms", "int", 9000, between(1)),
         _P("cluster.id", "string", None),
+        _P("compression.gzip.level", "int", -1, GZIP_LEVELS),
+        _P("compression.lz4.level", "int", 9, LZ4_LEVELS),
         _P("compression.type", "string", "producer", one_of(*CODECS)),
+        _P("compression.zstd.level", "int", 3, ZSTD_LEVELS),
         _P("connections.max.idle.ms", "long", 600_000),
         _P("controlled.shutdown.enable", "boolean", True),
         _P("controller.listener.names", "list", ("CONTROLLER",)),
@@ -210,5 +213,5 @@ ONLY_DYNAMIC = frozenset(
 )
 
 # A listener may have its own, beside what concerns security.
-OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate",)}
+OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate", "max.connections")}
 AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})

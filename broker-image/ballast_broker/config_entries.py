@@ -19,7 +19,10 @@ from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_d
 # What takes effect at run time.
 DYNAMIC_BROKER_PROPERTIES = frozenset(
     {
+        "compression.gzip.level",
+        "compression.lz4.level",
         "compression.type",
+        "compression.zstd.level",
         "cordoned.log.dirs",
         "follower.replication.throttled.rate",
         "leader.replication.throttled.rate",

@@ -65,6 +65,11 @@ def between(low: float, high: float | None = None) -> Rule:
     return Rule(complaint)
 
 
+def between_or(low: int, high: int, other: int) -> Rule:
+    text = f"Value must be between {low} and {high} or equal to {other}"
+    return Rule(lambda value: None if low <= value <= high or value == other else text)
+
+
 def one_of(*names: str) -> Rule:
     text = "String must be one of: " + ", ".join(names)
     return Rule(lambda value: None if value in names else text)

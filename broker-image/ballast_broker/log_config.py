@@ -10,7 +10,10 @@ LONG_MAX = 2**63 - 1
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
     compression_type: str = "producer"
+    compression_zstd_level: int = 3
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX

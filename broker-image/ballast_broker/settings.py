@@ -30,6 +30,7 @@ from ballast_broker.storage.context import StorageConfig
 Texts = tuple[tuple[str, str], ...]
 
 CREATION_RATE = "max.connection.creation.rate"
+MOST_CONNECTIONS = "max.connections"
 ADDRESS, ADDRESS_RATE = "ip", "connection_creation_rate"
 MINUTE_MS = 60_000
 METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
@@ -171,6 +172,7 @@ def connection_limits(config: BrokerConfig, handles: int) -> Limits:
         max_request_bytes=config.socket_request_max_bytes,
         max_connections=min(config.max_connections, handles),
         own_listeners=own_listeners(config),
+        of_listeners=_of_listeners(config, MOST_CONNECTIONS),
         max_connections_per_ip=config.max_connections_per_ip,
         max_queued_bytes=config.queued_max_request_bytes,
         max_idle_ms=config.connections_max_idle_ms,
@@ -181,14 +183,19 @@ def connection_limits(config: BrokerConfig, handles: int) -> Limits:
 
 
 def connection_rates(config: BrokerConfig, clock: Clock) -> ConnectionRates:
-    of_listeners = {e.name: config.of_listeners.get((e.name.lower(), CREATION_RATE)) for e in config.listeners_all}
     return ConnectionRates(
         clock,
         CreationRates(config.max_connection_creation_rate),
-        of_listeners={name: limit for name, limit in of_listeners.items() if limit is not None},
+        of_listeners=_of_listeners(config, CREATION_RATE),
         own_listeners=own_listeners(config),
         window=quota_windows(config).of_clients,
     )
+
+
+def _of_listeners(config: BrokerConfig, name: str) -> dict[str, int]:
+    """What those listeners have that have their own."""
+    found = {e.name: config.of_listeners.get((e.name.lower(), name)) for e in config.listeners_all}
+    return {listener: limit for listener, limit in found.items() if isinstance(limit, int)}
 
 
 def creation_rates(config: BrokerConfig, image: MetadataImage) -> CreationRates:

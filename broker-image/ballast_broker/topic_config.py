@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ballast_broker.config_types import LONG_MAX, NAME, ConfigError, Property, Rule, between, each_of, one_of
+from ballast_broker.config_types import (
+    LONG_MAX,
+    NAME,
+    ConfigError,
+    Property,
+    Rule,
+    between,
+    between_or,
+    each_of,
+    one_of,
+)
 from ballast_broker.log_config import LogConfig
 
 
@@ -24,6 +34,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
+GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS = between_or(1, 9, -1), between(1, 17), between(-131_072, 22)
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _THROTTLED = re.compile(r"\d+:\d+")
 throttled_replicas = Rule(
@@ -57,7 +68,10 @@ TOPIC_PROPERTIES = {
     entry.property.name: entry
     for entry in (
         _topic("cleanup.policy", "list", ("delete",), each_of("compact", "delete"), "log.cleanup.policy"),
+        _topic("compression.gzip.level", "int", -1, GZIP_LEVELS, "compression.gzip.level"),
+        _topic("compression.lz4.level", "int", 9, LZ4_LEVELS, "compression.lz4.level"),
         _topic("compression.type", "string", "producer", one_of(*CODECS), "compression.type"),
+        _topic("compression.zstd.level", "int", 3, ZSTD_LEVELS, "compression.zstd.level"),
         _topic("delete.retention.ms", "long", 86_400_000, between(0), "log.cleaner.delete.retention.ms"),
         _topic("file.delete.delay.ms", "long", 60_000, between(0), "log.segment.delete.delay.ms"),
         _topic("flush.messages", "long", LONG_MAX, between(1), "log.flush.interval.messages"),

@@ -15,11 +15,15 @@ XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
 # Magic, independent blocks of at most 64 KiB, no checksums, and the checksum of exactly this descriptor. Kafka's Java
-# clients refuse frames whose blocks depend on one another, which is what the library's own framing makes.
+# clients refuse frames whose blocks depend on one another, which is what the library's own framing makes unless told.
 LZ4_FRAME_START = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 * 1024
 LZ4_STORED_FLAG = 1 << 31
 LZ4_END = bytes(4)
+GZIP_DEFAULT, LZ4_DEFAULT = (
+    -1,
+    9,
+)  # as Kafka counts: the one is zlib's own, the other the fast way, unlike its neighbours
 
 
 class Codec(IntEnum):
@@ -85,17 +89,18 @@ def _unsnap_block(raw: bytes, limit: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(raw))
 
 
-def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
+def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
+    """By the codec's default level, or another one of Kafka's."""
     raw = bytes(data)
     if codec == Codec.NONE:
         return raw
     if codec == Codec.GZIP:
-        return bytes(cramjam.gzip.compress(raw))
+        return bytes(cramjam.gzip.compress(raw, None if level == GZIP_DEFAULT else level))
     if codec == Codec.SNAPPY:
         return _snap(raw)
     if codec == Codec.LZ4:
-        return _frame_lz4(raw)
-    return bytes(cramjam.zstd.compress(raw))
+        return _frame_lz4(raw) if level in (None, LZ4_DEFAULT) else _frame_lz4_by_level(raw, level)
+    return bytes(cramjam.zstd.compress(raw, level))
 
 
 def _frame_lz4(raw: bytes) -> bytes:
@@ -108,6 +113,12 @@ def _frame_lz4(raw: bytes) -> bytes:
         else:
             parts += [struct.pack("<I", len(plain) | LZ4_STORED_FLAG), plain]
     return b"".join([*parts, LZ4_END])
+
+
+def _frame_lz4_by_level(raw: bytes, level: int) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(raw)
+    return bytes(compressor.finish())
 
 
 def _snap(raw: bytes) -> bytes:

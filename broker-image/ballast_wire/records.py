@@ -228,6 +228,7 @@ def encode_batch(
     base_offset: int = 0,
     leader_epoch: int = NO_EPOCH,
     codec: int = Codec.NONE,
+    level: int | None = None,
     control: bool = False,
     transactional: bool = False,
     producer_id: int = NO_PRODUCER_ID,
@@ -255,7 +256,7 @@ def encode_batch(
     attributes |= TIMESTAMP_TYPE_MASK if append_time_ms is not None else 0
     newest = max((r.timestamp for r in records), default=NO_TIMESTAMP) if newest_ms is None else newest_ms
     end = last_offset if last_offset is not None else (offsets[-1] if offsets else base_offset)
-    payload = compress(codec, body)
+    payload = compress(codec, body, level)
     out = bytearray(HEADER_BYTES + len(payload))
     out[HEADER_BYTES:] = payload
     HEADER.pack_into(

@@ -15,7 +15,7 @@ import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ballast_broker.config import address
 from ballast_broker.net import event_loop
@@ -42,6 +42,7 @@ class Limits:
     max_request_bytes: int = 104_857_600
     max_connections: int = 2**31 - 1
     own_listeners: frozenset[str] = frozenset()  # the cluster's own: `max_connections` neither holds nor counts there
+    of_listeners: Mapping[str, int] = field(default_factory=dict)  # their own `max_connections`, beside that of all
     max_connections_per_ip: int = 2**31 - 1
     max_queued_bytes: int = -1
     max_idle_ms: int = 600_000
@@ -76,6 +77,7 @@ class Server:
         self._dispatches: dict[str, Dispatch] = {}
         self._accesses = accesses or {}  # of listeners that are not open to everybody
         self._per_ip: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._clients = 0  # connections that `max_connections` counts
         self._sockets: dict[str, socket.socket] = {}
         self._held: set[str] = set()  # nobody may come in yet
@@ -191,6 +193,7 @@ class Server:
             sock.close()
             return
         self._per_ip[ip] += 1
+        self._per_listener[name] += 1
         self._clients += name not in self.limits.own_listeners
         self.accepted_count += 1
         self.connections.add(connection)
@@ -204,6 +207,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._per_listener[connection.listener] -= 1
         self._clients -= connection.listener not in self.limits.own_listeners
         ip = connection.host[1:]
         self._per_ip[ip] -= 1
@@ -217,6 +221,9 @@ class Server:
             self.loop.remove_reader(self._sockets[name].fileno())
 
     def _is_full(self, name: str) -> bool:
+        own = self.limits.of_listeners.get(name)
+        if own is not None and self._per_listener[name] >= own:
+            return True
         taken = self._clients + len(self._turned_away)
         return taken >= self.limits.max_connections and name not in self.limits.own_listeners
 

@@ -44,7 +44,7 @@ def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str
     if not view.is_control and (wanted != view.codec or _checks_records(config, origin)):
         records = _checked_records(view, config, partition, origin, now_ms)
         if wanted != view.codec:
-            batch = memoryview(_encode_again(view, records, wanted))
+            batch = memoryview(_encode_again(view, records, wanted, _level(config, wanted)))
             if len(batch) > config.max_message_bytes:
                 raise ApiError(
                     ErrorCode.MESSAGE_TOO_LARGE,
@@ -90,13 +90,22 @@ def _rejected(errors: list[tuple[int, str]]) -> str:
     )
 
 
-def _encode_again(view: BatchView, records: list[Record], codec: Codec) -> bytearray:
+def _level(config: LogConfig, codec: Codec) -> int | None:
+    if codec == Codec.GZIP:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec == Codec.ZSTD else None
+
+
+def _encode_again(view: BatchView, records: list[Record], codec: Codec, level: int | None) -> bytearray:
     header = view.header
     try:
         return encode_batch(
             [record._replace(offset=-1) for record in records],  # numbered anew, however the sender did
             base_offset=header.base_offset,
             codec=codec,
+            level=level,
             transactional=view.is_transactional,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,

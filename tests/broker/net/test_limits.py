@@ -49,6 +49,29 @@ async def test_clients_that_take_all_connections_keep_no_broker_or_controller_ou
         assert await waiting.receive() == b"2"
 
 
+@pytest.mark.spec("CLI-09")
+async def test_a_listener_with_a_bound_of_its_own_keeps_nobody_out_of_others() -> None:
+    async with Serving(of_listeners={"ADMIN": 1}, own_listeners=frozenset({"ADMIN"})) as serving:
+        port = serving.server.listen("ADMIN", "127.0.0.1", 0, echo)
+        admin, waiting = await serving.connect(port=port), await serving.connect(port=port)
+        waiting.send(b"2")
+        assert await admin.call(b"1") == b"1"
+        client = await serving.connect()
+        assert await client.call(b"3") == b"3"
+        assert len(serving.server.connections) == 2
+        admin.close()
+        assert await waiting.receive() == b"2"
+
+
+def test_a_listeners_own_bound_is_configured() -> None:
+    given = {"node.id": "1", "listener.name.plaintext.max.connections": "5"}
+    config = broker_config(given)
+    assert connection_limits(config, 100).of_listeners == {"PLAINTEXT": 5}
+    assert config.warnings == ()
+    with pytest.raises(ValueError, match="Value must be at least 0"):
+        broker_config(given | {"listener.name.plaintext.max.connections": "-1"})
+
+
 @pytest.mark.parametrize(
     ("listeners", "own"),
     [

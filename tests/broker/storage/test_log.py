@@ -7,16 +7,19 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.broker.storage.conftest import Bench, ReadAll, position_of
+from tests.broker.storage.conftest import PARTITION, Bench, ReadAll, position_of
 
-from ballast_broker.log_config import LONG_MAX
+from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_broker.storage.timestamps import MOST_NAMED
+from ballast_broker.storage.validation import CLIENT
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import NO_TIMESTAMP, Record, encode_batch
+from ballast_wire.records import NO_TIMESTAMP, BatchView, Record, decode_records, encode_batch
 
 
 @pytest.mark.spec("LOG-03")
@@ -323,6 +326,21 @@ def test_what_the_topics_compression_makes_too_large_is_refused(bench: Bench, co
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert log.end_offset == 0
     assert (refused.value.message or "").endswith("which exceeds the maximum configured size of 1000.")
+
+
+@pytest.mark.spec("CLI-07")
+@pytest.mark.parametrize(("codec", "least", "most"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -131_072, 22)])
+def test_a_topic_says_how_hard_it_is_compressed(codec: str, least: int, most: int) -> None:
+    values = [b"%d squared is %d" % (number, number * number) for number in range(10_000)]
+    batch = encode_batch([Record(None, value, 5) for value in values])
+    sizes = []
+    for level in (least, most):
+        given: dict[str, Any] = {f"compression_{codec}_level": level}
+        config = LogConfig(compression_type=codec, **given)
+        stored = prepare(memoryview(batch), config, PARTITION, CLIENT, 5)
+        assert [record.value for record in decode_records(BatchView(stored))] == values
+        sizes.append(len(stored))
+    assert sizes[1] < sizes[0]
 
 
 @pytest.mark.spec("LOG-03")
