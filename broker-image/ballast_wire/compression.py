@@ -20,10 +20,8 @@ LZ4_FRAME_START = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 * 1024
 LZ4_STORED_FLAG = 1 << 31
 LZ4_END = bytes(4)
-GZIP_DEFAULT, LZ4_DEFAULT = (
-    -1,
-    9,
-)  # as Kafka counts: the one is zlib's own, the other the fast way, unlike its neighbours
+GZIP_DEFAULT = -1  # as Kafka counts: zlib's own
+LZ4_DEFAULT = 9  # the fast way, unlike its neighbours
 
 
 class Codec(IntEnum):
