@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from ballast_broker.storage.transactions import EndedTransaction
 
 _LINE_LIMIT = 64 << 20
 _NICENESS = 10
+_ENDS_WITHIN_S = 5.0
 
 
 class CleanerFailed(Exception):
@@ -93,9 +95,12 @@ class CleanerProcess:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
+    """One that waits for its disk goes when that answers; a broker that stops does not wait for it."""
     if process.returncode is None:
         process.kill()
-    await process.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            await process.wait()
 
 
 async def _spawn() -> asyncio.subprocess.Process:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -20,7 +21,7 @@ from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint
+from ballast_broker.storage import checkpoint, cleaner_process
 from ballast_broker.storage.cleaner import CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerProcess
 from ballast_broker.storage.context import StorageConfig
@@ -260,6 +261,32 @@ def test_a_cleaner_that_was_killed_while_it_had_nothing_to_do_says_nothing_of_th
             threads.close()
 
     asyncio.run(story())
+
+
+class Stuck:
+    """A process that no signal reaches while it waits for its disk."""
+
+    returncode = None
+    pid = 0
+
+    def kill(self) -> None:
+        pass
+
+    async def wait(self) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.spec("LOG-32")
+async def test_a_stop_does_not_wait_for_a_cleaner_that_waits_for_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_process, "_ENDS_WITHIN_S", 0.01)
+    monkeypatch.setattr(cleaner_process, "_exchange", lambda *_: asyncio.get_running_loop().create_future())
+    runner = CleanerProcess()
+    runner._idle = cast(Any, Stuck())
+    cleaning = asyncio.create_task(runner.run(CleanJob("/d", [], 0, 0, 1, NOW_MS, 0, 1, 1, 1)))
+    await asyncio.sleep(0)
+    cleaning.cancel()
+    await asyncio.wait_for(asyncio.gather(cleaning, return_exceptions=True), 5)
+    await runner.close()
 
 
 @pytest.mark.spec("LOG-25", "LOG-32")
