@@ -203,6 +203,7 @@ class MetricsPage:
         yield from family("ballast_isr_shrinks_total", "counter", [(own, changes.shrinks)])
         yield from family("ballast_isr_expands_total", "counter", [(own, changes.expands)])
         yield from family("ballast_isr_failed_updates_total", "counter", [(own, changes.failed_updates)])
+        yield from family("ballast_unclean_elections_total", "counter", [(own, changes.unclean_elections)])
         yield from self._of_moves(replicas)
 
     def _of_moves(self, replicas: Replicas) -> Iterator[str]:

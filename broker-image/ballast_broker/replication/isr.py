@@ -38,6 +38,7 @@ class IsrChanges:
         self.shrinks = 0
         self.expands = 0
         self.failed_updates = 0
+        self.unclean_elections = 0
 
     def submit(self, replica: Replica, change: IsrChange) -> None:
         self._proposed[replica] = change
@@ -124,6 +125,12 @@ class IsrChanges:
             log.info("%s: ISR %s refused: %s", replica.topic_partition, sorted(change.members), error.name)
         replica.reconsider()
         return outcome
+
+    def count_election(self, replica: Replica, in_line: frozenset[int]) -> None:
+        """This broker leads now; those in line may have done so without a loss."""
+        if self._broker_id not in in_line:
+            self.unclean_elections += 1
+            log.warning("%s: leads it without having been in sync: what it lacks is lost", replica.topic_partition)
 
     def count(self, replica: Replica, before: frozenset[int]) -> None:
         """The ISR of a partition led here is another one now; the metadata may bring that before the answer does."""

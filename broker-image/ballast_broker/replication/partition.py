@@ -32,6 +32,8 @@ class Registration(Protocol):
     @property
     def isr(self) -> tuple[int, ...]: ...
     @property
+    def elr(self) -> tuple[int, ...]: ...
+    @property
     def leader(self) -> int: ...
     @property
     def leader_epoch(self) -> int: ...
@@ -141,9 +143,9 @@ class Partition:
     """State of one partition on this broker. Attributes are read by everybody and written here only."""
 
     __slots__ = (
-        "adding_replicas", "broker_id", "epoch_start_offset", "followers", "high_watermark", "isr", "leader_epoch",
-        "leader_id", "log_end_offset", "max_lag_ms", "min_insync_replicas", "partition_epoch", "pending", "replicas",
-        "topic_partition", "waiting",
+        "adding_replicas", "broker_id", "elr", "epoch_start_offset", "followers", "high_watermark", "isr",
+        "leader_epoch", "leader_id", "log_end_offset", "max_lag_ms", "min_insync_replicas", "partition_epoch",
+        "pending", "replicas", "topic_partition", "waiting",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, broker_id: int, *, max_lag_ms: int) -> None:
@@ -157,6 +159,7 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.adding_replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
+        self.elr: frozenset[int] = frozenset()
         self.pending: IsrChange | None = None
         self.followers: dict[int, Follower] = {}
         self.epoch_start_offset = 0
@@ -202,7 +205,7 @@ class Partition:
             follower = self.followers.get(broker_id)
             if follower is not None:
                 follower.put_out()
-        self.isr = frozenset(metadata.isr)
+        self.isr, self.elr = frozenset(metadata.isr), frozenset(metadata.elr)
         self.log_end_offset = log_end_offset
         if not self.is_leader:
             self.followers.clear()
@@ -228,7 +231,7 @@ class Partition:
         ):
             return False
         self.partition_epoch = metadata.partition_epoch
-        self.adding_replicas = metadata.adding_replicas
+        self.adding_replicas, self.elr = metadata.adding_replicas, frozenset(metadata.elr)
         return True
 
     def _reset_followers(self, new_epoch: bool, now_ms: int) -> None:

@@ -378,12 +378,14 @@ class Replicas:
         if not replica.offline:
             self._settle_directory(replica, registration.directory_of(self._broker_id))
         self._apply_config(replica, config)
-        isr = replica.state.isr
+        is_known, isr, elr = replica.state.leader_epoch >= 0, replica.state.isr, replica.state.elr
         transition = replica.become(registration)
         if transition is Transition.STALE:
             return
         if transition is Transition.STILL_LEADER:
             self.isr_changes.count(replica, isr)
+        elif transition is Transition.NEW_LEADER and is_known:
+            self.isr_changes.count_election(replica, isr | elr)
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self.fetchers.unfollow(replica)

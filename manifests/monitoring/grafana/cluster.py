@@ -96,7 +96,8 @@ def _agreement() -> Sequence[Panel]:
     return (
         graph("Changes of the ISR", units.OpsPerSecond, "Many, with no broker down: disks or network are slow.")
         .with_target(over_time(f"sum({rate('ballast_isr_shrinks_total')})", "shrinks"))
-        .with_target(over_time(f"sum({rate('ballast_isr_expands_total')})", "expands", "B")),
+        .with_target(over_time(f"sum({rate('ballast_isr_expands_total')})", "expands", "B"))
+        .with_target(over_time(f"sum({rate('ballast_unclean_elections_total')})", "unclean elections", "C")),
         graph(
             "Metadata offset behind the newest", units.NoUnit,
             "How many records of the metadata log a node has yet to apply.",

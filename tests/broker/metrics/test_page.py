@@ -75,7 +75,7 @@ class Rooms:
         replicas: Any = SimpleNamespace(
             partitions=lambda: list(self.states.values()),
             local_log=self.logs.get,
-            isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1),
+            isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1, unclean_elections=4),
             movers=movers,
         )
         compactor = SimpleNamespace(passes=2, cleaned_bytes=99, uncleanable={"t": "why"})

@@ -86,6 +86,7 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         await b.start()
         await cluster.controller.elect_uncleanly()
         assert cluster.leader(STORY) == B
+        assert b.replicas.isr_changes.unclean_elections == 1
         assert await b.produce_to_all(STORY, "m3") is ErrorCode.NONE
 
         # A returns, finds that its log left B's after m1, cuts there and follows. The loss is counted.
@@ -117,6 +118,7 @@ async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp
         assert cluster.leader(STORY) == A
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m2"]
+        assert [node.replicas.isr_changes.unclean_elections for node in (a, b)] == [0, 0]
 
 
 @pytest.mark.spec("REP-21")

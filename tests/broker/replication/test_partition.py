@@ -21,6 +21,7 @@ class Metadata:
     leader_epoch: int = 0
     partition_epoch: int = 0
     adding_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
 
 
 def leader(*, replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), end: int = 0) -> Partition:

@@ -276,10 +276,14 @@ class Stuck:
         return await asyncio.get_running_loop().create_future()
 
 
+async def never_answered(_process: object, _line: str) -> dict[str, Any]:
+    return await asyncio.get_running_loop().create_future()
+
+
 @pytest.mark.spec("LOG-32")
 async def test_a_stop_does_not_wait_for_a_cleaner_that_waits_for_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaner_process, "_ENDS_WITHIN_S", 0.01)
-    monkeypatch.setattr(cleaner_process, "_exchange", lambda *_: asyncio.get_running_loop().create_future())
+    monkeypatch.setattr(cleaner_process, "_exchange", never_answered)
     runner = CleanerProcess()
     runner._idle = cast(Any, Stuck())
     cleaning = asyncio.create_task(runner.run(CleanJob("/d", [], 0, 0, 1, NOW_MS, 0, 1, 1, 1)))
