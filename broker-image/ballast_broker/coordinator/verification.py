@@ -141,7 +141,7 @@ class TransactionVerifier:
             except BaseException as error:
                 for question in [*questions, *lane.waiting]:
                     question.fail(ErrorCode.NETWORK_EXCEPTION)
-                if isinstance(error, asyncio.CancelledError):
+                if not isinstance(error, Exception):
                     raise
                 logger.exception("transactions could not be verified")
                 return

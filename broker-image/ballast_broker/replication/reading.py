@@ -212,7 +212,7 @@ class Reader:
         asked = entry.topic_id
         if asked is not ZERO_UUID and asked is not replica.topic_id and asked not in (replica.topic_id, ZERO_UUID):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        epoch = entry.current_leader_epoch
+        epoch = max(entry.current_leader_epoch, -1)  # any negative one says nothing
         log = replica.readable_log(epoch) if params.any_replica else replica.led_log(epoch)
         state = replica.state
         follower = params.replica_id
