@@ -182,6 +182,7 @@ class Container:
             code = await self._attend(process, started_at)
         except BaseException:
             process.kill()  # nobody looks after it any more
+            await process.wait()
             raise
         finally:
             self._process = None
