@@ -105,13 +105,12 @@ def test_a_directory_that_another_process_has_is_refused(world: World) -> None:
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(DirectoryRefused, match="another process"):
-            run(world.manager().start())
-        world.kill(world.managers[-1])
+            run(world.manager(log_dirs=(world.paths[0],)).start())
     finally:
         holder.stdin.close()
         holder.wait(10)
         holder.stdout.close()
-    run(world.manager().start())
+    run(world.manager(log_dirs=(world.paths[0],)).start())
 
 
 @pytest.mark.spec("LOG-42", "DIR-01")
