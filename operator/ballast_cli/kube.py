@@ -50,6 +50,7 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_patch(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(selector="", all_namespaces=False)  # what is patched is named
     parser.add_argument("--type", choices=tuple(PATCHES), required=True, help="merge: RFC 7386; json: RFC 6902")
     parser.add_argument("-p", "--patch", required=True, metavar="PATCH", help="the change, as JSON or YAML")
     _add_dry_run(parser)
@@ -90,9 +91,9 @@ def _parse_what(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, str]
     """(kind, name or "") of each thing; a category is all its kinds."""
     found = _kinds_and_names(api, args.what)
     if any(name for _, name in found):
-        if getattr(args, "selector", ""):
+        if args.selector:
             raise CommandError("name cannot be provided when a selector is specified.")
-        if getattr(args, "all_namespaces", False):
+        if args.all_namespaces:
             raise CommandError("a resource cannot be retrieved by name across all namespaces.")
     return found
 
