@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.coordinator.consumers.patterns import Alphabet, BadPattern, compiled
 
 pytestmark = pytest.mark.spec("CLI-04")
 
@@ -63,6 +63,32 @@ def test_as_pythons_own(text: str, some: list[str]) -> None:
 def test_what_it_means(text: str, matching: list[str], other: list[str]) -> None:
     pattern = compiled(text)
     assert [name for name in [*matching, *other] if pattern.matches(name)] == matching
+
+
+@pytest.mark.parametrize(
+    ("text", "matching", "other"),
+    [
+        (".+", ["an id", "Ü/ü"], ["a\nb"]),
+        ("(?s).+", ["a\nb"], [""]),
+        ("(?s:a.)b.", ["a\nbc"], ["a\nb\n"]),
+        ("[^a]", ["\n", "ü"], ["a"]),
+        ("[à-ÿ]+", ["ü"], ["Ü"]),
+        ("(?i)[à-ÿ]+", ["ü", "Ü"], ["/"]),
+        ("(?i)ü", ["Ü"], ["u"]),
+        (r"a\sb|[[:punct:]]|\W", ["a b", "/", "ü"], ["a", "a  b"]),
+        (r"\n|\t", ["\n"], ["t"]),
+    ],
+)
+def test_what_it_means_to_names_of_any_letters(text: str, matching: list[str], other: list[str]) -> None:
+    pattern = compiled(text, Alphabet("".join([*matching, *other])))
+    assert [name for name in [*matching, *other] if pattern.matches(name)] == matching
+
+
+def test_what_takes_long_with_so_many_letters_is_refused() -> None:
+    many = Alphabet(map(chr, range(0x10000)))
+    assert compiled("[a-zà-ÿ]+", many).matches("aü")
+    with pytest.raises(BadPattern, match="too large"):
+        compiled("[a-zà-ÿ]" * 20, many)
 
 
 @pytest.mark.parametrize(
