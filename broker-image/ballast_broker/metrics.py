@@ -162,7 +162,7 @@ class MetricsPage:
         cleaner, own = self._seen.logs.compactor, self._broker
         yield from family("ballast_cleaner_passes_total", "counter", [(own, cleaner.passes)])
         yield from family("ballast_cleaner_read_bytes_total", "counter", [(own, cleaner.cleaned_bytes)])
-        yield from family("ballast_cleaner_uncleanable_partitions", "gauge", [(own, len(cleaner.uncleanable))])
+        yield from family("ballast_cleaner_uncleanable_partitions", "gauge", [(own, cleaner.left_alone)])
 
     def _of_requests(self) -> Iterator[str]:
         requests = self._seen.requests

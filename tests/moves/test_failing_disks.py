@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from e2e import disks, moving
 from e2e.clients import QUIET, value_of
 from e2e.move_soak import LOG_DIRS_RATE
@@ -38,12 +40,12 @@ def mounts() -> Iterator[ExitStack]:
 class Writer:
     """Numbers into one partition; remembers which of them were acknowledged."""
 
-    def __init__(self, brokers: Brokers, topic: str, partition: int = 0) -> None:
+    def __init__(self, brokers: Brokers, topic: str, partition: int = 0, key: bytes | None = None) -> None:
         self._producer = Producer(
             {**QUIET, "bootstrap.servers": brokers.bootstrap, "message.timeout.ms": 3000, "linger.ms": 1}
         )
         self._brokers = brokers
-        self._topic, self._partition = topic, partition
+        self._topic, self._partition, self._key = topic, partition, key
         self._next = 0
         self.acknowledged: list[int] = []
 
@@ -52,7 +54,7 @@ class Writer:
         before = len(self.acknowledged)
         for number in range(self._next, self._next + count):
             value = str(number).zfill(10).encode() + bytes(size - 10)
-            self._producer.produce(self._topic, value, partition=self._partition, on_delivery=self._answered)
+            self._producer.produce(self._topic, value, self._key, partition=self._partition, on_delivery=self._answered)
             self._producer.poll(0)
         self._next += count
         self._producer.flush(PATIENCE_S)
@@ -159,6 +161,49 @@ def test_a_full_disk(mounts: ExitStack, tmp_path: Path) -> None:
     brokers[0].stop()
     filler.unlink()
     comes_back(brokers, disk.path, broken, healthy)
+
+
+@pytest.mark.spec("LOG-26", "DIR-42")
+def test_compaction_waits_for_room_on_a_disk_that_is_nearly_full(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", tmp_path / "image", 24 * MIB))
+    brokers = started(mounts, folder, log_cleaner_backoff_ms="100", ballast_log_dir_reserve_bytes=str(2 * MIB))
+    prefer(brokers, 0, "compacted", disk.path)
+    brokers.create(
+        "compacted", [[0]], segment_bytes="1048576", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01",
+        min_compaction_lag_ms="3600000",
+    )  # fmt: skip
+    arrived(brokers, 0, "compacted", disk.path)
+    writer = Writer(brokers, "compacted", key=b"the same")
+    assert writer.write(4000)
+    filler = disk.path / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(disk.path).free - 2 * MIB - MIB // 2))
+    may_be_compacted(brokers, "compacted")
+    eventually(lambda: cleaner(brokers, "uncleanable_partitions") == 1, "it is left alone, visibly")
+    assert cleaner(brokers, "passes_total") == 0
+    assert not offline_seen(brokers, 0, disk.path)
+    assert writer.write(1)
+    filler.unlink()
+    eventually(lambda: cleaner(brokers, "uncleanable_partitions") == 0, "it is compacted")
+    assert cleaner(brokers, "passes_total") == 1
+    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition("compacted", 0, 0)])
+    found: list[int] = []
+    eventually(lambda: bool(_take(consumer, found)) and found[-1] == writer.acknowledged[-1], "the newest is there")
+    consumer.close()
+    assert len(found) < len(writer.acknowledged)
+
+
+def may_be_compacted(brokers: Brokers, topic: str) -> None:
+    """At once: until now its records were too young."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": brokers.bootstrap})
+    entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(PATIENCE_S)
+
+
+def cleaner(brokers: Brokers, name: str) -> float:
+    return sum(float(line.split()[-1]) for line in metric(brokers[0], f"ballast_cleaner_{name}"))
 
 
 @pytest.mark.spec("DIR-41")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -318,10 +319,15 @@ class SimDisk(Disk):
         target.pwrite(data, target_position)
         return len(data)
 
+    def not_waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def usage(self, path: str) -> Usage:
         self.touch(path, reading=True)
-        total = self._store.capacity.get(path, DEFAULT_CAPACITY)
-        return Usage(total, max(0, total - self._store.used(path)))
+        for prefix, total in self._store.capacity.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                return Usage(total, max(0, total - self._store.used(prefix)))
+        return Usage(DEFAULT_CAPACITY, max(0, DEFAULT_CAPACITY - self._store.used(path)))
 
     def lock(self, path: str) -> Callable[[], None]:
         self.touch(path)

@@ -78,7 +78,7 @@ class Rooms:
             isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1, unclean_elections=4),
             movers=movers,
         )
-        compactor = SimpleNamespace(passes=2, cleaned_bytes=99, uncleanable={"t": "why"})
+        compactor = SimpleNamespace(passes=2, cleaned_bytes=99, left_alone=1)
         logs: Any = SimpleNamespace(
             directories=self.directories, logs=self.logs, future_logs=self.future_logs, compactor=compactor
         )
