@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.coordinator.consumers.patterns import LETTERS, MOST_REMEMBERED_STATES, BadPattern, compiled
 
 pytestmark = pytest.mark.spec("CLI-04")
 
@@ -97,3 +97,10 @@ def test_what_makes_others_try_for_ever_is_matched_at_once() -> None:
     assert not pattern.matches("a" * 249)
     assert pattern.matches("a" * 248 + "d")
     assert time.process_time() - began < 1
+
+
+def test_what_is_remembered_of_a_pattern_that_is_in_every_state_at_once_is_bounded() -> None:
+    pattern = compiled(".?" * 900)
+    for first in range(0, len(LETTERS), 5):
+        assert pattern.matches(LETTERS[first:] + LETTERS[:first])
+    assert sum(map(len, pattern._known.values())) <= MOST_REMEMBERED_STATES
