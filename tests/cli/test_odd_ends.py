@@ -181,12 +181,12 @@ def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
 
 
 def test_a_broker_logs_what_it_is_asked_to(tmp_path: Path) -> None:
-    (tmp_path / "one.properties").write_text("node.id=1\nno.such=1\nlog.dirs=/proc/none")
+    (tmp_path / "one.properties").write_text("node.id=1\nno.such\\nline=1\nlog.dirs=/proc/none")
     told = {}
     for level in ("warning", "error"):
         with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties"), "--log-level", level) as process:
             told[level] = process.communicate(timeout=60)[1]
-    assert b"WARNING ballast: property no.such is not known" in told["warning"]
+    assert rb"WARNING ballast: property no.such\nline is not known" in told["warning"]
     assert b"WARNING" not in told["error"]
     assert b"ERROR ballast_broker.storage.manager: log directory /proc/none is offline" in told["error"]
 

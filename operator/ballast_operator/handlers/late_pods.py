@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ballast_operator.clock import monotonic
 from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.quantity import some_of
 from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources import names
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
@@ -61,16 +62,12 @@ class LatePods:
         now = monotonic()
         missing = [pod for pod, since in self._missing.items() if now - since >= MISSING_SECONDS]
         if missing:
-            return CLUSTER["PodsMissing"].says(pods=_some(missing), set=self._sets[missing[0]])
+            return CLUSTER["PodsMissing"].says(pods=some_of(missing, SHOWN), set=self._sets[missing[0]])
         late = [pod for (pod, _), since in self._starting.items() if now - since >= STARTING_SECONDS]
-        return CLUSTER["PodsNotStarting"].says(pods=_some(late), pod=late[0]) if late else None
+        return CLUSTER["PodsNotStarting"].says(pods=some_of(late, SHOWN), pod=late[0]) if late else None
 
 
 def _missing(cluster: KafkaCluster, role: str, wanted: int, found: Mapping[int, PodFacts]) -> dict[str, str]:
     """The pods that there are not, with the StatefulSet that is to make each."""
     lacking: Iterable[int] = (ordinal for ordinal in range(wanted) if ordinal not in found)
     return {names.pod_name(cluster, ordinal, role): names.stateful_set(cluster, role) for ordinal in lacking}
-
-
-def _some(pods: list[str]) -> str:
-    return ", ".join(pods[:SHOWN]) + (f" and {len(pods) - SHOWN} more" if len(pods) > SHOWN else "")

@@ -192,7 +192,7 @@ def _read_racks(text: str) -> dict[int, str]:
     """What somebody has spoilt is written anew, from the nodes."""
     try:
         return {int(ordinal): str(rack) for ordinal, rack in json.loads(text or "{}").items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 

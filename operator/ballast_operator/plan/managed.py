@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId, TopicPartition
-from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.model.quantity import parse_quantity, some_of
 from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
@@ -319,7 +319,7 @@ def next_restart(
     absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         are = "is" if len(absent) == 1 else "are"
-        return Restart(waits=f"{', '.join(absent[:SHOWN])} {are} not ready", next=chosen.ordinal, left=left)
+        return Restart(waits=f"{some_of(absent, SHOWN)} {are} not ready", next=chosen.ordinal, left=left)
     # A pod is ready as soon as it listens; that the broker is back is what the controller says.
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):

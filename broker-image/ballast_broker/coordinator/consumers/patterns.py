@@ -20,6 +20,7 @@ MOST_STATES = 2_000
 MOST_STEPS = 10 * MOST_STATES  # of making them: what is repeated may be nothing
 MOST_DEPTH = 100
 MOST_REMEMBERED = 2_000
+MOST_REMEMBERED_STATES = 100_000  # of all that is remembered: one step may lead to every state that there is
 MOST_LENGTH = 10_000
 MOST_WORK = 5_000_000  # its letters, times those of the alphabet
 
@@ -371,6 +372,7 @@ class Pattern:
     _start: int = 0
     _steps: int = 0
     _known: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict)
+    _known_states: int = 0
 
     def matches(self, name: str) -> bool:
         """The whole of it."""
@@ -389,10 +391,15 @@ class Pattern:
             bit = self.alphabet.bits.get(letter, 0)
             moved = [self._next[state][0] for state in states if self._letters[state] & bit]
             found = self._reached(moved, at_begin=False, at_end=last)
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key] = found
+            self._remember(key, found)
         return found
+
+    def _remember(self, key: tuple[frozenset[int], str], found: frozenset[int]) -> None:
+        if len(self._known) >= MOST_REMEMBERED or self._known_states + len(found) > MOST_REMEMBERED_STATES:
+            self._known.clear()
+            self._known_states = 0
+        self._known[key] = found
+        self._known_states += len(found)
 
     def _reached(self, states: list[int], *, at_begin: bool, at_end: bool) -> frozenset[int]:
         found, waiting = set(states), list(states)

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast_broker.coordinator.consumers.patterns import Alphabet, BadPattern, compiled
+from ballast_broker.coordinator.consumers.patterns import (
+    MOST_REMEMBERED_STATES,
+    OF_TOPICS,
+    Alphabet,
+    BadPattern,
+    compiled,
+)
 
 pytestmark = pytest.mark.spec("CLI-04")
 
@@ -123,3 +129,11 @@ def test_what_makes_others_try_for_ever_is_matched_at_once() -> None:
     assert not pattern.matches("a" * 249)
     assert pattern.matches("a" * 248 + "d")
     assert time.process_time() - began < 1
+
+
+def test_what_is_remembered_of_a_pattern_that_is_in_every_state_at_once_is_bounded() -> None:
+    pattern = compiled(".?" * 900)
+    letters = "".join(OF_TOPICS.bits)
+    for first in range(0, len(letters), 20):
+        assert pattern.matches(letters[first:] + letters[:first])
+    assert sum(map(len, pattern._known.values())) <= MOST_REMEMBERED_STATES
