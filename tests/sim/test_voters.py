@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.sim.clients import SimClient
 from tests.sim.disk import Store
+from tests.sim.history import driver_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan
-from tests.sim.voters import ChangingRun, driver_of
+from tests.sim.voters import ChangingRun
 
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
