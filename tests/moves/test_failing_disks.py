@@ -379,6 +379,42 @@ def test_a_directory_is_removed(mounts: ExitStack, tmp_path: Path) -> None:
     comes_back(brokers, directory, broken, healthy)
 
 
+@pytest.mark.spec("LOG-32")
+def test_who_reads_what_is_in_no_memory_waits_alone_for_a_disk_that_does_not_answer(
+    mounts: ExitStack, tmp_path: Path
+) -> None:
+    folder = tmp_path / "brokers"
+    below = mounts.enter_context(disks.FaultyMount(tmp_path / "below", tmp_path / "behind"))
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", below.path / "image", 64 * MIB))
+    mounts.callback(below.heal)
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    assert broken.write(5000)
+    brokers[0].stop()
+    brokers[0].start()  # it remembers no place in these files
+    brokers[0].wait_ready()
+    for path in disk.path.glob("broken-0/0*"):
+        put_out_of_memory(path)
+    below.fail("HUNG")
+    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, "group.id": "reader"})
+    try:
+        consumer.assign([TopicPartition("broken", 0, 500)])
+        assert consumer.poll(2) is None
+        assert healthy.write(200)
+        below.heal()
+        found: list[int] = []
+        eventually(lambda: _take(consumer, found) > 0, "the disk answers")
+        assert found[0] == broken.acknowledged[500]
+    finally:
+        consumer.close()
+
+
+def put_out_of_memory(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 @pytest.mark.spec("DIR-46")
 def test_a_disk_that_does_not_answer_while_the_broker_starts(mounts: ExitStack, tmp_path: Path) -> None:
     folder = tmp_path / "brokers"

@@ -10,14 +10,15 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from ballast_broker.seams import Disk, File
+from ballast_broker.seams import Disk, File, NotInMemory
 
 DEFAULT_CAPACITY = 1 << 34
+COLD_EVERY = 5
 
 
 class Crashed(BaseException):
@@ -149,6 +150,26 @@ def _size_of(entry: Inode | Folder) -> int:
     return sum(_size_of(child) for child in entry.entries.values())
 
 
+class Hurry:
+    """Who is inside does not wait; each fifth piece that is asked for is not in memory."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._asked = 0
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    def check(self, path: str, position: int, size: int) -> None:
+        if self._inside:
+            self._asked += 1
+            if self._asked % COLD_EVERY == 0:
+                raise NotInMemory(path, position, size)
+
+
 class SimDisk(Disk):
     """One process's view of a store; after `kill` every call raises `Crashed`."""
 
@@ -157,6 +178,7 @@ class SimDisk(Disk):
         self._alive = True
         self._held: set[str] = set()
         self.calls = 0
+        self.hurry = Hurry()
         self.crash_at: int | None = None  # die at this call: crash points
         self.on_crash: Callable[[], None] = lambda: None
 
@@ -303,6 +325,7 @@ class SimDisk(Disk):
     def read_bytes(self, path: str) -> bytes:
         self.touch(path, reading=True)
         file = self._file(path)
+        self.hurry.check(path, 0, file.size)
         return file.read(file.size, 0)
 
     def write_atomically(self, path: str, data: bytes) -> None:
@@ -320,7 +343,7 @@ class SimDisk(Disk):
         return len(data)
 
     def not_waiting(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self.hurry
 
     def usage(self, path: str) -> Usage:
         self.touch(path, reading=True)
@@ -358,6 +381,7 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._touch(reading=True)
+        self._disk.hurry.check(self._path, position, size)
         return self._inode.read(size, position)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
