@@ -118,10 +118,8 @@ def _finish_once(
     """The plan, and the partitions whose moves found no wave: exchanges on full disks may not."""
     pursue_goals(bench, options, PREFERENCES)
     load, levels = bench.load, bench.levels
-    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
-    steps = _useful(load, levels, ordered, options.max_moves)
-    left_out = len(ordered) - len(steps)
-    plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now, left_out=left_out)
+    steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
+    plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now)
     left = {(step.topic, step.partition) for step in steps} if len(plan.moves) < len(steps) else set()
     return plan, left - {(move.topic, move.partition) for move in plan.moves}
 
@@ -155,10 +153,8 @@ def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: Clust
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
     bench = Workbench(load, levels, movable)
     racks.improve(bench, chosen)
-    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
-    steps = ordered[: chosen.max_moves]
-    left_out = len(ordered) - len(steps)
-    return finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now, left_out=left_out)
+    steps = by_gain(load, levels.upper, levels.lower, steps_of(bench))[: chosen.max_moves]
+    return finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
 
 
 def plan_drain(
@@ -222,7 +218,6 @@ def finish(
     waves: Mapping[tuple[str, int], int] | None = None,
     now: ClusterLoad | None = None,
     asked: bool = False,
-    left_out: int = 0,
 ) -> Plan:
     """Waves, quality and bounds; raises if the independent checker finds the plan at fault.
 
@@ -246,7 +241,7 @@ def finish(
     left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
     plan = Plan(
         moves=moves,
-        quality=replace(quality_of(load, before, after, moves, transient, options), left_out=left_out),
+        quality=quality_of(load, before, after, moves, transient, options),
         bounds=bounds_of(load, levels, movable),
         unplaced=(*unplaced, *left),
     )

@@ -74,8 +74,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """`on_more_racks`: how many partitions the plan puts on more racks than they are on; `left_out`: how many more
-    would move if not for `max_moves`."""
+    """`on_more_racks`: how many partitions the plan puts on more racks than they are on."""
 
     before: Fill
     after: Fill
@@ -88,7 +87,6 @@ class Quality:
     waves: int
     expected_seconds: float | None = None
     on_more_racks: int = 0
-    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

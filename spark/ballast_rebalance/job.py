@@ -209,9 +209,7 @@ def _sentence(plan: Plan) -> str:
     repaired = quality.on_more_racks
     return (
         (f"{_counted(repaired, 'partition')} come on more racks; " if repaired else "")
-        + f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}"
-        + (f" (maxMoves leaves {quality.left_out} more for later)" if quality.left_out else "")
-        + ": "
+        + f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
         f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, "
         f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
         f"{quality.bytes_network + quality.bytes_disk:,} bytes "

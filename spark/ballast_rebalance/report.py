@@ -72,7 +72,6 @@ def _summary(plan: Plan) -> str:
     duration = (
         "not known: no throttle" if quality.expected_seconds is None else f"{quality.expected_seconds / 60:.0f} min"
     )
-    later = [("Partitions that maxMoves leaves for later", str(quality.left_out))] if quality.left_out else []
     racks = [("Partitions that come on more racks", str(quality.on_more_racks))] if quality.on_more_racks else []
     levels = [
         ("Fullest directory", f"{before.highest:.1%}", f"{after.highest:.1%}"),
@@ -83,7 +82,6 @@ def _summary(plan: Plan) -> str:
     ]
     costs = [
         ("Partitions that change", str(quality.partitions)),
-        *later,
         *racks,
         ("Bytes over the network", human_bytes(quality.bytes_network)),
         ("Bytes between disks", human_bytes(quality.bytes_disk)),

@@ -172,8 +172,6 @@ def test_a_plan_that_is_handed_to_nobody_is_printed(capsys: pytest.CaptureFixtur
     assert document["plan"]["partitions"]
     quality = replace(outcome.plan.quality, partitions=1, waves=1)
     assert job._sentence(replace(outcome.plan, quality=quality)).startswith("1 partition in 1 wave: ")
-    cut = replace(quality, left_out=740)
-    assert " in 1 wave (maxMoves leaves 740 more for later): " in job._sentence(replace(outcome.plan, quality=cut))
 
 
 def test_metrics_are_about_the_last_look() -> None:
