@@ -20,14 +20,20 @@ def java(
     """The command that runs a class of theirs, or one of `classes`, with these arguments."""
     path = [f"{os.environ['BALLAST_KAFKA_JARS']}/*", *([] if classes is None else [str(classes)])]
     fast = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}"]
+    fast.append(f"-Djava.io.tmpdir={left_behind()}")
     return ["java", *fast, *options, "-cp", os.pathsep.join(path), *map(str, arguments)]
+
+
+@functools.cache
+def left_behind() -> Path:
+    """Where a Java unpacks its libraries: one that is killed leaves them, and they go with this process."""
+    return _until_the_end("ballast-left-")
 
 
 @functools.cache
 def compiled(program: Path) -> Path:
     """A folder with the classes of this source: what Java would else do at each start is done once."""
-    folder = Path(tempfile.mkdtemp(prefix="ballast-classes-"))
-    atexit.register(shutil.rmtree, folder)
+    folder = _until_the_end("ballast-classes-")
     jars = os.pathsep.join(map(str, Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")))
     compiler = ["java", "-XX:TieredStopAtLevel=1", "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     done = subprocess.run(
@@ -35,4 +41,10 @@ def compiled(program: Path) -> Path:
         capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def _until_the_end(prefix: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

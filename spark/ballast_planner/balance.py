@@ -118,10 +118,21 @@ def _finish_once(
     """The plan, and the partitions whose moves found no wave: exchanges on full disks may not."""
     pursue_goals(bench, options, PREFERENCES)
     load, levels = bench.load, bench.levels
-    steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
+    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
+    steps = _useful(load, levels, ordered, options.max_moves)
     plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now)
+    if len(steps) < len(ordered):
+        plan = _with_aim(plan, load, levels, ordered)
     left = {(step.topic, step.partition) for step in steps} if len(plan.moves) < len(steps) else set()
     return plan, left - {(move.topic, move.partition) for move in plan.moves}
+
+
+def _with_aim(plan: Plan, load: ClusterLoad, levels: Levels, ordered: Sequence[Step]) -> Plan:
+    """A plan that was cut short says what all of it would come to: of a large cluster the first moves alone may neither
+    lower the fullest directory nor raise the emptiest."""
+    assert plan.quality is not None
+    aim = fill_of(load, used_after(load, (copy for step in ordered for copy in step.copies)), levels)
+    return replace(plan, quality=replace(plan.quality, to_follow=len(ordered) - len(plan.moves), aim=aim))
 
 
 def _without(bench: Workbench, movable: Bools, given_up: set[tuple[str, int]]) -> Workbench:
@@ -153,8 +164,10 @@ def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: Clust
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
     bench = Workbench(load, levels, movable)
     racks.improve(bench, chosen)
-    steps = by_gain(load, levels.upper, levels.lower, steps_of(bench))[: chosen.max_moves]
-    return finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
+    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
+    steps = ordered[: chosen.max_moves]
+    plan = finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
+    return _with_aim(plan, load, levels, ordered) if len(steps) < len(ordered) else plan
 
 
 def plan_drain(
@@ -229,7 +242,7 @@ def finish(
     else:
         placed, stuck, transient = follow_waves(room, wanted, options.high_water, waves)
     if must_not_worsen:
-        placed, transient = _retract(room, placed, options, load.directories.total.size)
+        placed, transient = _retract(room, placed, options, levels.counts)
     if now is not None:
         given = {(step.topic, step.partition): step for step in steps}
         placed = [(given[step.topic, step.partition], wave) for step, wave in placed]
@@ -324,12 +337,13 @@ def _accept(used: Ints, mark: Ints, step: Step) -> bool:
 
 
 def _retract(
-    load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, count: int
+    load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, counts: Bools
 ) -> tuple[list[tuple[Step, int]], float]:
-    """Take back what arrives in one of the first `count` directories that would end above the highest of them before:
-    moves left out caused it."""
+    """Take back what arrives in one of the first directories that would end above the highest of those that count:
+    moves left out caused it. One that failed says nothing of how full the others may become."""
+    count = counts.size
     total, before = load.directories.total[:count], load.directories.used[:count]
-    worst = float((before / total).max(initial=0.0))
+    worst = float((before / total)[counts].max(initial=0.0))
     steps = [step for step, _ in placed]
     while True:
         used = used_after(load, (copy for step in steps for copy in step.copies))[:count]
@@ -340,7 +354,7 @@ def _retract(
         del steps[guilty]
     ordered, stuck, transient = order_in_waves(load, steps, options.high_water)
     if stuck and len(ordered) < len(placed):
-        return _retract(load, ordered, options, count)
+        return _retract(load, ordered, options, counts)
     return ordered, transient
 
 

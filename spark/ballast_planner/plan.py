@@ -74,7 +74,11 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """`on_more_racks`: how many partitions the plan puts on more racks than they are on."""
+    """`on_more_racks`: how many partitions the plan puts on more racks than they are on.
+
+    Of a plan that ends at the most moves it may have: how many partitions are left `to_follow` in later plans, and the
+    levels that all of them together `aim` at.
+    """
 
     before: Fill
     after: Fill
@@ -87,6 +91,8 @@ class Quality:
     waves: int
     expected_seconds: float | None = None
     on_more_racks: int = 0
+    to_follow: int = 0
+    aim: Fill | None = None
 
 
 @dataclass(frozen=True, slots=True)

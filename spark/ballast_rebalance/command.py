@@ -139,13 +139,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         options = job_options(args)
         _require_writable(args.out, args.report)
-        metrics, store = _metrics(args), _store(args)
+        metrics = _metrics(args) if args.stream else None
+        store = _store(args)
     except (ValueError, PrometheusError) as error:
         print(f"rebalance cannot begin: {error}", file=sys.stderr)
         return 2
     try:
         with lasting_session(args.master, args.memory) as spark:
-            if args.stream:
+            if metrics is not None:
                 return _watch(spark, args, options, store, metrics)
             outcome = told(run_once(spark, options, store), args.cluster, store)
     except SessionError as error:

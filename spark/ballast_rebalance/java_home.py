@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,13 +61,15 @@ def packaged_java_home() -> Path:
 def wrapped_home(runtime: Path) -> Path:
     """A directory of links to `runtime` with a `java` of our own; built once for each user and runtime.
 
-    It lies where everybody may write: one that others may have made or changed is not used, nor one in its place.
+    It lies in the environment that Python runs in, and goes with it; where that is not ours, in a place where everybody
+    may write: one that others may have made or changed is not used, nor one in its place.
     """
     digest = hashlib.sha256(str(runtime).encode()).hexdigest()[:8]
-    home = Path(tempfile.gettempdir()) / f"ballast-java-{os.getuid()}-{digest}"
+    place = _place()
+    home = place / f"ballast-java-{os.getuid()}-{digest}"
     if _is_ours_alone(home) and (home / "bin" / "java").exists():
         return home
-    building = Path(tempfile.mkdtemp(prefix="ballast-java-"))
+    building = Path(tempfile.mkdtemp(prefix="ballast-java-", dir=place))
     for entry in runtime.iterdir():
         if entry.name != "bin":
             (building / entry.name).symlink_to(entry)
@@ -85,6 +88,12 @@ def wrapped_home(runtime: Path) -> Path:
         # Another process of ours was faster; its work is the same.
         shutil.rmtree(building)
     return home
+
+
+def _place() -> Path:
+    own = Path(sys.prefix)
+    is_virtual = sys.prefix != sys.base_prefix
+    return own if is_virtual and _is_ours_alone(own) and os.access(own, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _is_ours_alone(directory: Path) -> bool:

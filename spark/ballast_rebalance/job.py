@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance, plan_racks
+from ballast_planner import ClusterLoad, Plan, PlanOptions, Quality, plan_balance, plan_racks
 from ballast_rebalance import admin, metrics_source, proposal, report, worth
 from ballast_rebalance.measured import (
     Measured,
@@ -214,7 +214,21 @@ def _sentence(plan: Plan) -> str:
         f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
         f"{quality.bytes_network + quality.bytes_disk:,} bytes "
         f"(no plan that levels needs fewer than {bounds.bytes_total:,})"
+        + (
+            ""
+            if quality.expected_seconds is None
+            else f", {report.human_time(quality.expected_seconds)} at the throttle"
+        )
+        + _what_follows(quality)
     )
+
+
+def _what_follows(quality: Quality) -> str:
+    """Of a plan that is cut short."""
+    if quality.aim is None:
+        return ""
+    levels = f"highest fill {quality.aim.highest:.1%} and spread {quality.aim.spread:.1%}"
+    return f"; {_counted(quality.to_follow, 'more partition')} to follow in later plans, for {levels} in the end"
 
 
 def _counted(count: int, what: str) -> str:

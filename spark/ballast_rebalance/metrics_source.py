@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REPLICA_KEYS = ("topic", "partition", "broker")
 PARTITION_KEYS = ("topic", "partition")
-HISTORY = ("before", "halfway", "peak", "peak_before", "falls")
+HISTORY = ("before", "halfway", "lowest", "peak", "peak_before", "falls")
 TRAFFIC = ("bytes_in", "bytes_out")
 SIZE = "ballast_replica_size_bytes"
 COUNT = "ballast_replicas"
@@ -33,10 +33,13 @@ POSITION = "ballast_replica_position"
 RACK = "ballast_broker_info"
 OFFLINE = "ballast_log_dir_offline"
 CORDONED = "ballast_log_dir_cordoned"
+SILENT = "ballast_log_dir_silent"
 MOVES = "ballast_moves"
 REASSIGNING = "ballast_reassigning_partitions"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
+# So old a sample is of the present to Prometheus.
+LOOKBACK_S = 300.0
 UNORDERED = "the order of assignments is not known: plans can be read but not handed over"
 # Brokers of a release before do not tell.
 UNSEEN = "whether whole topics are being reassigned is not known: they look like ones with more replicas"
@@ -152,7 +155,7 @@ class _Source:
         replicas = self._replicas()
         if replicas.empty:
             raise _without_replicas(small)
-        lacks = [*_complete(replicas), *_offline(small)]
+        lacks = [*_complete(replicas), *_offline(small), *_silent(small)]
         if not _tells_reassignments(small):
             lacks.append(UNSEEN)
         order_known = bool(replicas["position"].notna().all())
@@ -161,10 +164,11 @@ class _Source:
             replicas = replicas.sort_values(["topic", "partition", "leader", "broker"], ascending=[1, 1, 0, 1])
             replicas["position"] = replicas.groupby(["topic", "partition"]).cumcount()
         replicas["position"] = replicas["position"].astype(np.int64)
+        replicas = replicas[list(REPLICA_COLUMNS)]
         return Measured(self.at_s, _brokers(small, directories), directories, replicas, order_known, tuple(lacks))
 
-    def _frame(self, queries: Mapping[str, str], labels: Sequence[str]) -> DataFrame:
-        """All queries in one read, each row with its query's name."""
+    def _frame(self, queries: Mapping[str, str], labels: Sequence[str], past_s: float = 0.0) -> DataFrame:
+        """All queries in one read, each row with its query's name; also of brokers that were there so long ago."""
         settings = {
             "url": self.options.url,
             "queries": json.dumps(queries),
@@ -172,6 +176,7 @@ class _Source:
             "time": f"{self.at_s:.3f}",
             "match": self.options.match,
             "splitBy": "broker",
+            "past": f"{past_s:.0f}" if past_s else "",
             **self.access,
         }
         reader = self.spark.read.format("prometheus")
@@ -182,7 +187,7 @@ class _Source:
 
     def _small(self) -> pd.DataFrame:
         """Directories and brokers: a row per metric and directory."""
-        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES, REASSIGNING, COUNT)
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, SILENT, RACK, MOVES, REASSIGNING, COUNT)
         queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
         return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
@@ -191,7 +196,8 @@ class _Source:
         from pyspark.sql import functions as f
 
         keys, labels, of_partition = list(REPLICA_KEYS), [*REPLICA_KEYS, "log_dir"], (*HISTORY, *TRAFFIC)
-        read = self._frame(self._replica_queries(), labels).persist()
+        # A broker that was removed since is the one that knows how large was what it gave away.
+        read = self._frame(self._replica_queries(), labels, past_s=self.options.window_s + LOOKBACK_S).persist()
         try:
 
             def column(name: str, columns: Sequence[str]) -> DataFrame:
@@ -209,14 +215,7 @@ class _Source:
             found = pd.DataFrame(typed.toPandas(), columns=list(chosen))
         finally:
             read.unpersist()
-        # Of each replica's partition: now, in the middle of the window, at its beginning.
-        now = found.groupby(list(PARTITION_KEYS))["size"].transform("max")
-        size, halfway, before = (each.to_numpy(np.float64) for each in (now, found["halfway"], found["before"]))
-        found["growth"] = sustained_growth(size, halfway, before, self.options.window_s)
-        half_s = self.options.window_s / 2
-        found["peak"] = found["peak"].where((found["falls"] > 0) | (found["peak"] > now))
-        found["rise"] = (found["peak"] - found["peak_before"]).clip(lower=0) / half_s
-        return found[list(REPLICA_COLUMNS)]
+        return _with_growth(found, self.options.window_s)
 
     def _replica_queries(self) -> dict[str, str]:
         window, half = f"{self.options.window_s:.0f}s", f"{self.options.window_s / 2:.0f}s"
@@ -226,6 +225,8 @@ class _Source:
             "size": size,
             "before": f"max by (topic, partition) ({size} offset {window})",
             "halfway": f"max by (topic, partition) ({size} offset {half})",
+            # Of the replica that was never smaller: others may have been on their way.
+            "lowest": f"max by (topic, partition) (min_over_time({size}[{window}]))",
             "peak": f"max by (topic, partition) (max_over_time({size}[{window}]))",
             "peak_before": f"max by (topic, partition) (max_over_time({size}[{half}] offset {half}))",
             # How often it was smaller than a moment before.
@@ -236,6 +237,22 @@ class _Source:
             "bytes_in": f"sum by (topic, partition) (rate({BYTES_IN}{{{MATCH}}}[{rate}]))",
             "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
         }
+
+
+def _with_growth(found: pd.DataFrame, window_s: float) -> pd.DataFrame:
+    """What a forecast is made of, from each partition's sizes now, in the middle of the window and at its beginning.
+
+    A partition that is younger than the window has grown within it by all that it is known to have grown.
+    """
+    now = found.groupby(list(PARTITION_KEYS))["size"].transform("max")
+    begun = found["before"].fillna(found["lowest"])
+    size, halfway, before = (each.to_numpy(np.float64) for each in (now, found["halfway"], begun))
+    peak = found["peak"].where((found["falls"] > 0) | (found["peak"] > now))
+    return found.assign(
+        growth=sustained_growth(size, halfway, before, window_s),
+        peak=peak,
+        rise=(peak - found["peak_before"]).clip(lower=0) / (window_s / 2),
+    )
 
 
 def _without_replicas(small: pd.DataFrame) -> Refusal:
@@ -254,12 +271,13 @@ def _complete(replicas: pd.DataFrame) -> list[str]:
         lacks.append("leaders are not known: the first replica is taken for the leader")
     if replicas["bytes_in"].isna().all():
         lacks.append("traffic is not known: it is not levelled")
-    histories = replicas.groupby("broker")["growth"].count()
+    histories = replicas.groupby("broker")["before"].count()
     blind = [str(broker) for broker in histories.index[histories == 0]]
-    if len(blind) == len(histories):
-        lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
-    elif blind:
-        lacks.append(f"there is no history of broker {', '.join(blind)}: unlike the rest it is not forecast")
+    if blind:
+        whose = "" if len(blind) == len(histories) else f" of broker {', '.join(blind)}"
+        lacks.append(
+            f"the history{whose} is shorter than what a forecast is made of: growth may be more than is forecast"
+        )
     replicas["leader"] = replicas["leader"].fillna(0.0) > 0
     return lacks
 
@@ -269,6 +287,15 @@ def _offline(small: pd.DataFrame) -> list[str]:
     rows = small[(small["name"] == OFFLINE) & (small["value"] > 0)].sort_values(["broker", "log_dir"])
     return [
         f"{row.log_dir} on broker {row.broker} is offline: what lies there is in no metrics"
+        for row in rows.itertuples(index=False)
+    ]
+
+
+def _silent(small: pd.DataFrame) -> list[str]:
+    """A note for each directory whose disk does not answer just now, and may be about to fail."""
+    rows = small[(small["name"] == SILENT) & (small["value"] > 0)].sort_values(["broker", "log_dir"])
+    return [
+        f"the disk of {row.log_dir} on broker {row.broker} does not answer: nothing is moved there"
         for row in rows.itertuples(index=False)
     ]
 
@@ -315,7 +342,7 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
         )
     used_rows = small[small["name"] == USED]
     used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
-    offline, cordoned = flagged(OFFLINE), flagged(CORDONED)
+    offline, closed = flagged(OFFLINE), flagged(CORDONED) | flagged(SILENT)
     directories: list[Directory] = []
     known: set[tuple[str, str]] = set()
     for row in small[small["name"] == TOTAL].itertuples(index=False):
@@ -329,7 +356,7 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
         if key not in used:
             raise Refusal("MetricsPartial", f"{USED} of {row.log_dir} on broker {row.broker} is missing")
         directories.append(
-            Directory(int(row.broker), row.log_dir, int(row.value), int(used[key]), key in cordoned, key not in offline)
+            Directory(int(row.broker), row.log_dir, int(row.value), int(used[key]), key in closed, key not in offline)
         )
     return directories
 

@@ -8,6 +8,7 @@ Options
   time           instant query at this time (seconds since the epoch; default: now), or
   start end step range query (seconds)
   splitBy        a label; each of its values, and not to have it, becomes queries of their own (needs `$selector`)
+  past           values of that label count that were there within so many seconds before (default: 300)
   match          matchers that every query carries, for instance cluster="a"
   token          a bearer token that the server asks for
   authorities    whose certificate the server may have, as PEM (default: of whom the machine believes)
@@ -38,6 +39,7 @@ SELECTOR, MATCH = "$selector", "$match"
 DEFAULT_MAX_POINTS = 10_000
 DEFAULT_MAX_SAMPLES = 10_000_000
 DEFAULT_MAX_QUERIES = 16
+DEFAULT_PAST_S = 300.0
 ROWS_PER_BATCH = 50_000
 SERIES_PER_SPLIT = 5_000
 
@@ -59,6 +61,7 @@ class Settings:
     start_s: float | None
     end_s: float | None
     step_s: float
+    past_s: float
 
     @staticmethod
     def from_options(options: Mapping[str, str]) -> Settings:
@@ -97,6 +100,7 @@ class Settings:
             start_s=number("start"),
             end_s=number("end"),
             step_s=number("step") or 60.0,
+            past_s=number("past") or DEFAULT_PAST_S,
         )
 
     def expression(self, query: str, matchers: str = "") -> str:
@@ -238,7 +242,7 @@ def _split_matchers(settings: Settings, start_s: float, end_s: float) -> list[st
     if settings.split_by is None:
         return [""]
     match = "{" + ",".join(filter(None, (settings.match, f'{settings.split_by}!=""'))) + "}"
-    values = settings.endpoint.label_values(settings.split_by, match, start_s - 300, end_s)
+    values = settings.endpoint.label_values(settings.split_by, match, start_s - settings.past_s, end_s)
     # Series without the label match "", and would be a hole if nobody asked for them.
     return [f'{settings.split_by}="{_quote(value)}"' for value in (*values, "")]
 

@@ -216,6 +216,10 @@ def submit(
         if same:
             raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
         if not _is_ours(other) or _approved(other) or phase not in UNDECIDED:
+            if (why := _stalled(other)) is not None:
+                raise Refusal(
+                    "ReassignmentStalled", f"{name} gets no further and stands in the way of a new plan: {why}"
+                )
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
         if keeps is not None and keeps(_older(other, store)):
             raise Refusal("AlreadyProposed", f"{name} waits for approval and is as good as what was found now")
@@ -250,6 +254,12 @@ def _is_ours(resource: Mapping[str, Any]) -> bool:
 def _approved(resource: Mapping[str, Any]) -> bool:
     """By naming its plan, or by asking for no approval any more."""
     return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
+
+
+def _stalled(resource: Mapping[str, Any]) -> str | None:
+    """Why it waits for somebody, in the operator's words; None where it goes on by itself."""
+    conditions = resource.get("status", {}).get("conditions", ())
+    return next((one["message"] for one in conditions if one["type"] == "Stalled" and one["status"] == "True"), None)
 
 
 def _older(resource: Mapping[str, Any], store: ProposalStore) -> Older:

@@ -12,8 +12,8 @@ from html import escape
 
 import numpy as np
 
-from ballast_planner import ClusterLoad, Move, Plan, plan_hash
-from ballast_rebalance.report_flow import flow_svg
+from ballast_planner import ClusterLoad, Move, Plan, Quality, plan_hash
+from ballast_rebalance.report_flow import flow_svg, natural
 from ballast_rebalance.report_style import STYLE
 
 MAX_ROWS = 500
@@ -64,14 +64,19 @@ def human_bytes(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def human_time(seconds: float) -> str:
+    """In minutes, and where those are many in hours."""
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _summary(plan: Plan) -> str:
     quality, bounds = plan.quality, plan.bounds
     assert quality is not None
     assert bounds is not None
     before, after = quality.before, quality.after
-    duration = (
-        "not known: no throttle" if quality.expected_seconds is None else f"{quality.expected_seconds / 60:.0f} min"
-    )
+    seconds = quality.expected_seconds
+    duration = "not known: no throttle" if seconds is None else human_time(seconds)
     racks = [("Partitions that come on more racks", str(quality.on_more_racks))] if quality.on_more_racks else []
     levels = [
         ("Fullest directory", f"{before.highest:.1%}", f"{after.highest:.1%}"),
@@ -83,9 +88,10 @@ def _summary(plan: Plan) -> str:
     costs = [
         ("Partitions that change", str(quality.partitions)),
         *racks,
+        *_later(quality),
         ("Bytes over the network", human_bytes(quality.bytes_network)),
         ("Bytes between disks", human_bytes(quality.bytes_disk)),
-        ("No plan needs fewer bytes than", human_bytes(bounds.bytes_total)),
+        ("No plan that levels needs fewer than", human_bytes(bounds.bytes_total)),
         ("Changes of preferred leader", str(quality.leader_changes)),
         ("Highest fill while copies exist", f"{quality.highest_transient:.1%}"),
         ("Waves", str(quality.waves)),
@@ -99,6 +105,16 @@ def _summary(plan: Plan) -> str:
         f'<th scope="col">Before</th><th scope="col">After</th></tr></thead><tbody>{body}</tbody></table>'
         f"<dl>{cost}</dl></div></section>"
     )
+
+
+def _later(quality: Quality) -> list[tuple[str, str]]:
+    """Of a plan that ends at the most moves it may have."""
+    if quality.aim is None:
+        return []
+    return [
+        ("Partitions left for later plans", str(quality.to_follow)),
+        ("Fullest directory after all of them", f"{quality.aim.highest:.1%}"),
+    ]
 
 
 def _approve(command: str | None) -> str:
@@ -119,8 +135,8 @@ def _notes(lacks: Sequence[str]) -> str:
 def _fills(load: ClusterLoad, plan: Plan) -> str:
     before, after = directory_fills(load, plan)
     rows = []
-    for index in _most_changed(before, after):
-        broker, path = load.directory_name(index)
+    named = {index: load.directory_name(index) for index in _most_changed(before, after)}
+    for index, (broker, path) in sorted(named.items(), key=lambda row: (row[1][0], natural(row[1][1]))):
         rows.append(
             f'<tr><th scope="row">Broker {broker}</th><td class="path">{escape(path)}</td>'
             f"<td>{_bar(before[index], 'before')}</td><td>{_bar(after[index], 'after')}</td></tr>"
@@ -164,9 +180,10 @@ def _copies(plan: Plan) -> list[tuple[tuple[int, str], tuple[int, str], int]]:
 
 
 def _most_changed(before: np.ndarray, after: np.ndarray) -> list[int]:
+    """Numbers of directories, those that change most first; all of them in the order given where they are not many."""
     if before.size <= MAX_BARS:
         return list(range(before.size))
-    return sorted(int(index) for index in np.argsort(-np.abs(after - before), kind="stable")[:MAX_BARS])
+    return [int(index) for index in np.argsort(-np.abs(after - before), kind="stable")[:MAX_BARS]]
 
 
 def _bar(fill: float, kind: str) -> str:
@@ -191,7 +208,8 @@ def _flow(load: ClusterLoad, plan: Plan) -> str:
     if not flows:
         return ""
     rows = "".join(
-        f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td><td>{human_bytes(size)}</td></tr>'
+        f'<tr><th scope="row" class="path">{escape(a)}</th><td class="path">{escape(b)}</td>'
+        f'<td class="number">{human_bytes(size)}</td></tr>'
         for (a, b), size in flows.most_common(40)
     )
     return (
@@ -227,5 +245,5 @@ def _move_row(move: Move) -> str:
     size = human_bytes(move.bytes_network + move.bytes_disk)
     return (
         f'<tr><th scope="row">{escape(move.topic)}-{move.partition}</th><td class="path">{escape(", ".join(gone))}</td>'
-        f'<td class="path">{escape(", ".join(come))}</td><td>{size}</td><td>{move.wave}</td></tr>'
+        f'<td class="path">{escape(", ".join(come))}</td><td class="number">{size}</td><td>{move.wave}</td></tr>'
     )

@@ -24,14 +24,14 @@ dt{color:var(--quiet)}dd{margin:0;text-align:right;font-variant-numeric:tabular-
 .scroll{overflow-x:auto;max-height:36rem;overflow-y:auto;border:1px solid var(--line);border-radius:.4rem}
 .scroll:focus,.across:focus,pre:focus{outline:2px solid var(--after)}
 .wide{min-width:34rem}
-.path{overflow-wrap:anywhere}
+.path,.wide tbody th{overflow-wrap:anywhere}
+.number{white-space:nowrap}
 .fill{display:flex;gap:.5rem;align-items:center}
 .fill svg{width:100%;min-width:5rem;height:.7rem}
 .fill span{min-width:3.6rem;text-align:right}
 .track{fill:var(--track)}rect.before{fill:var(--before)}rect.after{fill:var(--after)}
 .across{overflow-x:auto}
-.flow{width:100%;min-width:36rem;height:auto;max-height:40rem}
-.flow text{fill:var(--ink);font-size:12px}.flow path{fill:none;stroke:var(--after);stroke-opacity:.45}
+.flow text{fill:var(--ink);font:13px ui-monospace,monospace}.flow path{fill:none;stroke:var(--after);stroke-opacity:.45}
 .flow path:hover{stroke-opacity:.9}
 @media(max-width:40rem){.fills{min-width:0}.fill svg{display:none}th,td{padding:.3rem}}
 @media print{.scroll{max-height:none;overflow:visible}}

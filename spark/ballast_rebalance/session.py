@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,7 +115,10 @@ def settings_for(master: str | None, memory: str | None) -> dict[str, str]:
     }
     if master and master.startswith("local"):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        chosen |= {"spark.driver.extraJavaOptions": SHORT_RUN, "spark.sql.codegen.wholeStage": "false"}
+        # Java's own is /tmp, whatever TMPDIR says: what is left there by a Java that is killed nobody would remove.
+        place = tempfile.gettempdir()
+        chosen |= {"spark.local.dir": place, "spark.sql.codegen.wholeStage": "false"}
+        chosen["spark.driver.extraJavaOptions"] = f'{SHORT_RUN} "-Djava.io.tmpdir={place}"'
     if memory:
         chosen["spark.driver.memory"] = memory
     return chosen

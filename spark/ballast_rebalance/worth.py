@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ballast_planner import Plan
+from ballast_planner import Plan, Quality
 from ballast_rebalance.measured import Refusal
 
 
@@ -28,8 +28,11 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
         raise Refusal("Balanced", f"all directories are within the band; the spread is {quality.before.spread:.1%}")
     if quality.after.highest > quality.before.highest + 1e-9:
         raise Refusal("WouldMakeWorse", "the fullest directory would become fuller")
-    lowered = quality.before.highest - quality.after.highest
-    narrowed = quality.before.spread - quality.after.spread
+    _require_progress(quality)
+    # One that is cut short is a step on the way to what all of it gains.
+    aim = quality.aim or quality.after
+    lowered = quality.before.highest - aim.highest
+    narrowed = quality.before.spread - aim.spread
     if max(lowered, narrowed) < threshold.min_improvement:
         raise Refusal(
             "TooLittleToGain",
@@ -37,3 +40,15 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
         )
     if quality.before.spread < threshold.min_spread:
         raise Refusal("Balanced", f"the spread of {quality.before.spread:.1%} is below {threshold.min_spread:.1%}")
+
+
+def _require_progress(quality: Quality) -> None:
+    """Raises Refusal for the first moves of a plan that by themselves lead nowhere: they would be proposed for ever."""
+    before, after = quality.before, quality.after
+    nearer = after.coefficient_of_variation < before.coefficient_of_variation or after.out_of_band < before.out_of_band
+    if quality.aim is not None and not nearer and not quality.on_more_racks:
+        raise Refusal(
+            "TooLittleToGain",
+            f"{quality.partitions} moves of the {quality.partitions + quality.to_follow} "
+            "that it takes make nothing more level: allow for more at once",
+        )

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.apache_java import left_behind
+
 PROGRAM = Path(__file__).with_name("spark_driver.py")
 ANSWER_S = 100.0
 Record = dict[str, Any]
@@ -27,11 +29,12 @@ class RunningSpark:
 
     def __init__(self, log: Path, settings: Mapping[str, str] = {}) -> None:
         self._log = log
+        paths = os.pathsep.join(filter(None, sys.path))
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), json.dumps(dict(settings))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=os.environ | {"PYTHONPATH": paths, "TMPDIR": str(left_behind())},
             )  # fmt: skip
 
     def __enter__(self) -> RunningSpark:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from e2e.processes import free_ports, until
+from tests.apache_java import java
 from tests.clients.running import RunningBroker
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-14")]
@@ -52,10 +52,9 @@ class Worker:
         settings = SETTINGS | {"bootstrap.servers": bootstrap, "listeners": f"http://{self.address}"}
         file = folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*"]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                [*java, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)],
+                java("org.apache.kafka.connect.cli.ConnectDistributed", file),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -6,7 +6,6 @@ Each word's counts have to be told as 1, 2, 3 and so on: one that is lost, or to
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from random import Random
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from e2e.processes import until
+from tests.apache_java import java
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
 from tests.clients.test_librdkafka import create, producer
@@ -35,10 +35,9 @@ class Application:
         folder.mkdir()
         self._printed = folder / "printed"
         program = Path(__file__).with_name("WordCount.java")
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{os.environ['BALLAST_KAFKA_JARS']}/*"]
         with self._printed.open("w") as printed:
             self._process = subprocess.Popen(
-                [*java, str(program), bootstrap, "lines", "words", str(folder / "state")],
+                java(program, bootstrap, "lines", "words", folder / "state"),
                 stdout=printed,
                 stderr=subprocess.STDOUT,
             )

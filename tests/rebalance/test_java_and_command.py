@@ -62,11 +62,36 @@ def test_the_packaged_java_leaves_out_the_module_it_lacks() -> None:
     assert "a = b c" in found.stderr
 
 
+def test_the_packaged_java_goes_with_the_environment_that_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp there would be one of each checkout that ever was."""
+    environment, temporary = tmp_path / "environment", tmp_path / "temporary"
+    for folder in (environment, temporary):
+        folder.mkdir(mode=0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    runtime = fake_java(tmp_path / "runtime", "21.0.1")
+    assert java_home.wrapped_home(runtime).parent == environment
+    environment.chmod(0o777)
+    assert java_home.wrapped_home(runtime).parent == temporary
+
+
+def test_spark_leaves_nothing_outside_of_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, it leaves what it has there: with a pod goes its directory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = session.settings_for("local[2]", None)
+    assert told["spark.local.dir"] == str(tmp_path)
+    assert told["spark.driver.extraJavaOptions"].endswith(f' "-Djava.io.tmpdir={tmp_path}"')
+    assert "spark.local.dir" not in session.settings_for(None, None)
+
+
 @pytest.mark.parametrize("how", ["writable by others", "a link"])
 def test_a_java_that_others_may_have_put_there_is_not_run(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     runtime = fake_java(tmp_path / "runtime", "21.0.1")
     home = java_home.wrapped_home(runtime)
     assert java_home.wrapped_home(runtime) == home

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.moves.brokers import Brokers
 from tests.rebalance.skewed import GIB, brokers_of, directories_of, skewed_cluster
 
-from ballast_planner import Broker, Directory, PlanOptions, plan_balance
+from ballast_planner import Broker, ClusterLoad, Directory, Plan, PlanOptions, Replica, plan_balance
 from ballast_rebalance import admin, job
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
@@ -29,14 +30,18 @@ from ballast_rebalance.measured import (
     with_weights,
 )
 from ballast_rebalance.metrics_source import (
+    CORDONED,
     COUNT,
     OFFLINE,
+    SILENT,
     TOTAL,
     USED,
     MetricsOptions,
     _complete,
     _directories,
     _offline,
+    _silent,
+    _with_growth,
     _without_replicas,
 )
 from ballast_rebalance.proposal import ProposalOptions
@@ -149,14 +154,43 @@ def test_a_directory_that_failed_is_told_where_its_replicas_are_missing() -> Non
     assert found == ["/b on broker 1 is offline: what lies there is in no metrics"]
 
 
+@pytest.mark.spec("REB-08")
+def test_nothing_is_put_on_a_disk_that_does_not_answer() -> None:
+    """It may be about to fail, and stands as empty as it did."""
+    rows = [(name, "1", path, None, 10.0) for name in (USED, TOTAL) for path in ("/a", "/b", "/c")]
+    rows += [(SILENT, "1", "/a", None, 0.0), (SILENT, "1", "/b", None, 1.0), (CORDONED, "1", "/c", None, 1.0)]
+    small = pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"])
+    assert [(row.path, row.cordoned, row.online) for row in _directories(small)] == [
+        ("/a", False, True), ("/b", True, True), ("/c", True, True),
+    ]  # fmt: skip
+    assert _silent(small) == ["the disk of /b on broker 1 does not answer: nothing is moved there"]
+
+
 @pytest.mark.spec("REB-04")
 def test_a_broker_without_history_among_others_is_told() -> None:
-    frame = measured().replicas.assign(leader=1.0, bytes_in=1.0, growth=1.0)
+    frame = measured().replicas.assign(leader=1.0, bytes_in=1.0, before=1.0)
     assert _complete(frame.copy()) == []
-    (told,) = _complete(frame.assign(growth=frame["growth"].where(frame["broker"] != 2)))
-    assert told.startswith("there is no history of broker 2:")
-    (none,) = _complete(frame.assign(growth=NAN))
-    assert none.startswith("there is no history yet")
+    (told,) = _complete(frame.assign(before=frame["before"].where(frame["broker"] != 2)))
+    assert told.startswith("the history of broker 2 is shorter")
+    (none,) = _complete(frame.assign(before=NAN))
+    assert none.startswith("the history is shorter")
+
+
+@pytest.mark.spec("REB-04")
+def test_a_partition_that_is_younger_than_the_window_is_forecast_from_what_is_known_of_it() -> None:
+    """It is the new topic that fills a disk. By no more than it would be with its bytes spread over the window."""
+    frame = measured().replicas
+    frame = frame[(frame["topic"] == "orders") & (frame["partition"] == 0)].assign(
+        size=[900.0, 880.0], halfway=NAN, peak=900.0, peak_before=NAN, falls=0.0
+    )
+    known = {"before": (300.0, 600.0, 6.0), "young": (NAN, 30.0, 8.7), "just seen": (NAN, 900.0, 0.0)}
+    for name, (before, lowest, growth) in known.items():
+        found = _with_growth(frame.assign(before=before, lowest=lowest), 100.0)
+        assert found["growth"].tolist() == [growth] * 2, name
+        assert found["peak"].isna().all()
+    emptied = _with_growth(frame.assign(before=NAN, lowest=30.0, falls=2.0, peak=950.0), 100.0)
+    ahead = replace(measured(), replicas=emptied[list(REPLICA_COLUMNS)]).load(1_000.0).replicas.size.tolist()
+    assert ahead == [950, 930], "where retention is at work already it grows to its peak"
 
 
 @pytest.mark.spec("REB-08")
@@ -172,6 +206,46 @@ def test_only_what_is_worth_it_is_proposed() -> None:
     with pytest.raises(Refusal) as balanced:
         require_worth(plan_balance(level.load()), Threshold())
     assert balanced.value.reason == "Balanced"
+
+
+@pytest.mark.spec("REB-08")
+def test_the_first_moves_of_many_are_worth_what_all_of_them_gain() -> None:
+    """Three disks are full and three are empty: two moves alone leave a full one and an empty one, and so would any two
+    for ever."""
+    places = {p: (0, f"/d{p % 3}") for p in range(60)}
+    options = PlanOptions(max_moves=2, exact_binaries=0)
+    moved: list[int] = []
+
+    def look() -> Plan:
+        rows = [Replica("t", p, broker, path, 15, True) for p, (broker, path) in places.items()]
+        used = Counter(row.log_dir for row in rows)
+        directories = [Directory(0, f"/d{d}", 400, 15 * used[f"/d{d}"]) for d in range(6)]
+        return plan_balance(ClusterLoad.from_rows([Broker(0)], directories, rows), options)
+
+    first = look()
+    assert first.quality is not None
+    assert first.quality.aim is not None
+    assert first.quality.after.spread == first.quality.before.spread == 0.75
+    assert job._sentence(first).endswith(
+        "; 25 more partitions to follow in later plans, for highest fill 41.2% and spread 7.5% in the end"
+    )
+    while moves := look().moves:
+        require_worth(look(), Threshold())
+        moved += [move.partition for move in moves]
+        places |= {move.partition: (0, move.to.log_dirs[0]) for move in moves}
+    assert len(set(moved)) == len(moved), "none twice"
+    assert len(moved) == 27
+
+
+@pytest.mark.spec("REB-08")
+def test_first_moves_that_by_themselves_lead_nowhere_are_not_proposed() -> None:
+    plan = plan_balance(measured().load(), PlanOptions(max_moves=5))
+    assert plan.quality is not None
+    stays = replace(plan.quality, after=plan.quality.before)
+    require_worth(plan, Threshold())
+    with pytest.raises(Refusal, match=r"^5 moves of the \d+ that it takes make nothing more level") as caught:
+        require_worth(replace(plan, quality=stays), Threshold())
+    assert caught.value.reason == "TooLittleToGain"
 
 
 def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes() -> None:

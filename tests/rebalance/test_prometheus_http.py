@@ -257,6 +257,20 @@ def test_splits_by_label_and_time_stay_under_the_limits(serve: Serve) -> None:
     assert all(ask.end_s is not None and (ask.end_s - ask.start_s + 1) * 100 <= 50_000 for ask in asks)
 
 
+@pytest.mark.spec("REB-02", "REB-04")
+def test_what_is_asked_about_the_past_is_asked_of_brokers_that_are_gone_since(serve: Serve) -> None:
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        if path.endswith("/values"):
+            gone = ["9"] if float(parameters["start"]) <= 1_000.0 else []
+            return 200, {"status": "success", "data": ["1", *gone]}
+        return 200, vector(({}, 1))
+
+    options = {"url": serve(answer).url, "query": "m{$selector} offset 1h", "splitBy": "broker"}
+    for past, brokers in (({}, {"1", ""}), ({"past": "3900"}, {"1", "9", ""})):
+        asks = plan_instant(Settings.from_options(options | past), 4_900.0)
+        assert {ask.expression for ask in asks} == {f'm{{broker="{broker}"}} offset 1h' for broker in brokers}
+
+
 @pytest.mark.spec("REB-02")
 def test_arrow_batches_carry_labels_and_times(serve: Serve) -> None:
     rows = vector(({"topic": "a"}, 1.0), ({"other": "b"}, 2.0))

@@ -267,6 +267,25 @@ def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
     assert len(store.kept) == 2
 
 
+@pytest.mark.spec("REB-08", "OPR-36")
+def test_a_reassignment_that_waits_for_somebody_is_told_as_what_stands_in_the_way() -> None:
+    """It moves nothing and may never end by itself, so that nobody would ever be proposed anything again."""
+    store = FakeStore()
+    _, _, first = a_proposal()
+    _, _, second = a_proposal(band=0.05)
+    name = submit(first, store)
+    stalled = {"type": "Stalled", "status": "True", "message": "What is left is for brokers that are gone (3)."}
+    store.kept[name]["spec"]["approvedPlan"] = "x"
+    store.kept[name]["status"] = {"phase": "Running", "conditions": [stalled]}
+    with pytest.raises(Refusal, match=rf"^{name} gets no further .* that are gone \(3\)\.$") as caught:
+        submit(second, store)
+    assert caught.value.reason == "ReassignmentStalled"
+    stalled["status"] = "False"
+    with pytest.raises(Refusal, match="is Running") as caught:
+        submit(second, store)
+    assert caught.value.reason == "ReassignmentInProgress"
+
+
 @pytest.mark.spec("REB-08")
 @pytest.mark.parametrize("phase", ["Stale", "Cancelled", "Failed", "Succeeded"])
 def test_a_plan_that_came_to_nothing_is_proposed_again(phase: str) -> None:

@@ -272,6 +272,33 @@ def test_a_partition_has_one_history_wherever_its_replicas_were(spark: SparkSess
     assert more.sum() == 4, "two partitions go on as they grew, the third stays where it was already"
 
 
+@pytest.mark.spec("REB-04")
+def test_a_new_partition_grows_and_one_that_only_came_from_a_removed_broker_does_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    exporter = Exporter(skewed_cluster(partitions=30))
+    given_away = ("moved", "0", "9", "/disk0")
+    exporter.size.labels(*given_away).set(GIB)
+    with exporter.served() as port, prometheus(tmp_path, [port]) as endpoint:
+
+        def scraped(size: float) -> None:
+            for topic in ("moved", "fresh"):
+                exporter.size.labels(topic, "0", "1", "/disk0").set(size)
+            found = f'count(ballast_replica_size_bytes{{topic="fresh"}} == {size})'
+            wait_for(lambda: endpoint.scalar(found) == 1)
+
+        wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 61)
+        began = time.time()
+        exporter.size.remove(*given_away)
+        scraped(0.0)
+        scraped(GIB)
+        now = time.time()
+        window_s = 2.0 * math.ceil((now - began) / 2)
+        found = measure(spark, MetricsOptions(endpoint.url, window_s=window_s), now).replicas
+    grown = found[found["growth"] > 0]
+    assert list(zip(grown["topic"], grown["growth"], strict=True)) == [("fresh", GIB / window_s)]
+
+
 @pytest.mark.spec("REB-08")
 def test_two_clusters_and_moves_in_progress_refuse(spark: SparkSession, tmp_path: Path) -> None:
     exporter = Exporter(skewed_cluster(partitions=30))

@@ -11,7 +11,7 @@ import pytest
 from tests.rebalance.browser import Page, chromium
 from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 
-from ballast_planner import ClusterLoad, PlanOptions, Replica, plan_balance, plan_hash
+from ballast_planner import Broker, ClusterLoad, Directory, PlanOptions, Replica, plan_balance, plan_hash
 from ballast_rebalance import report
 
 pytestmark = [pytest.mark.chromium, pytest.mark.timeout(200), pytest.mark.spec("REB-09")]
@@ -28,6 +28,15 @@ TEXT_HEIGHTS = """
 CLIPPED = """
 [...document.querySelectorAll('p, dt, dd, pre, h1, h2')]
   .filter(e => !e.closest('.scroll, .across') && e.getBoundingClientRect().right > innerWidth + 1)
+  .map(e => e.textContent.slice(0, 40))
+"""
+
+
+# Labels of the picture that hang over its edge, and tables whose columns do.
+CUT_OFF = """
+[...document.querySelectorAll('svg.flow text')]
+  .filter(e => e.getBBox().x < 0 || e.getBBox().x + e.getBBox().width > e.ownerSVGElement.width.baseVal.value)
+  .concat([...document.querySelectorAll('.wide')].filter(e => e.offsetWidth > e.parentElement.offsetWidth))
   .map(e => e.textContent.slice(0, 40))
 """
 
@@ -108,5 +117,27 @@ def test_the_page_asks_nobody_for_anything(tmp_path: Path) -> None:
         await page.open(uri, *SCREEN, mobile=False)
         assert await page.run("performance.getEntriesByType('resource').length") == 0
         assert await page.run("document.scripts.length") == 0
+
+    in_browser(tmp_path, story)
+
+
+def test_long_names_break_and_are_shortened_and_topics_are_no_html(tmp_path: Path) -> None:
+    """A Kafka topic has up to 249 letters without a blank, and a disk may be mounted deep."""
+    paths = [f"/var/lib/kubernetes/volumes/ballast/disk-{disk}/data" for disk in range(12)]
+    topic = "<b>orders</b>" + "x" * 236
+    rows = [Replica(topic, p, 0, paths[0], 10, True) for p in range(60)]
+    disks = [Directory(0, path, 800, 600 if path == paths[0] else 0) for path in paths]
+    load = ClusterLoad.from_rows([Broker(0)], disks, rows)
+    file = tmp_path / "report.html"
+    page = report.render(load, plan_balance(load), "demo", 1_700_000_000, COMMAND)
+    file.write_text(page, encoding="utf-8")
+
+    async def story(page: Page) -> None:
+        await page.open(file.as_uri(), *SCREEN, mobile=False)
+        assert await page.run(CUT_OFF) == []
+        assert await page.run("document.querySelectorAll('main b').length") == 0
+        assert await page.run("document.documentElement.scrollWidth") <= SCREEN[0]
+        column = await page.run("[...document.querySelectorAll('.fills .path')].map(e => e.textContent)")
+        assert column == paths, "disk-2 before disk-10"
 
     in_browser(tmp_path, story)
