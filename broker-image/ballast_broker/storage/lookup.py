@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.opening import opened
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import LogSlice
-from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, decode_records
+from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -144,10 +145,10 @@ def first_record_at(
     if view.is_log_append_time:
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
-        for record in decode_records(view):
+        for record in opened(view):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.timestamp, record.offset, header.leader_epoch
-    except CorruptBatch:  # a body that lies was stored as sent: its header is all there is
+    except CorruptBatch:  # a body that lies, or has too much in it, was stored as sent: its header is all there is
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     return None
 
