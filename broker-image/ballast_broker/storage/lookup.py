@@ -148,9 +148,12 @@ def first_record_at(
         for record in opened(view):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.timestamp, record.offset, header.leader_epoch
-    except CorruptBatch:  # a body that lies, or has too much in it, was stored as sent: its header is all there is
-        return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
-    return None
+        lies = header.record_count > 0 and header.base_offset >= start_offset
+    except CorruptBatch:
+        lies = True
+    # A body that lies, or has too much in it, was stored as sent: its header is all there is. Else somebody could have
+    # one body after the other opened for nothing.
+    return (header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch) if lies else None
 
 
 def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import pytest
 from crc32c import crc32c
 from tests.broker.storage.conftest import Bench
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import opening
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.opening import BYTES_OF_ANY, MOST_RECORDS, RECORDS_OF_ANY, opened
 from ballast_broker.storage.timestamps import refuse_too_new
@@ -24,6 +26,7 @@ from ballast_wire.records import (
     BatchView,
     OversizedBatch,
     Record,
+    decode_records,
     encode_batch,
 )
 
@@ -93,3 +96,23 @@ def test_of_what_is_stored_already_the_header_says_the_time(bench: Bench) -> Non
     bench.append(log, timestamp=NOW_MS - 1)
     log.append_as_leader(bytearray(swollen(2 * MOST_RECORDS)), 0, now_ms=NOW_MS)
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 1, 0)
+
+
+def test_one_body_that_lies_about_its_newest_time_is_opened_and_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = bench.create(message_timestamp_after_max_ms=2**63 - 1)
+    for _ in range(20):
+        log.append_as_leader(bytearray(swollen(10, newest_ms=NOW_MS + 1_000)), 0, now_ms=NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    seen: list[BatchView] = []
+
+    def decode(batch: BatchView, *, limit: int) -> Iterator[Record]:
+        seen.append(batch)
+        return decode_records(batch, limit=limit)
+
+    monkeypatch.setattr(opening, "decode_records", decode)
+    assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1_000, 0, 0)
+    log.advance_log_start_offset(5)
+    assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1_000, 10, 0), "of the first, part of the records are gone"
+    assert len(seen) == 3
