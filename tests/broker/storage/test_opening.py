@@ -107,7 +107,7 @@ def test_one_body_that_lies_about_its_newest_time_is_opened_and_no_more(
     log.update_high_watermark(log.log_end_offset)
     seen: list[BatchView] = []
 
-    def decode(batch: BatchView, *, limit: int) -> Iterator[Record]:
+    def decode(batch: BatchView, *, limit: int = 0) -> Iterator[Record]:
         seen.append(batch)
         return decode_records(batch, limit=limit)
 
