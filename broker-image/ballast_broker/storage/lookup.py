@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.opening import opened
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import LogSlice
-from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, decode_records
+from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -153,12 +154,15 @@ def first_record_at(
     if view.is_log_append_time:
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
-        for record in decode_records(view):
+        for record in opened(view):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.timestamp, record.offset, header.leader_epoch
-    except CorruptBatch:  # a body that lies was stored as sent: its header is all there is
-        return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
-    return None
+        lies = header.record_count > 0 and header.base_offset >= start_offset
+    except CorruptBatch:
+        lies = True
+    # A body that lies, or has too much in it, was stored as sent: its header is all there is. Else somebody could have
+    # one body after the other opened for nothing.
+    return (header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch) if lies else None
 
 
 def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
