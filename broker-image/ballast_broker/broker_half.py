@@ -79,7 +79,7 @@ class BrokerHalf:
             world.network,
             config.inter_broker_listener,
             config.node_id,
-            lambda *asked: answer_broker(self.services, *asked),
+            lambda *asked: answer_broker(self.services, *asked, waits=True),
             timeout_s=config.request_timeout_ms / 1000,
             retry_s=config.add_partitions_to_txn_retry_backoff_ms / 1000,
             patience_s=config.add_partitions_to_txn_retry_backoff_max_ms / 1000,

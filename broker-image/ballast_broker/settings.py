@@ -161,6 +161,7 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
         max_timeout_ms=config.transaction_max_timeout_ms,
         abort_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         expiry_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+        busy_patience_ms=config.add_partitions_to_txn_retry_backoff_max_ms,
     )
 
 

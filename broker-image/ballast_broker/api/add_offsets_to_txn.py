@@ -20,9 +20,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if not context.authorize(Operation.READ, group(request.group_id)):
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     where = TopicPartition(OFFSETS_TOPIC, context.broker.groups.partition_of(request.group_id))
+    asked = request.transactional_id, producer_of(request), [where], 0
     error = ErrorCode.NONE
     try:
-        await context.broker.transactions.add_partitions(request.transactional_id, producer_of(request), [where], 0)
+        await context.broker.transactions.add_partitions_when_free(*asked)
     except ApiError as refused:
         error = understood(refused.code, context.version, FIRST_WITH_FENCED)
     return message("AddOffsetsToTxnResponse")(version=context.version, error_code=error)

@@ -59,7 +59,7 @@ async def _of_client(
         if each.topic not in INTERNAL_TOPICS and context.authorize(Operation.WRITE, topic(each.topic))
     }
     refused = dict.fromkeys((p for p in partitions if p.topic not in allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    errors = await _add(name, producer, partitions, refused, 0, context.broker)
+    errors = await _add(name, producer, partitions, refused, 0, context.broker, waits=True)
     return {partition: understood(error, context.version, FIRST_WITH_FENCED) for partition, error in errors.items()}
 
 
@@ -71,11 +71,18 @@ async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
 
 
 async def answer_broker(
-    broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+    broker: BrokerServices,
+    name: str,
+    producer: ProducerIdentity,
+    partitions: list[TopicPartition],
+    add: bool,
+    *,
+    waits: bool = False,
 ) -> Errors:
-    """What a broker is told that asks for a producer of its own."""
+    """What a broker is told that asks for a producer of its own. Another one is not let wait: behind its request are
+    those for others."""
     if add:
-        return await _add(name, producer, partitions, {}, 2, broker)
+        return await _add(name, producer, partitions, {}, 2, broker, waits=waits)
     unknown = _unknown(partitions, broker)
     if unknown:
         return _none_but(unknown, partitions)
@@ -92,14 +99,18 @@ async def _add(
     refused: Errors,
     client_version: int,
     broker: BrokerServices,
+    *,
+    waits: bool,
 ) -> Errors:
     """All or none."""
     refused = _unknown(partitions, broker) | refused
     if refused:
         return _none_but(refused, partitions)
+    coordinator = broker.transactions
+    add = coordinator.add_partitions_when_free if waits else coordinator.add_partitions
     error = ErrorCode.NONE
     try:
-        await broker.transactions.add_partitions(name, producer, partitions, client_version)
+        await add(name, producer, partitions, client_version)
     except ApiError as failed:
         error = failed.code
     return dict.fromkeys(partitions, error)

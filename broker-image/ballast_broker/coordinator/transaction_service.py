@@ -51,6 +51,7 @@ class TransactionConfig:
     max_timeout_ms: int = 900_000
     abort_interval_ms: int = 10_000
     expiry_interval_ms: int = 3_600_000
+    busy_patience_ms: int = 100
 
 
 @dataclass(eq=False, slots=True)
@@ -81,6 +82,7 @@ class TransactionCoordinator:
         self._version = cluster_version
         self._partitions = config.partitions
         self._parts: dict[int, Part] = {}
+        self._changes: dict[str, asyncio.Future[None]] = {}  # of those whose next change is waited for
         self._tasks = Tasks("transaction coordinator")
 
     # -- leadership -----------------------------------------------------------------------------------------------
@@ -198,6 +200,33 @@ class TransactionCoordinator:
 
         await self._carry_out(transactional_id, decide)
 
+    async def add_partitions_when_free(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        client_version: int,
+    ) -> None:
+        """A producer that begins the next transaction while markers of the one before are on their way would come again
+        much later than they take: it is let wait for a while."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self._config.busy_patience_ms / 1000
+        while True:
+            try:
+                return await self.add_partitions(transactional_id, producer, partitions, client_version)
+            except ApiError as refused:
+                if refused.code is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= give_up_s:
+                    raise
+            change = self._changes.setdefault(transactional_id, loop.create_future())
+            await asyncio.wait((change,), timeout=give_up_s - loop.time())
+            self._changed(transactional_id)
+
+    def _changed(self, transactional_id: str) -> None:
+        """Whoever waits looks again."""
+        change = self._changes.pop(transactional_id, None)
+        if change is not None:
+            change.set_result(None)
+
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
@@ -307,6 +336,7 @@ class TransactionCoordinator:
     async def _write(self, part: Part, transaction: Transaction, standing: Standing) -> ErrorCode:
         def settled(committed: bool) -> None:
             transaction.settle(committed)
+            self._changed(transaction.transactional_id)
             if transaction.now.state in PREPARED and committed:
                 self._send_markers(part, transaction)
 

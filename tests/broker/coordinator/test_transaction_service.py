@@ -236,6 +236,34 @@ async def test_the_end_is_told_to_the_leaders_of_all_partitions(tmp_path: Path) 
         assert (found.state, found.producer) == (S.COMPLETE_COMMIT, producer)
 
 
+async def test_a_producer_that_begins_the_next_one_early_waits_for_the_last_marker(tmp_path: Path) -> None:
+    config = TransactionConfig(partitions=1, busy_patience_ms=60_000)
+    async with scene(tmp_path, config=config) as (made, coordinator):
+        made.brokers.slow = asyncio.Event()
+        producer = await begun(coordinator)
+        await coordinator.end("x", producer, True, 0)
+        early = [asyncio.create_task(coordinator.add_partitions_when_free("x", producer, [p], 0)) for p in (ON_1, ON_2)]
+        await eventually(lambda: made.brokers.requests, "markers are under way")
+        assert await error_of(coordinator.add_partitions("x", producer, [ON_1], 0)) is ErrorCode.CONCURRENT_TRANSACTIONS
+        made.brokers.slow.set()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*early)
+        assert coordinator.describe("x").partitions == {ON_1, ON_2}
+        assert coordinator._changes == {}
+
+
+async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    config = TransactionConfig(partitions=1, busy_patience_ms=20)
+    async with scene(tmp_path, config=config) as (made, coordinator):
+        made.brokers.slow = asyncio.Event()
+        producer = await begun(coordinator)
+        await coordinator.end("x", producer, True, 0)
+        told = await error_of(coordinator.add_partitions_when_free("x", producer, [ON_1], 0))
+        assert told is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert coordinator._changes == {}
+        made.brokers.slow.set()
+
+
 async def test_markers_of_this_brokers_own_partitions_are_not_sent(tmp_path: Path) -> None:
     async with scene(tmp_path) as (made, _):
         made.own_broker = 1
