@@ -105,8 +105,8 @@ class ConfigEntry:
 
     @property
     def sensitive(self) -> bool:
-        """A password: its value is shown to nobody."""
-        return self.type == PASSWORD
+        """A password, or what may be one, as of a cluster that Apache Kafka began: its value is shown to nobody."""
+        return self.type in (PASSWORD, UNKNOWN_TYPE)
 
     @property
     def source(self) -> ConfigSource:

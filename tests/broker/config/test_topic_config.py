@@ -147,3 +147,11 @@ def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -
     of_broker = {each.name: each.value for each in entries.of_broker()}
     assert of_broker["log.retention.ms"] == "700000"
     assert of_broker["ssl.enabled.protocols"] == "TLSv1.2,TLSv1.3"
+
+
+@pytest.mark.spec("CLI-06")
+def test_of_what_nobody_here_knows_no_value_is_shown_that_may_be_a_password() -> None:
+    """Apache Kafka keeps passwords of stores so, and tells itself nobody a value whose type it does not know."""
+    cluster = {"listener.name.x.ssl.keystore.password": "s3cret", "log.retention.ms": "5"}
+    entries = ConfigEntries(broker_config({"node.id": "1"}), {}, cluster).of_all_brokers()
+    assert {each.name: each.sensitive for each in entries} == {name: name != "log.retention.ms" for name in cluster}
