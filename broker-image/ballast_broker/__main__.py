@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.config import BrokerConfig, address, broker_config
 from ballast_broker.config_types import ConfigError
+from ballast_broker.log_lines import to_stderr
 from ballast_broker.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.properties_file import parse_properties, text_of
@@ -38,11 +39,7 @@ THREADS_FOR_ALL_ELSE = 8
 def main(argv: list[str] | None = None) -> int:
     """0 after an orderly stop, 1 where the node failed, 2 where the configuration is wrong."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=getattr(logging, arguments.log_level.upper()),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    to_stderr(arguments.log_level.upper())
     try:
         text = text_of(Path(arguments.properties).read_bytes())
     except OSError as error:

@@ -29,12 +29,11 @@ from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, MetadataImage
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.patience import patiently
-from ballast_broker.raft.describe import describe_request
+from ballast_broker.raft import founding
 from ballast_broker.raft.driver import RaftDriver
-from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.store import MetadataStore
-from ballast_broker.raft.voters import DYNAMIC, Voter, voter_set
 from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
+from ballast_broker.raft.voters import Voter
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
@@ -46,8 +45,6 @@ from ballast_broker.traffic import Traffic
 from ballast_broker.world import World
 
 log = logging.getLogger(__name__)
-
-ASK_TIMEOUT_S = 2.0
 
 
 class Node:
@@ -72,6 +69,7 @@ class Node:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatchers: list[Dispatcher] = []
         self._cluster_id = ""
+        self._founds = False
         self._rates_known: tuple[ClientQuotasImage | None, ConfigsImage | None] = (None, None)
 
     @property
@@ -111,6 +109,8 @@ class Node:
         if self.broker is not None:
             self.broker.listen()
         await self.driver.start()
+        if self._founds:
+            self.spawn(self._found(), "founding")
         if self.broker is not None:
             await self.broker.join()
 
@@ -134,9 +134,7 @@ class Node:
         metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
         directory = metadata_log.directory.id
-        if config.controller_quorum_standalone and store.is_empty and not await self._is_led_already():
-            first = Voter(config.node_id, directory, self._own_controller_endpoints())
-            store.format(voter_set(DYNAMIC, [first]), world.clock.wall_ms())
+        self._founds = config.controller_quorum_standalone and store.is_empty
         self.metadata = MetadataReplica(
             store,
             world.clock,
@@ -173,21 +171,11 @@ class Node:
                 mutations=lambda asker: self.client_quotas.mutations.rate_of(asker.user, asker.client_id),
             )
 
-    async def _is_led_already(self) -> bool:
-        """Whether one of those named as servers of the quorum knows a leader, or has known one: then the quorum exists,
-        and this disk was lost. A second quorum of the same cluster would be worse than one voter less."""
-        own = set(self._own_controller_endpoints().values())
-        others = [e for each in self.config.quorum_bootstrap if (e := QuorumEndpoint(*each)) not in own]
-        links = [PeerLink(self.world.to_controllers, each, ASK_TIMEOUT_S) for each in others]
-        found = await asyncio.gather(*(link.call(describe_request(), 0) for link in links), return_exceptions=True)
-        for link in links:
-            link.close()
-        answers = [each for each in found if not isinstance(each, BaseException)]
-        epochs = [topic.partitions[0].leader_epoch for each in answers for topic in each.topics if topic.partitions]
-        if max(epochs, default=0) <= 0:
-            return False
-        log.warning("controller.quorum.standalone is set and log.dirs is empty, but there is a quorum: joining it")
-        return True
+    async def _found(self) -> None:
+        own = self._own_controller_endpoints()
+        named = [QuorumEndpoint(host, port) for host, port in self.config.quorum_bootstrap]
+        others = [each for each in named if each not in own.values()]
+        await founding.found(self.driver, Voter(self.config.node_id, self.driver.directory, own), others)
 
     def _quorum(self, store: MetadataStore) -> Quorum:
         config = self.config

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker import settings
+from ballast_broker.api.add_partitions_to_txn import answer_broker
 from ballast_broker.api.automatic_topics import AutomaticTopics
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
@@ -17,6 +18,7 @@ from ballast_broker.api.produce import Produce
 from ballast_broker.api.producer_ids import ProducerIds
 from ballast_broker.api.registry import BROKER_APIS
 from ballast_broker.api.services import BrokerServices
+from ballast_broker.api.write_txn_markers import write_markers
 from ballast_broker.controller.lifecycle import (
     REGISTRATION_TIMEOUT_MAX_S,
     BrokerIdentity,
@@ -76,6 +78,8 @@ class BrokerHalf:
             lambda: node.image,
             world.network,
             config.inter_broker_listener,
+            config.node_id,
+            lambda *asked: answer_broker(self.services, *asked),
             timeout_s=config.request_timeout_ms / 1000,
             retry_s=config.add_partitions_to_txn_retry_backoff_ms / 1000,
             patience_s=config.add_partitions_to_txn_retry_backoff_max_ms / 1000,
@@ -114,8 +118,14 @@ class BrokerHalf:
         store = self._store(
             TRANSACTIONS_TOPIC, config.request_timeout_ms, config.transaction_state_log_load_buffer_size
         )
-        timeout_s = config.request_timeout_ms / 1000
-        markers = MarkerSender(lambda: node.image, config.inter_broker_listener, world.network, timeout_s=timeout_s)
+        markers = MarkerSender(
+            lambda: node.image,
+            config.inter_broker_listener,
+            world.network,
+            config.node_id,
+            lambda markings: write_markers(self.services, markings),
+            timeout_s=config.request_timeout_ms / 1000,
+        )
         return TransactionCoordinator(
             store,
             markers,

@@ -162,7 +162,7 @@ class MetricsPage:
         cleaner, own = self._seen.logs.compactor, self._broker
         yield from family("ballast_cleaner_passes_total", "counter", [(own, cleaner.passes)])
         yield from family("ballast_cleaner_read_bytes_total", "counter", [(own, cleaner.cleaned_bytes)])
-        yield from family("ballast_cleaner_uncleanable_partitions", "gauge", [(own, len(cleaner.uncleanable))])
+        yield from family("ballast_cleaner_uncleanable_partitions", "gauge", [(own, cleaner.left_alone)])
 
     def _of_requests(self) -> Iterator[str]:
         requests = self._seen.requests
@@ -204,6 +204,9 @@ class MetricsPage:
         yield from family("ballast_isr_expands_total", "counter", [(own, changes.expands)])
         yield from family("ballast_isr_failed_updates_total", "counter", [(own, changes.failed_updates)])
         yield from family("ballast_unclean_elections_total", "counter", [(own, changes.unclean_elections)])
+        followed = replicas.fetchers.totals
+        yield from family("ballast_replica_fetch_failures_total", "counter", [(own, followed.failed)])
+        yield from family("ballast_replica_truncated_records_total", "counter", [(own, followed.truncated_records)])
         yield from self._of_moves(replicas)
 
     def _of_moves(self, replicas: Replicas) -> Iterator[str]:

@@ -7,6 +7,7 @@ Everything time-like, random, on disk or on the network goes through here. Code 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,16 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds; never goes back. The event loop's own time."""
+
+
+class NotInMemory(Exception):
+    """These bytes would have to be waited for: a thread reads them, and whoever wanted them looks again."""
+
+    def __init__(self, path: str, position: int, size: int) -> None:
+        super().__init__(f"{size} bytes at {position} of {path}")
+        self.path = path
+        self.position = position
+        self.size = size
 
 
 class Random(Protocol):
@@ -75,6 +86,10 @@ class Disk(Protocol):
         """Write a sibling, sync it, rename it over `path`, sync the directory."""
 
     def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int: ...
+    def not_waiting(self) -> AbstractContextManager[None]:
+        """What the calling thread reads of files inside is in memory, or `NotInMemory`. Where the kernel cannot say it
+        is taken to be so."""
+
     def usage(self, path: str) -> DiskUsage: ...
     def waits(self) -> int:
         """Grows whenever the calling thread waits for something; not while it only waits for a processor."""

@@ -33,7 +33,11 @@ class Codec(IntEnum):
 
 
 class CompressionError(ValueError):
-    """The compressed bytes cannot be read, or would become larger than the bound."""
+    """The compressed bytes cannot be read."""
+
+
+class TooLarge(CompressionError):
+    """It would become larger than the bound."""
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
@@ -45,6 +49,8 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int =
             return _unsnap(raw, limit)
         module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[Codec(codec)]
         return _into_growing(module, raw, limit)
+    except TooLarge:
+        raise
     except (cramjam.DecompressionError, ValueError, struct.error) as error:
         raise CompressionError(f"codec {codec}: {error}") from error
 
@@ -58,8 +64,10 @@ def _into_growing(module: Any, raw: bytes, limit: int) -> bytes:
         try:
             written = module.decompress_into(raw, out)
         except cramjam.DecompressionError as error:
-            if "whole buffer" not in str(error) or size == limit:
+            if "whole buffer" not in str(error):
                 raise
+            if size == limit:
+                raise TooLarge(f"it has more than {limit} bytes when it is unpacked") from error
             size *= 2
             continue
         return bytes(memoryview(out)[:written])
@@ -83,7 +91,7 @@ def _unsnap(raw: bytes, limit: int) -> bytes:
 
 def _unsnap_block(raw: bytes, limit: int) -> bytes:
     if int(cramjam.snappy.decompress_raw_len(raw)) > limit:
-        raise CompressionError("a snappy block is larger than the bound")
+        raise TooLarge("a snappy block is larger than the bound")
     return bytes(cramjam.snappy.decompress_raw(raw))
 
 

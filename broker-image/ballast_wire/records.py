@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ballast_wire.compression import Codec, CompressionError, compress, decompress
+from ballast_wire.compression import MAX_DECOMPRESSED_BYTES, Codec, CompressionError, TooLarge, compress, decompress
 from ballast_wire.varint import read_varint, write_varint
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -41,6 +41,10 @@ NO_EPOCH = -1
 
 class CorruptBatch(ValueError):
     """These bytes are not a whole, sound record batch of magic 2."""
+
+
+class OversizedBatch(CorruptBatch):
+    """There is more in it than whoever opens it takes."""
 
 
 class Header(NamedTuple):
@@ -173,10 +177,12 @@ def iterate_batches(buffer: memoryview, position: int = 0, *, whole: bool = True
         raise CorruptBatch(f"{end - position} bytes are left over")
 
 
-def decode_records(batch: BatchView) -> Iterator[Record]:
+def decode_records(batch: BatchView, *, limit: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
     """The records of a batch with their absolute offsets and timestamps."""
     try:
-        body = decompress(batch.codec, batch.payload)
+        body = decompress(batch.codec, batch.payload, limit=limit)
+    except TooLarge as error:
+        raise OversizedBatch(str(error)) from error
     except CompressionError as error:
         raise CorruptBatch(str(error)) from error
     position = 0

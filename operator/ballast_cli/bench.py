@@ -19,7 +19,8 @@ from ballast_cli.compiled import CannotCompile, compiled_packages
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
-    "broker", "scale", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
+    "broker", "coordinators", "scale", "partitions", "replication", "failover", "metadata", "moves", "operator",
+    "planner", "topics",
 )  # fmt: skip
 WITHOUT_SERVERS = ("operator", "planner")
 PASSES_ARGUMENTS_ON = True

@@ -9,7 +9,12 @@ def disturbing(path: Path) -> str:
     """Why not there; empty where it may be."""
     if path.exists() and not path.is_dir():
         return "it is no directory"
-    found = sorted(_DISTURBING & set(str(path.resolve())))
+    name = str(path.resolve())
+    found = sorted(_DISTURBING & set(name))
     # In a list of log directories a part of such a path would be another directory, which no claim keeps.
     said = " ".join(map(repr, found))
-    return f"a path with {said} does not survive in the lists and texts of pods; choose another" if found else ""
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # by its bytes, or by a locale that has no such letters
+        said = "letters that are no UTF-8"
+    return f"a path with {said} does not survive in the lists and texts of pods; choose another" if said else ""

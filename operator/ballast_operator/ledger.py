@@ -54,7 +54,7 @@ class Ledger:
             text = ((found or {}).get("data") or {}).get(KEY, "{}")
             try:
                 self._keep({uid: _read(entry) for uid, entry in json.loads(text).items()})
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
                 said = TOPIC["LedgerUnusable"].says(name=self._name, error=f"its {KEY} is not what was written there")
                 raise NotServedError(said) from error
         assert self._intents is not None

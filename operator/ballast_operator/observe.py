@@ -161,7 +161,7 @@ def _topic_view(row: Any) -> TopicView:
         part.partition_index: PartitionView(part.leader_id, tuple(part.replica_nodes), tuple(part.isr_nodes))
         for part in row.partitions
     }
-    return TopicView(str(getattr(row, "topic_id", "") or ""), partitions, bool(row.is_internal))
+    return TopicView(str(getattr(row, "topic_id", "") or ""), partitions)
 
 
 async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, OngoingView]:

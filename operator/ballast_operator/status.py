@@ -274,12 +274,12 @@ CLUSTER = _table(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
         "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
     ),
-    Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} left."),
+    Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left}."),
     Reason(
         "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
         "Raise spec.brokers again, or remove what holds it.",
     ),
-    Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left} left."),
+    Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left}."),
     Reason(
         "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
         "Put it back in spec.volumes, or remove what holds it.",

@@ -18,6 +18,10 @@ from kafka.structs import OffsetAndMetadata
 from tests.clients import test_aiokafka as aiokafka
 from tests.clients.running import RunningBroker
 from tests.clients.test_librdkafka import PATIENCE_S, consumer, create, from_beginning, producer, read
+from tests.contract.wire import WireClient
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
 
 pytestmark = pytest.mark.spec("CLI-05", "CLI-01")
 
@@ -62,6 +66,31 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(broker: RunningBro
     assert len(read(everything, 6)) == 6
     reader.close()
     everything.close()
+
+
+def test_transactions_are_listed_by_a_pattern_of_all_of_an_id(broker: RunningBroker, topic: str) -> None:
+    ids = [f"{topic} Über/1", f"{topic} Über/2", f"{topic} unter/1", f"{topic}{'x' * 500}"]
+    senders = [transactional(broker, each) for each in ids]
+    client = WireClient("127.0.0.1", broker.port)
+
+    def listed(pattern: str | None) -> tuple[int, list[str]]:
+        kind = message("ListTransactionsRequest")
+        asked = kind(state_filters=[], producer_id_filters=[], transactional_id_pattern=pattern)
+        told = client.call(asked, 2)
+        names = {each.transactional_id for each in told.transaction_states}
+        return told.error_code, [each for each in ids if each in names]
+
+    try:
+        assert listed(f"{topic} ü.*") == (ErrorCode.NONE, [])
+        assert listed(f"{topic} (?i:ü).*") == (ErrorCode.NONE, ids[:2])
+        assert listed(".*/1") == (ErrorCode.NONE, [ids[0], ids[2]])
+        assert listed(topic) == (ErrorCode.NONE, [])
+        assert listed(".*x") == (ErrorCode.NONE, [])  # what a pattern costs grows with the id
+        assert listed("") == listed(None) == (ErrorCode.NONE, ids)
+        assert listed("(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, [])
+    finally:
+        client.close()
+    assert len(senders) == len(ids)
 
 
 def test_nobody_reads_past_a_transaction_that_is_open(broker: RunningBroker, topic: str) -> None:

@@ -76,6 +76,7 @@ NOT_TYPED = (
 # What is typed otherwise than it stands there, and why.
 CHANGED = (
     (r"(.* -k manifests/overlays/cluster-wide)$", r"\1 --dry-run=server", "its operator would act beside that of up"),
+    (r"(kubectl drain .*)$", r"\1 --dry-run=server", "there is only this one node"),
     (r"\bNODE\b|{node}", "local", "the reader's"),
     (r"\bNAMESPACE\b", "default", "the reader's"),
     (r"{cluster}|{set}|(?<=--cluster )NAME", "demo", "the reader's"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from e2e.clients import QUIET
 from e2e.kubernetes.faults import replace_pod
 from e2e.kubernetes.load import load
 from e2e.kubernetes.story import (
@@ -16,7 +18,7 @@ from e2e.kubernetes.story import (
     produce,
     until_in_sync,
 )
-from e2e.kubernetes.world import CLUSTER, World, cluster, reassignment
+from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, as_json, cluster, reassignment, topic
 
 from ballast_operator.model.kafka import ReplicaId
 
@@ -205,6 +207,33 @@ def test_a_deleted_pod_comes_back(installed: World) -> None:
     installed.say(f"demo-1 was deleted and came back by itself; meanwhile {account}")
 
 
+@pytest.mark.spec("OPR-41")
+@pytest.mark.spec("OPR-45")
+@pytest.mark.usefixtures("orders")
+def test_a_broker_loses_its_disks_and_nobody_else_is_evicted_until_they_are_filled_again(installed: World) -> None:
+    installed.apply(topic("bulk", partitions=6, replicas=3, config={"follower.replication.throttled.replicas": "*"}))
+    installed.until_ready("kafkatopic", "bulk")
+    produce(installed, "bulk", [bytes(100_000)] * 300, partitions=6)
+    until_in_sync(installed)
+    _throttle(installed, 1, "500000")
+    with load(installed.bootstrap, "orders") as account:
+        installed.kubectl("delete", "pvc", *(f"disk-{index}-demo-1" for index in range(3)), "--wait=false")
+        replace_pod(installed, "demo-1", "--wait=false")
+        installed.until_ready("kafkacluster", CLUSTER)
+        refused = _evict(installed, "demo-0")
+        assert "disruption budget" in refused, refused
+        installed.say(f"demo-1 is back with empty disks, and demo-0 may not go: {refused.strip()[-100:]}")
+        _throttle(installed, 1, None)
+        until_in_sync(installed)
+        installed.until("demo-0 may go now", lambda: _evict(installed, "demo-0") == "", 60)
+        installed.until_ready("kafkacluster", CLUSTER)
+        until_in_sync(installed)
+    assert account.problems == []
+    assert len(consume(installed, "bulk", 300)) == 300
+    installed.kubectl("delete", "kafkatopic", "bulk")
+    installed.say(f"then it went; meanwhile {account}")
+
+
 @pytest.mark.spec("OPR-45")
 @pytest.mark.spec("OPR-08")
 def test_uninstalled_by_mistake(installed: World) -> None:
@@ -227,6 +256,22 @@ def test_uninstalled_by_mistake(installed: World) -> None:
     assert installed.view().cluster_id == identity
     assert sorted(consume(installed, "kept", len(values))) == sorted(values)
     installed.say(f"installed again, Ready after {took:.1f} s, with every record")
+
+
+def _evict(world: World, pod: str) -> str:
+    """As `kubectl drain` does; the refusal, if there is one."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction"
+    done = world.try_kubectl("create", "--raw", path, "-f", "-", stdin=as_json(body))
+    return "" if done.returncode == 0 else done.stderr
+
+
+def _throttle(world: World, broker: int, rate: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
+    entry = ConfigEntry("follower.replication.throttled.rate", rate or "", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+    admin = AdminClient({**QUIET, "bootstrap.servers": world.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def _paths(world: World, broker: int) -> list[str]:

@@ -308,7 +308,7 @@ def test_a_moment_before_the_restart_is_not_made_up(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", ["my data, all of it", "it's", 'a "b"', "c\\d"])
+@pytest.mark.parametrize("name", ["my data, all of it", "it's", 'a "b"', "c\\d", os.fsdecode(b"\xd6rdner")])
 def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError, match="does not survive in the lists and texts of pods"):
         asyncio.run(LocalCluster().start(tmp_path / name))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -9,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from e2e import disks, moving
 from e2e.clients import QUIET, value_of
 from e2e.move_soak import LOG_DIRS_RATE
@@ -35,15 +40,42 @@ def mounts() -> Iterator[ExitStack]:
         yield stack
 
 
+HOLDING = """
+import sys, time
+from pathlib import Path
+from e2e.disks import MIB, FaultyMount, LoopDisk, ThinDisk
+place = Path(sys.argv[1])
+with (
+    FaultyMount(place / "faulty", place / "behind") as faulty, LoopDisk(place / "loop", place / "image", 8 * MIB),
+    ThinDisk(place / "thin", place / "below", 8 * MIB, 4 * MIB),
+):
+    faulty.fail("HUNG")
+    print(faulty._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_disks_of_who_is_killed_are_gone(tmp_path: Path) -> None:
+    """The process that answers for the disk lived on, and what was mounted stayed so until somebody found it."""
+    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    with subprocess.Popen(command, cwd=disks.ROOT, stdout=subprocess.PIPE, env=os.environ) as holding:
+        assert holding.stdout is not None
+        answering = Path(f"/proc/{int(holding.stdout.readline())}")
+        assert str(tmp_path) not in Path("/proc/self/mounts").read_text(), "nobody else sees them"
+        holding.kill()
+    eventually(lambda: not answering.exists())
+    eventually(lambda: str(tmp_path) not in disks.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE"))
+
+
 class Writer:
     """Numbers into one partition; remembers which of them were acknowledged."""
 
-    def __init__(self, brokers: Brokers, topic: str, partition: int = 0) -> None:
+    def __init__(self, brokers: Brokers, topic: str, partition: int = 0, key: bytes | None = None) -> None:
         self._producer = Producer(
             {**QUIET, "bootstrap.servers": brokers.bootstrap, "message.timeout.ms": 3000, "linger.ms": 1}
         )
         self._brokers = brokers
-        self._topic, self._partition = topic, partition
+        self._topic, self._partition, self._key = topic, partition, key
         self._next = 0
         self.acknowledged: list[int] = []
 
@@ -52,7 +84,7 @@ class Writer:
         before = len(self.acknowledged)
         for number in range(self._next, self._next + count):
             value = str(number).zfill(10).encode() + bytes(size - 10)
-            self._producer.produce(self._topic, value, partition=self._partition, on_delivery=self._answered)
+            self._producer.produce(self._topic, value, self._key, partition=self._partition, on_delivery=self._answered)
             self._producer.poll(0)
         self._next += count
         self._producer.flush(PATIENCE_S)
@@ -159,6 +191,49 @@ def test_a_full_disk(mounts: ExitStack, tmp_path: Path) -> None:
     brokers[0].stop()
     filler.unlink()
     comes_back(brokers, disk.path, broken, healthy)
+
+
+@pytest.mark.spec("LOG-26", "DIR-42")
+def test_compaction_waits_for_room_on_a_disk_that_is_nearly_full(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", tmp_path / "image", 24 * MIB))
+    brokers = started(mounts, folder, log_cleaner_backoff_ms="100", ballast_log_dir_reserve_bytes=str(2 * MIB))
+    prefer(brokers, 0, "compacted", disk.path)
+    brokers.create(
+        "compacted", [[0]], segment_bytes="1048576", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01",
+        min_compaction_lag_ms="3600000",
+    )  # fmt: skip
+    arrived(brokers, 0, "compacted", disk.path)
+    writer = Writer(brokers, "compacted", key=b"the same")
+    assert writer.write(4000)
+    filler = disk.path / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(disk.path).free - 2 * MIB - MIB // 2))
+    may_be_compacted(brokers, "compacted")
+    eventually(lambda: cleaner(brokers, "uncleanable_partitions") == 1, "it is left alone, visibly")
+    assert cleaner(brokers, "passes_total") == 0
+    assert not offline_seen(brokers, 0, disk.path)
+    assert writer.write(1)
+    filler.unlink()
+    eventually(lambda: cleaner(brokers, "uncleanable_partitions") == 0, "it is compacted")
+    assert cleaner(brokers, "passes_total") == 1
+    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition("compacted", 0, 0)])
+    found: list[int] = []
+    eventually(lambda: bool(_take(consumer, found)) and found[-1] == writer.acknowledged[-1], "the newest is there")
+    consumer.close()
+    assert len(found) < len(writer.acknowledged)
+
+
+def may_be_compacted(brokers: Brokers, topic: str) -> None:
+    """At once: until now its records were too young."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": brokers.bootstrap})
+    entry = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(PATIENCE_S)
+
+
+def cleaner(brokers: Brokers, name: str) -> float:
+    return sum(float(line.split()[-1]) for line in metric(brokers[0], f"ballast_cleaner_{name}"))
 
 
 @pytest.mark.spec("DIR-41")
@@ -302,6 +377,42 @@ def test_a_directory_is_removed(mounts: ExitStack, tmp_path: Path) -> None:
     brokers[0].stop()
     (tmp_path / "elsewhere").rename(directory)
     comes_back(brokers, directory, broken, healthy)
+
+
+@pytest.mark.spec("LOG-32")
+def test_who_reads_what_is_in_no_memory_waits_alone_for_a_disk_that_does_not_answer(
+    mounts: ExitStack, tmp_path: Path
+) -> None:
+    folder = tmp_path / "brokers"
+    below = mounts.enter_context(disks.FaultyMount(tmp_path / "below", tmp_path / "behind"))
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", below.path / "image", 64 * MIB))
+    mounts.callback(below.heal)
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    assert broken.write(5000)
+    brokers[0].stop()
+    brokers[0].start()  # it remembers no place in these files
+    brokers[0].wait_ready()
+    for path in disk.path.glob("broken-0/0*"):
+        put_out_of_memory(path)
+    below.fail("HUNG")
+    consumer = Consumer({**QUIET, "bootstrap.servers": brokers.bootstrap, "group.id": "reader"})
+    try:
+        consumer.assign([TopicPartition("broken", 0, 500)])
+        assert consumer.poll(2) is None
+        assert healthy.write(200)
+        below.heal()
+        found: list[int] = []
+        eventually(lambda: _take(consumer, found) > 0, "the disk answers")
+        assert found[0] == broken.acknowledged[500]
+    finally:
+        consumer.close()
+
+
+def put_out_of_memory(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @pytest.mark.spec("DIR-46")

@@ -21,12 +21,14 @@ from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
-from ballast_operator.model.cluster import ClusterStatus
+from ballast_operator.model.cluster import ClusterStatus, Drain
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Reassignment
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
+from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Identity
+from ballast_operator.status import CLUSTER, Verdict
 from ballast_operator.worker import Again
 
 FOUR = KubeFacts(exists=True, replicas=4, pods={n: PodFacts(f"demo-{n}", "uid", n, ready=True) for n in range(4)})
@@ -40,6 +42,7 @@ class Told:
         self.created: list[str] = []
         self.deleted: list[str] = []
         self.marked: list[str] = []
+        self.nodes: dict[str, Any] = {}
 
     async def mark_claim(self, _: object, claim: ClaimFacts, drained: bool) -> None:
         assert not self.replicas, "before it is given up"
@@ -53,6 +56,10 @@ class Told:
         return Beside()
 
     async def apply_monitor(self, _: object) -> None: ...
+
+    async def drop_old_configs(self, *_: object) -> None: ...
+
+    async def hold_evictions(self, _: object, lagging: Collection[int]) -> None: ...
 
     async def create_reassignment(self, _: object, name: str, spec: Mapping[str, Any], cluster: str) -> None:
         self.created.append(name)
@@ -393,3 +400,112 @@ async def test_a_drain_that_failed_waits_for_a_person_and_is_not_progressing_for
     unread = replace(scene, view=replace(seen, topic_errors={"orders": "?"}, described=frozenset()))
     held = await managed._scale_down(unread, [], frozenset())
     assert (held and held.reason, held and held.stalled) == ("ScaleDownHeld", False)
+
+
+@pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")
+async def test_what_is_being_drained_names_the_reassignment_and_what_that_one_waits_for() -> None:
+    path, cache = "/var/lib/ballast/b/data", Cache()
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+    said = {"type": "Ready", "status": "False", "reason": "Waiting", "message": "It waits for give, which moves it."}
+    for name, mode, status in (
+        ("demo-drain-brokers-1", {"drainBrokers": [3]}, {"phase": "Running"}),
+        (
+            "demo-drain-volumes-1",
+            {"drainDirectories": [{"broker": 0, "directory": path}]},
+            {"phase": "Waiting", "conditions": [said]},
+        ),
+    ):
+        meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": [owner]}
+        cache.put_reassignment({"metadata": meta, "spec": {"clusterRef": {"name": "demo"}, **mode}, "status": status})
+    logs = {("orders", 0, 0): LogView(path, 1), ("orders", 0, 3): LogView("/var/lib/ballast/a/data", 1)}
+    seen = view({"orders": topic_view((0, 3))}, logs, brokers=range(4), directories=("/var/lib/ballast/a/data", path))
+    managed, scene, _ = scene_of(seen, cache, metadataVolume={"size": "1Gi"})
+    drains: list[Drain] = []
+    goes = await managed._scale_down(scene, drains, frozenset())
+    assert goes is not None
+    assert goes.message == "Brokers 3 are being drained: 1 replica left, moved by Reassignment demo-drain-brokers-1."
+    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
+    goes = await managed._remove_volumes(replace(scene, cluster=fewer), drains, frozenset())
+    assert goes is not None
+    assert goes.message == (
+        "Volume b is being drained: 1 replica left, moved by Reassignment demo-drain-volumes-1. "
+        "It waits for give, which moves it."
+    )
+    assert [one.reassignment for one in drains] == ["demo-drain-brokers-1", "demo-drain-volumes-1"]
+
+
+@pytest.mark.spec("OPR-02", "OPR-43")
+@pytest.mark.parametrize(
+    ("silent", "online", "reason"),
+    [
+        (None, False, "DrainingVolume"),
+        (PodFacts("demo-2", "uid", 2), False, "DrainingVolume"),
+        (PodFacts("demo-2", "uid", 2, ready=True), True, "DrainingVolume"),
+        (PodFacts("demo-2", "uid", 2, ready=True, ready_since=NOW), False, "DrainingVolume"),
+        (PodFacts("demo-2", "uid", 2, trouble="CrashLoopBackOff"), False, "VolumeHeld"),
+        (PodFacts("demo-2", "uid", 2, ready=True), False, "VolumeHeld"),
+    ],
+)
+async def test_a_broker_that_restarts_holds_no_volume_that_is_being_drained(
+    silent: PodFacts | None, online: bool, reason: str
+) -> None:
+    """Each restart told VolumeHeld and sent people to put the volume back."""
+    seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", "/var/lib/ballast/b/data"))
+    brokers = dict(seen.brokers)
+    brokers[2] = brokers[2]._replace(online=online)
+    managed, scene, _ = scene_of(
+        replace(seen, brokers=brokers, described=seen.described - {2}), metadataVolume={"size": "1Gi"}
+    )
+    found = {n: pod for n, pod in FOUR.pods.items() if n != 2} | ({2: silent} if silent else {})
+    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
+    restarting = replace(scene, cluster=fewer, kube=replace(scene.kube, pods=found))
+    said = await managed._remove_volumes(restarting, [], frozenset())
+    assert said is not None
+    assert (said.reason, "broker 2" in said.message) == (reason, True)
+
+
+@pytest.mark.spec("OPR-44", "OPR-45")
+async def test_what_has_not_begun_to_run_is_told_anew_before_kafka_answers() -> None:
+    """For a runtimeClassName that no node knows, say: nobody else would ever make these pods anew."""
+    managed, scene, told = scene_of(view())
+    wanted = pods.revision(scene.layout, "broker")
+    rows = (
+        PodFacts("demo-0", "uid", 0, revision="before", starting=True),
+        PodFacts("demo-1", "uid", 1, revision="before"),
+        PodFacts("demo-2", "uid", 2, revision=wanted, starting=True),
+    )
+    managed._kube = replace(scene.kube, pods={pod.ordinal: pod for pod in rows})
+    await managed._restart_troubled(scene.layout)
+    assert told.deleted == ["demo-0"]
+
+
+@pytest.mark.spec("OPR-02", "OPR-44")
+@pytest.mark.parametrize(("brokers", "told"), [(3, "BrokersOffline"), (2, "RollWaits")])
+async def test_a_change_that_waits_for_a_pod_that_cannot_run_does_not_say_that_it_goes_on_by_itself(
+    brokers: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a broker that is to go anyway it does not matter."""
+
+    async def observed(_: object, __: object, seen: KafkaView) -> tuple[None, KafkaView]:
+        return None, seen
+
+    async def nothing(*_: object) -> dict[Any, Any]:
+        return {}
+
+    async def waits(*_: object) -> Verdict:
+        return CLUSTER["RollWaits"].says(node="broker 1", error="demo-2 is not ready")
+
+    async def none(*_: object) -> None: ...
+
+    for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
+        monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
+    monkeypatch.setattr(voters_handler, "observe", observed)
+    monkeypatch.setattr(restarts, "roll", waits)
+    monkeypatch.setattr(ManagedCluster, "_scale_down", none)
+    seen = view(brokers=range(3))
+    managed, scene, _ = scene_of(seen)
+    subject = replace(scene.cluster, spec=replace(scene.cluster.spec, brokers=brokers))
+    loops = PodFacts("demo-2", "uid", 2, trouble="CrashLoopBackOff: see its logs")
+    managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3, pods={**FOUR.pods, 2: loops})
+    verdict, _status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), Again())
+    assert (verdict.reason, "CrashLoopBackOff" in verdict.message) == (told, told == "BrokersOffline")

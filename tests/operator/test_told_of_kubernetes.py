@@ -12,7 +12,7 @@ from tests.operator.making import NOW, cluster, view
 
 from ballast_operator.cache import Cache
 from ballast_operator.handlers import claims, late_pods
-from ballast_operator.handlers.late_pods import MISSING_SECONDS, STARTING_SECONDS
+from ballast_operator.handlers.late_pods import MISSING_SECONDS, STARTING_SECONDS, LatePods
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts, pod_facts
 from ballast_operator.plan.managed import growing_claims
@@ -110,3 +110,22 @@ def test_how_a_container_ended_is_told_with_what_it_waits_for() -> None:
     states = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
     body = {"metadata": {"name": "demo-0", "uid": "u"}, "spec": {}, "status": {"containerStatuses": states}}
     assert (pod_facts(body).starting, pod_facts(body).trouble) == (True, None)
+
+
+@pytest.mark.spec("OPR-02")
+def test_a_pod_that_fails_again_and_again_is_in_trouble_also_while_it_runs_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(late_pods, "monotonic", lambda: now)
+    late, runs = LatePods(), PodFacts("demo-0", "u", 0)
+    loops = replace(runs, trouble="CrashLoopBackOff: see its logs")
+
+    def told(pod: PodFacts) -> str | None:
+        return late.as_before({0: pod})[0].trouble
+
+    assert (told(runs), told(loops), told(runs)) == (None, loops.trouble, loops.trouble)
+    assert told(replace(runs, ready=True)) is None
+    assert told(replace(runs, uid="another")) is None
+    now = 31.0
+    assert told(runs) is None, "it takes its time, and runs"

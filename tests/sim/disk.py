@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from ballast_broker.seams import Disk, File
+from ballast_broker.seams import Disk, File, NotInMemory
 
 DEFAULT_CAPACITY = 1 << 34
+COLD_EVERY = 5
 
 
 class Crashed(BaseException):
@@ -148,6 +150,26 @@ def _size_of(entry: Inode | Folder) -> int:
     return sum(_size_of(child) for child in entry.entries.values())
 
 
+class Hurry:
+    """Who is inside does not wait; each fifth piece that is asked for is not in memory."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._asked = 0
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    def check(self, path: str, position: int, size: int) -> None:
+        if self._inside:
+            self._asked += 1
+            if self._asked % COLD_EVERY == 0:
+                raise NotInMemory(path, position, size)
+
+
 class SimDisk(Disk):
     """One process's view of a store; after `kill` every call raises `Crashed`."""
 
@@ -156,6 +178,7 @@ class SimDisk(Disk):
         self._alive = True
         self._held: set[str] = set()
         self.calls = 0
+        self.hurry = Hurry()
         self.crash_at: int | None = None  # die at this call: crash points
         self.on_crash: Callable[[], None] = lambda: None
 
@@ -302,6 +325,7 @@ class SimDisk(Disk):
     def read_bytes(self, path: str) -> bytes:
         self.touch(path, reading=True)
         file = self._file(path)
+        self.hurry.check(path, 0, file.size)
         return file.read(file.size, 0)
 
     def write_atomically(self, path: str, data: bytes) -> None:
@@ -318,10 +342,15 @@ class SimDisk(Disk):
         target.pwrite(data, target_position)
         return len(data)
 
+    def not_waiting(self) -> AbstractContextManager[None]:
+        return self.hurry
+
     def usage(self, path: str) -> Usage:
         self.touch(path, reading=True)
-        total = self._store.capacity.get(path, DEFAULT_CAPACITY)
-        return Usage(total, max(0, total - self._store.used(path)))
+        for prefix, total in self._store.capacity.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                return Usage(total, max(0, total - self._store.used(prefix)))
+        return Usage(DEFAULT_CAPACITY, max(0, DEFAULT_CAPACITY - self._store.used(path)))
 
     def lock(self, path: str) -> Callable[[], None]:
         self.touch(path)
@@ -352,6 +381,7 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._touch(reading=True)
+        self._disk.hurry.check(self._path, position, size)
         return self._inode.read(size, position)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:

@@ -62,7 +62,7 @@ class Faults:
     async def _restore(self) -> None:
         """Every partition is to have all its replicas again; the cluster may still be in pieces."""
         self.run.fabric.heal()
-        for machine in self.run.machines:
+        for machine in self.run.everybody:
             if not machine.is_up:
                 machine.start()
         everybody = [machine.node_id for machine in self.run.machines]

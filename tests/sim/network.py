@@ -49,6 +49,7 @@ class Fabric:
     slow_delay_s: float = 0.3
     listeners: dict[tuple[str, int], Listener] = field(default_factory=dict)
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing gets through
+    slow: dict[str, float] = field(default_factory=dict)  # so much longer takes what comes from there or goes there
     channels: list[SimChannel] = field(default_factory=list)
     messages: int = 0
 
@@ -69,6 +70,7 @@ class Fabric:
 
     def heal(self) -> None:
         self.cut.clear()
+        self.slow.clear()
 
     def hears(self, source: str, target: str) -> bool:
         return (source, target) not in self.cut
@@ -76,6 +78,9 @@ class Fabric:
     def delay(self, source: str, target: str) -> float:
         if source == target:
             return LOOPBACK_DELAY_S
+        return self._on_the_way() + (self.slow.get(source, 0.0) + self.slow.get(target, 0.0) if self.slow else 0.0)
+
+    def _on_the_way(self) -> float:
         if self.rng.random() < self.slow_chance:
             return self.rng.uniform(self.max_delay_s, self.slow_delay_s)
         return self.rng.uniform(self.min_delay_s, self.max_delay_s)

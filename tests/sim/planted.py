@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ballast_broker.api.refusals import Refusals
+from ballast_broker.controller.commands import brokers
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.coordinator import transaction_records, transaction_service
 from ballast_broker.coordinator.markers import Ending, MarkerSender
@@ -21,16 +22,21 @@ from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
+from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import RegistrationGate, whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
 from ballast_broker.metadata.partition_merge import merge_change
+from ballast_broker.raft import driver
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.leader import Leadership
+from ballast_broker.raft.messages import AppendFetched
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import VoterSet
 from ballast_broker.replication import reading
 from ballast_broker.replication.partition import Partition
+from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult, Reader
 from ballast_broker.replication.replica import Replica
 from ballast_broker.storage import cleaner, producers, truncation
 from ballast_broker.storage.adoption import SegmentCopy
@@ -289,6 +295,62 @@ def elect_by_committed_voters(patch: Planting) -> None:
     patch.setattr(RaftCore, "voter_set", property(voters))
     patch.setattr(RaftCore, "voters", property(lambda self: voters(self).ids))
 
+
+def two_of_five_are_enough(patch: Planting) -> None:
+    def advance(self: Leadership) -> bool:
+        ends = sorted((each.end_offset for each in self.voters.values()), reverse=True)
+        end = ends[len(ends) // 2 - 1]
+        moved = end > self.epoch_start_offset and end > self.high_watermark
+        self.high_watermark = end if moved else self.high_watermark
+        return bool(moved)
+
+    patch.setattr(Leadership, "advance_high_watermark", advance)
+
+
+def say_to_have_what_is_not_on_disk(patch: Planting) -> None:
+    """A controller asks for what comes next before it has what came on stable storage."""
+
+    def take(self: RaftDriver, effect: AppendFetched) -> None:
+        append(self, effect)
+        self.core.flushed(self.now(), self.store.end_offset)
+
+    append = RaftDriver._append_fetched
+    patch.setvalue(driver, "_CARRY_OUT", {**driver._CARRY_OUT, AppendFetched: take})
+    patch.setattr(RaftDriver, "_append_fetched", take)
+
+
+def eligible_without_its_memory(patch: Planting) -> None:
+    """A broker that was eligible is so after a loss of power as well."""
+    patch.setattr(brokers, "_stopped_cleanly", lambda before, request: before is not None)
+
+
+def eligible_though_less_is_asked(patch: Planting) -> None:
+    """Who was eligible still is when the ISR may commit alone what it lacks."""
+    patch.setattr(MetadataDelta, "_clear_elr", lambda self, topic_id: None)
+
+
+def leave_readers_to_find_out(patch: Planting) -> None:
+    """A reader is not told that what it has read last is not what this leader has."""
+
+    def read(self: Reader, replica: Replica, params: FetchParams, entry: FetchEntry, *rest: Any) -> FetchResult:
+        if params.replica_id < 0:
+            entry = dataclasses.replace(entry, last_fetched_epoch=-1)
+        return read_and_tell(self, replica, params, entry, *rest)
+
+    read_and_tell = Reader._read
+    patch.setattr(Reader, "_read", read)
+
+
+OF_CONTROLLERS_APART: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        two_of_five_are_enough,
+        say_to_have_what_is_not_on_disk,
+        eligible_without_its_memory,
+        eligible_though_less_is_asked,
+        leave_readers_to_find_out,
+    )
+}
 
 OF_CHANGING_VOTERS: dict[str, Plant] = {
     plant.__name__: plant

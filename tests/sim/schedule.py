@@ -68,6 +68,7 @@ class Plan:
 
 class Run:
     directories: tuple[str, ...] = DIRECTORIES
+    topics: tuple[str, ...] = TOPICS
 
     def __init__(self, seed: int, plan: Plan) -> None:
         loop = asyncio.get_running_loop()
@@ -83,6 +84,8 @@ class Run:
             Machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
             for node_id in range(1, plan.brokers + 1)
         ]
+        self.controllers = self._controllers()
+        self.everybody = [*self.controllers, *self.machines]
         self.invariants = Invariants()
         self.ledger = Ledger()
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
@@ -92,6 +95,10 @@ class Run:
         self.members: Members | None = None
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
+
+    def _controllers(self) -> list[Machine]:
+        """Those that are no brokers."""
+        return []
 
     def _properties(self, node_id: int) -> dict[str, str]:
         voters = ",".join(f"{n}@n{n}:9093" for n in range(1, self.plan.brokers + 1))
@@ -124,12 +131,12 @@ class Run:
         try:
             await self._play()
         finally:
-            for machine in self.machines:
+            for machine in self.everybody:
                 machine.kill()
 
     async def _play(self) -> None:
         hosts = [m.host for m in self.machines]
-        for machine in self.machines:
+        for machine in self.everybody:
             machine.start()
         admin = SimClient(self.fabric, "admin", hosts)
         try:
@@ -217,7 +224,7 @@ class Run:
     async def _watch(self) -> None:
         rng = random.Random(self.rng.random())
         while True:
-            self.invariants.check(self.machines)
+            self.invariants.check(self.everybody)
             if self.transactions.broken:
                 raise Broken(self.transactions.broken[0])
             if rng.random() < CHECK_INTERVAL_S / REBUILD_INTERVAL_S:
@@ -238,7 +245,7 @@ class Run:
     async def _quiet(self, background: list[asyncio.Task[None]]) -> None:
         self.note("quiet")
         self.fabric.heal()
-        for machine in self.machines:
+        for machine in self.everybody:
             if not machine.is_up:
                 machine.start()
         self._passing.finish()
@@ -253,13 +260,16 @@ class Run:
         await asyncio.wait([self._idempotent_task], timeout=QUIET_LIMIT_S)
         if not self._idempotent_task.done():
             raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")
-        await _stop(background)
+        await self._stop_clients(background)
         stopped_s = self.loop.time()
         await self._end_transactions()
         await asyncio.sleep(max(0.0, stopped_s + 5.0 - self.loop.time()))
         await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
         if self.members is not None:
             await asyncio.wait_for(self.members.settle(), QUIET_LIMIT_S)
+
+    async def _stop_clients(self, tasks: list[asyncio.Task[None]]) -> None:
+        await _stop(tasks)
 
     async def _end_transactions(self) -> None:
         await asyncio.wait([self._transactors_task], timeout=QUIET_LIMIT_S)
@@ -279,7 +289,7 @@ class Run:
             topic = machine.process.node.image.topics.by_name(TOPIC)
             if topic is None:
                 return False
-            topics = [machine.process.node.image.topics.by_name(name) for name in TOPICS]
+            topics = [machine.process.node.image.topics.by_name(name) for name in self.topics]
             partitions = [each for found in topics if found is not None for each in found.partitions.values()]
             if any(p.leader < 0 or len(p.isr) < 3 for p in partitions):
                 return False
@@ -306,7 +316,7 @@ class Run:
         for machine in self.machines:
             check_one_log_each(machine, self.partitions)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"
-        for machine in self.machines:
+        for machine in self.everybody:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"
         errors = [e for e in self.loop.errors if not isinstance(e.get("exception"), Crashed)]
         assert not errors, f"errors nobody caught: {errors[:3]}"

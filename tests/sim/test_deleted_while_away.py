@@ -8,10 +8,10 @@ import pytest
 from tests.sim.checkers import entries
 from tests.sim.clients import SimClient, create_topic
 from tests.sim.faults import DIRECTORIES
+from tests.sim.history import driver_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan, Run
-from tests.sim.voters import driver_of
 
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode

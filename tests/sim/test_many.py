@@ -17,7 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import pytest
-from tests.sim.planted import BUGS, OF_CHANGING_VOTERS, Planting
+from tests.sim.apart import PLAN as OF_APART
+from tests.sim.apart import ApartRun
+from tests.sim.planted import BUGS, OF_CHANGING_VOTERS, OF_CONTROLLERS_APART, Plant, Planting
 from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
@@ -25,6 +27,7 @@ from tests.sim.voters import ChangingRun, UpgradedRun
 # With those in which voters change these are some 500 schedules.
 MANY = os.environ.get("SIM_MANY", "10-460")
 OF_VOTERS = 60
+OF_FIVE = 16
 WORKERS = 2
 NICENESS = 10
 SEEDS_PER_BUG = 24
@@ -64,9 +67,18 @@ class Found(NamedTuple):
     not_met: set[str]  # what is planted where nobody comes by
 
 
+def planted(bug: str) -> tuple[type[Run], Plan, Plant]:
+    """In which runs it is looked for."""
+    if bug in OF_CONTROLLERS_APART:
+        return ApartRun, OF_APART, OF_CONTROLLERS_APART[bug]
+    if bug in OF_CHANGING_VOTERS:
+        return ChangingRun, Plan(), OF_CHANGING_VOTERS[bug]
+    return Run, Plan(), BUGS[bug]
+
+
 def finds(bug: str) -> Found:
-    kind, plant = (ChangingRun, OF_CHANGING_VOTERS[bug]) if bug in OF_CHANGING_VOTERS else (Run, BUGS[bug])
-    planted: set[str] = set()
+    kind, plan, plant = planted(bug)
+    places: set[str] = set()
     met: set[str] = set()
     for seed in range(SEEDS_PER_BUG):
         settle_down()
@@ -74,15 +86,15 @@ def finds(bug: str) -> Found:
             planting = Planting(patch)
             plant(planting)
             try:
-                simulate(seed, Plan(), kind)
+                simulate(seed, plan, kind)
                 first = None
             except (AssertionError, TimeoutError):  # whatever else it dies of is no proof
                 first = seed
-            planted |= planting.planted
+            places |= planting.planted
             met |= planting.met
         if first is not None:
             break
-    return Found(first, planted - met)
+    return Found(first, places - met)
 
 
 def check_that_all_are_found(bugs: Iterable[str]) -> None:
@@ -134,3 +146,25 @@ def test_everything_holds_while_voters_come_and_go() -> None:
 @pytest.mark.timeout(600)
 def test_mistakes_in_changing_voters_are_found() -> None:
     check_that_all_are_found(OF_CHANGING_VOTERS)
+
+
+def fails_with_controllers_apart(seed: int) -> str | None:
+    return fails(seed, ApartRun, OF_APART)
+
+
+@pytest.mark.simulation
+@pytest.mark.spec("CLU-02", "CLU-11", "REP-23")
+@pytest.mark.timeout(1200)
+def test_everything_holds_with_five_controllers_apart() -> None:
+    with pool() as workers:
+        failed = [
+            text for text in workers.map(fails_with_controllers_apart, range(OF_FIVE), chunksize=2) if text is not None
+        ]
+    assert not failed, f"{len(failed)} of {OF_FIVE} seeds failed:\n" + "\n".join(failed[:3])
+
+
+@pytest.mark.simulation
+@pytest.mark.interpreted
+@pytest.mark.timeout(600)
+def test_mistakes_of_controllers_apart_are_found() -> None:
+    check_that_all_are_found(OF_CONTROLLERS_APART)

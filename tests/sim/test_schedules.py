@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
+from tests.sim.apart import PLAN as OF_APART
+from tests.sim.apart import ApartRun
 from tests.sim.loop import run
 from tests.sim.schedule import Plan, Run
 from tests.sim.voters import ChangingRun, UpgradedRun
@@ -62,3 +65,9 @@ def test_a_schedule_in_which_voters_come_and_go(kind: type[ChangingRun]) -> None
     played = simulate(1, Plan(seconds=20.0), kind)
     assert isinstance(played, ChangingRun)
     assert played.changes > 5
+
+
+@pytest.mark.spec("CLU-02", "CLU-11", "REP-23")
+@pytest.mark.timeout(120)
+def test_a_schedule_with_five_controllers_apart() -> None:
+    simulate(1, replace(OF_APART, seconds=15.0), ApartRun)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 
 import pytest
+from tests.sim.history import driver_of
 from tests.sim.loop import run
 from tests.sim.schedule import CLUSTER_ID, Plan, Run
-from tests.sim.voters import driver_of
 
 OTHER_ID = "AkU3OEVBNTcwNTJENDM2Qg"
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.sim.clients import SimClient
 from tests.sim.disk import Store
+from tests.sim.history import driver_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan
-from tests.sim.voters import ChangingRun, driver_of
+from tests.sim.voters import ChangingRun
 
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
@@ -117,6 +118,70 @@ def test_a_founder_that_lost_its_disk_founds_nothing_while_the_others_are_withou
     play(scenario)
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_founder_that_lost_its_disk_founds_nothing_where_nobody_answers(silent: bool) -> None:
+    """All power was gone, and it is the first to be back: the others have what was committed."""
+
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        founder, *others = cluster.machines
+        for each in others:
+            await add(person, each)
+        await asyncio.sleep(3.0)
+        for each in cluster.machines:
+            each.kill()
+        if silent:
+            cluster.fabric.partition({founder.host}, {each.host for each in others})
+        founder.store = Store(random.Random(1), founder.clock.wall_ms)
+        founder.start()
+        await asyncio.sleep(30.0)
+        assert not founder.failures
+        assert driver(founder).leader_id == -1
+        assert driver(founder).epoch == 0
+        cluster.fabric.heal()
+        for each in others:
+            each.start()
+        await until_led(cluster)
+        assert {driver(each).leader_id for each in cluster.machines} <= {2, 3}
+        await asyncio.sleep(20.0)
+        assert driver(founder).core.voters == (1, 2, 3)
+        assert not driver(founder).core.is_voter
+
+    play(scenario)
+
+
+def test_a_new_quorum_is_founded_when_all_that_are_named_know_of_none() -> None:
+    async def scenario(cluster: ChangingRun) -> None:
+        founder, two, three = cluster.machines
+        founder.start()
+        await asyncio.sleep(10.0)
+        two.start()
+        await asyncio.sleep(10.0)
+        assert driver(founder).leader_id == -1
+        three.start()
+        await until_led(cluster)
+        assert {driver(each).leader_id for each in cluster.machines} == {1}
+        assert driver(founder).core.voters == (1,)
+        for each in cluster.machines:
+            each.kill()
+
+    play_alone(scenario)
+
+
+def test_a_founder_whose_own_address_is_named_otherwise_founds_all_the_same() -> None:
+    async def scenario(cluster: ChangingRun) -> None:
+        machine = alone(
+            cluster,
+            controller_quorum_bootstrap_servers="n1:9093",
+            advertised_listeners="PLAINTEXT://n1:9092,CONTROLLER://one.of.many:9093",
+        )
+        machine.start()
+        await asyncio.sleep(5.0)
+        assert driver(machine).is_leader
+        machine.kill()
+
+    play_alone(scenario)
+
+
 def test_a_founder_that_is_the_only_voter_founds_nothing_anew_after_a_restart() -> None:
     async def scenario(cluster: ChangingRun, person: SimClient) -> None:
         founder = cluster.machines[0]
@@ -166,6 +231,7 @@ def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the
 class WithABrokerOnly(ChangingRun):
     def _properties(self, node_id: int) -> dict[str, str]:
         properties = super()._properties(node_id)
+        properties["controller.quorum.bootstrap.servers"] = "n1:9093,n2:9093"
         if node_id == 3:
             properties |= {"process.roles": "broker", "listeners": "PLAINTEXT://n3:9092"}
         return properties
@@ -250,7 +316,7 @@ def test_a_controller_with_an_empty_disk_that_is_told_to_ask_others_founds_nothi
 
 def test_a_founder_that_loses_power_while_it_formats_itself_founds_the_quorum_all_the_same() -> None:
     async def scenario(cluster: ChangingRun) -> None:
-        machine = alone(cluster)
+        machine = alone(cluster, controller_quorum_bootstrap_servers="n1:9093")
         for after in (0.0, 0.001, 0.002, 0.005, 0.02, 0.1, 0.3):
             machine.start()
             await asyncio.sleep(after)

@@ -10,12 +10,10 @@ import asyncio
 from typing import Any
 
 from tests.sim.aimed import AimedFaults
-from tests.sim.checkers import Broken
 from tests.sim.clients import SimClient
-from tests.sim.machine import Machine
+from tests.sim.history import MetadataHistory, driver_of
 from tests.sim.schedule import CHECK_INTERVAL_S, Plan, Run
 
-from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.voters import DYNAMIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -24,15 +22,11 @@ ANSWER_S = 20.0
 PAUSE_S = 0.7
 
 
-def driver_of(machine: Machine) -> RaftDriver | None:
-    return None if machine.process is None else getattr(machine.process.node, "driver", None)
-
-
 class ChangingRun(Run):
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.changes = 0
-        self._committed: dict[int, bytes] = {}
+        self.history = MetadataHistory()
 
     def _properties(self, node_id: int) -> dict[str, str]:
         properties = super()._properties(node_id)
@@ -58,33 +52,12 @@ class ChangingRun(Run):
 
     async def _watch_metadata(self) -> None:
         while True:
-            self.check_metadata()
+            self.history.look(self.machines)
             await asyncio.sleep(CHECK_INTERVAL_S)
-
-    def check_metadata(self) -> None:
-        for machine in self.machines:
-            driver = driver_of(machine)
-            if driver is None or machine.store.failing:
-                continue
-            mark = driver.high_watermark
-            if mark <= driver.store.start_offset:
-                continue
-            batch = driver.store.read(mark - 1, 1, mark)
-            before = self._committed.setdefault(mark, batch)
-            if before != batch:
-                raise Broken(f"committed metadata stays: up to {mark} {machine.host} has {batch!r}, it was {before!r}")
 
     def _verdict(self) -> None:
         super()._verdict()
-        for machine in self.machines:
-            driver = driver_of(machine)
-            assert driver is not None
-            newest = max(self._committed)
-            if driver.high_watermark < newest:
-                raise Broken(f"committed metadata is everywhere: {machine.host} ends at {driver.high_watermark}")
-            for mark, batch in self._committed.items():
-                if mark > driver.store.start_offset and driver.store.read(mark - 1, 1, mark) != batch:
-                    raise Broken(f"committed metadata stays: {machine.host} has something else up to {mark}")
+        self.history.check_everywhere(self.machines)
 
 
 class UpgradedRun(ChangingRun):

@@ -13,6 +13,7 @@ from typing import Any
 from ballast_broker.api.authorizer import CLUSTER, Operation, topic, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import INTERNAL_TOPICS
+from ballast_broker.api.services import BrokerServices
 from ballast_broker.api.transaction_requests import understood
 from ballast_broker.coordinator.transactions import ProducerIdentity
 from ballast_wire.errors import ApiError, ErrorCode
@@ -35,7 +36,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, errors))
     if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    found = await asyncio.gather(*(_of_broker(asked, context) for asked in request.transactions))
+    found = await asyncio.gather(*(_of_broker(asked, context.broker) for asked in request.transactions))
     results = [
         kind.AddPartitionsToTxnResult(
             version=version,
@@ -58,19 +59,28 @@ async def _of_client(
         if each.topic not in INTERNAL_TOPICS and context.authorize(Operation.WRITE, topic(each.topic))
     }
     refused = dict.fromkeys((p for p in partitions if p.topic not in allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return await _add(name, producer, partitions, refused, 0, context)
+    errors = await _add(name, producer, partitions, refused, 0, context.broker)
+    return {partition: understood(error, context.version, FIRST_WITH_FENCED) for partition, error in errors.items()}
 
 
-async def _of_broker(asked: Any, context: RequestContext) -> Errors:
+async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
     producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
-    partitions = _partitions(asked.topics)
-    if not asked.verify_only:
-        return await _add(asked.transactional_id, producer, partitions, {}, 2, context)
-    unknown = _unknown(partitions, context)
+    return await answer_broker(
+        broker, asked.transactional_id, producer, _partitions(asked.topics), not asked.verify_only
+    )
+
+
+async def answer_broker(
+    broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+) -> Errors:
+    """What a broker is told that asks for a producer of its own."""
+    if add:
+        return await _add(name, producer, partitions, {}, 2, broker)
+    unknown = _unknown(partitions, broker)
     if unknown:
         return _none_but(unknown, partitions)
     try:
-        return context.broker.transactions.verify(asked.transactional_id, producer, partitions)
+        return broker.transactions.verify(name, producer, partitions)
     except ApiError as error:
         return dict.fromkeys(partitions, error.code)
 
@@ -81,22 +91,22 @@ async def _add(
     partitions: list[TopicPartition],
     refused: Errors,
     client_version: int,
-    context: RequestContext,
+    broker: BrokerServices,
 ) -> Errors:
     """All or none."""
-    refused = _unknown(partitions, context) | refused
+    refused = _unknown(partitions, broker) | refused
     if refused:
         return _none_but(refused, partitions)
     error = ErrorCode.NONE
     try:
-        await context.broker.transactions.add_partitions(name, producer, partitions, client_version)
+        await broker.transactions.add_partitions(name, producer, partitions, client_version)
     except ApiError as failed:
-        error = understood(failed.code, context.version, FIRST_WITH_FENCED)
+        error = failed.code
     return dict.fromkeys(partitions, error)
 
 
-def _unknown(partitions: Iterable[TopicPartition], context: RequestContext) -> Errors:
-    topics = context.broker.image().topics
+def _unknown(partitions: Iterable[TopicPartition], broker: BrokerServices) -> Errors:
+    topics = broker.image().topics
     found: Errors = {}
     for partition in partitions:
         topic_image = topics.by_name(partition.topic)

@@ -58,8 +58,6 @@ def _find(key: str, key_type: int, context: RequestContext) -> Found:
     if name is None:
         # Share groups do not exist here: nobody coordinates them.
         return _nobody(ErrorCode.INVALID_REQUEST)
-    if key_type == TRANSACTION and not context.authorize(Operation.DESCRIBE, transactional_id(key)):
-        return _nobody(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     image = context.broker.image()
     topic = image.topics.by_name(name)
     if topic is None:

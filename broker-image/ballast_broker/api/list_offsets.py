@@ -29,6 +29,7 @@ FIRST_VERSION_WITH_EPOCH = 4
 NOTHING = (-1, -1, -1)
 # A few milliseconds of work where times are looked up, then others have their turn.
 PARTITIONS_PER_TURN = 50
+LONGEST_TURN_S = 0.005  # where a time lies in a batch that has much to be read
 Answer = tuple[ErrorCode, int, int, int]  # error, timestamp, offset, leader epoch
 
 
@@ -38,7 +39,8 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
     topics: dict[str, dict[int, Answer]] = {}
     response = ListOffsetsResponse(context.version)
-    looked_up = 0
+    loop = asyncio.get_running_loop()
+    looked_up, began_s = 0, loop.time()
     for asked in request.topics:
         if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
             _refuse(response, asked)
@@ -51,8 +53,9 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
                 answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
             answers[each.partition_index] = answer
             looked_up += 1
-            if looked_up % PARTITIONS_PER_TURN == 0:
+            if looked_up % PARTITIONS_PER_TURN == 0 or loop.time() - began_s > LONGEST_TURN_S:
                 await asyncio.sleep(0)
+                began_s = loop.time()
     for name, answers in topics.items():
         if answers:  # a topic of which nothing was asked is not in Kafka's answer either
             for index, answer in answers.items():

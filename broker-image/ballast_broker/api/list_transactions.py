@@ -1,16 +1,23 @@
-"""ListTransactions: those that this broker coordinates, by state, producer and how long they have been open."""
+"""ListTransactions: those that this broker coordinates, by state, producer, how long they have been open, and name."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from ballast_broker.api.authorizer import Operation, transactional_id
 from ballast_broker.api.context import RequestContext
-from ballast_broker.coordinator.transactions import TransactionState
+from ballast_broker.coordinator.consumers.patterns import Alphabet, BadPattern, Pattern, compiled
+from ballast_broker.coordinator.transactions import Transaction, TransactionState
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_WITH_DURATION = 1
+FIRST_WITH_PATTERN = 2
+IDS_PER_TURN = 500
+LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each id
+LONGEST_ID = 500  # that fits any pattern: what a pattern costs grows with it
 STATES = {state.value for state in TransactionState}
 
 
@@ -21,7 +28,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     duration_ms = request.duration_filter if version >= FIRST_WITH_DURATION else -1
     now_ms = context.broker.clock.wall_ms()
     try:
-        found = context.broker.transactions.list_all()
+        found = [
+            each
+            for each in context.broker.transactions.list_all()
+            if (not producers or each.now.producer_id in producers)
+            and (not states or each.now.state.value in states)
+            and (duration_ms < 0 or now_ms - each.now.started_ms > duration_ms)
+            and context.may(Operation.DESCRIBE, transactional_id(each.transactional_id))
+        ]
+        if version >= FIRST_WITH_PATTERN and request.transactional_id_pattern:
+            found = await _fitting(request.transactional_id_pattern, found)
     except ApiError as error:
         return kind(version=version, error_code=error.code)
     listed = [
@@ -32,10 +48,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
             transaction_state=each.now.state.value,
         )
         for each in found
-        if (not producers or each.now.producer_id in producers)
-        and (not states or each.now.state.value in states)
-        and (duration_ms < 0 or now_ms - each.now.started_ms > duration_ms)
-        and context.may(Operation.DESCRIBE, transactional_id(each.transactional_id))
     ]
     return kind(
         version=version,
@@ -43,3 +55,25 @@ async def handle(request: Any, context: RequestContext) -> Any:
         unknown_state_filters=sorted(states - STATES),
         transaction_states=listed,
     )
+
+
+async def _fitting(text: str, found: list[Transaction]) -> list[Transaction]:
+    """A few ids at a time, then others have their turn."""
+    pattern = _pattern(text, (each.transactional_id for each in found))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    fitting = []
+    for number, each in enumerate(found, 1):
+        if len(each.transactional_id) <= LONGEST_ID and pattern.matches(each.transactional_id):
+            fitting.append(each)
+        if number % IDS_PER_TURN == 0 or loop.time() - began > LONGEST_TURN_S:
+            await asyncio.sleep(0)
+            began = loop.time()
+    return fitting
+
+
+def _pattern(text: str, ids: Iterable[str]) -> Pattern:
+    try:
+        return compiled(text, Alphabet(set().union(*ids)))
+    except BadPattern:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION) from None

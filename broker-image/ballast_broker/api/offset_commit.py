@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.authorizer import topic as topic_resource
@@ -42,7 +43,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
                 answers[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 partition = targets[where] = TopicPartition(topic.name, p.partition_index)
-                offsets[partition] = _committed(request, p, context)
+                offsets[partition] = _committed(request, p, topic.id, context)
     errors = await _commit(request, context, offsets) if offsets else {}
     answers |= {where: errors[partition] for where, partition in targets.items()}
     return _response(request, context.version, by_id, answers)
@@ -53,12 +54,12 @@ def _key(asked: Any, by_id: bool) -> Any:
     return (asked.topic_id or ZERO_UUID) if by_id else asked.name
 
 
-def _committed(request: Any, asked: Any, context: RequestContext) -> CommittedOffset:
+def _committed(request: Any, asked: Any, topic_id: UUID, context: RequestContext) -> CommittedOffset:
     now_ms = context.broker.clock.wall_ms()
     keeps_own_time = context.version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms >= 0
     expires = min(now_ms + request.retention_time_ms, NEVER_MS) if keeps_own_time else -1
     return CommittedOffset(
-        asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or "", now_ms, expires
+        asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or "", now_ms, expires, topic_id
     )
 
 

@@ -9,6 +9,7 @@ from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_broker.metadata.image import TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
 from ballast_wire.names import ZERO_UUID, TopicPartition
@@ -66,40 +67,49 @@ def _add_everything(response: OffsetFetchResponse, context: RequestContext, view
     for name, indexes in of_topic.items():
         if not context.may(Operation.DESCRIBE, topic_resource(name)):
             continue
-        topic = context.broker.image().topics.by_name(name) if by_id else None
-        if by_id and topic is None:
-            continue  # deleted meanwhile: it has no id to be named by
-        _add(response, name, indexes, view)
-        response.end_topic(name if topic is None else topic.id)
+        topic = context.broker.image().topics.by_name(name)
+        if topic is not None:
+            current = [index for index in indexes if view.offsets[TopicPartition(name, index)].is_of(topic.id)]
+            _add(response, name, current, view, topic)
+            response.end_topic(topic.id if by_id else name)
+        elif not by_id:  # deleted meanwhile: it has no id to be named by
+            _add(response, name, indexes, view, None)
+            response.end_topic(name)
 
 
 def _add_asked(response: OffsetFetchResponse, asked: Any, context: RequestContext, view: View) -> None:
+    topics = context.broker.image().topics
     for each in asked.topics or ():
         if context.version < FIRST_VERSION_WITH_TOPIC_IDS:
-            _add_if_allowed(response, each.name, each, context, view)
+            _add_if_allowed(response, each.name, each, context, view, topics.by_name(each.name))
             response.end_topic(each.name)
             continue
         topic_id = each.topic_id or ZERO_UUID  # which is read as None
-        topic = context.broker.image().topics.by_id(topic_id)
+        topic = topics.by_id(topic_id)
         if topic is None:
-            _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID))
+            _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID), None)
         else:
-            _add_if_allowed(response, topic.name, each, context, view)
+            _add_if_allowed(response, topic.name, each, context, view, topic)
         response.end_topic(topic_id)
 
 
-def _add_if_allowed(response: OffsetFetchResponse, name: str, asked: Any, context: RequestContext, view: View) -> None:
+def _add_if_allowed(
+    response: OffsetFetchResponse, name: str, asked: Any, context: RequestContext, view: View, topic: TopicImage | None
+) -> None:
     """What the group itself was refused for, goes before."""
     if not view.error and not context.authorize(Operation.DESCRIBE, topic_resource(name)):
         view = View({}, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    _add(response, name, asked.partition_indexes, view)
+    _add(response, name, asked.partition_indexes, view, topic)
 
 
-def _add(response: OffsetFetchResponse, name: str, indexes: list[int], view: View) -> None:
+def _add(response: OffsetFetchResponse, name: str, indexes: list[int], view: View, topic: TopicImage | None) -> None:
+    """An offset of an earlier topic of the name is none of this one."""
     for index in indexes:
         partition = TopicPartition(name, index)
         if partition in view.unstable:
             response.add(index, -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        else:
-            found = view.offsets.get(partition, NOTHING)
-            response.add(index, found.offset, found.leader_epoch, found.metadata, view.error)
+            continue
+        found = view.offsets.get(partition, NOTHING)
+        if topic is not None and not found.is_of(topic.id):
+            found = NOTHING
+        response.add(index, found.offset, found.leader_epoch, found.metadata, view.error)

@@ -86,7 +86,7 @@ BROKER_APIS = {
         _api(61, "DescribeProducers", 0, 0, "describe_producers"),
         _api(64, "UnregisterBroker", 0, 0, "forwarded"),
         _api(65, "DescribeTransactions", 0, 0, "describe_transactions"),
-        _api(66, "ListTransactions", 0, 1, "list_transactions"),
+        _api(66, "ListTransactions", 0, 2, "list_transactions"),
         _api(68, "ConsumerGroupHeartbeat", 0, 1, "consumer_group_heartbeat"),
         _api(69, "ConsumerGroupDescribe", 0, 1, "consumer_group_describe"),
         _api(74, "ListConfigResources", 0, 1, "list_config_resources"),

@@ -42,6 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     p.committed_leader_epoch,
                     p.committed_metadata or "",
                     context.broker.clock.wall_ms(),
+                    topic_id=found.id,
                 )
     if offsets:
         errors |= await _commit(request, context, offsets)

@@ -1,16 +1,17 @@
 """Markers on their way to the leaders of a transaction's partitions, until all of them have them.
 
-One request at a time to each broker, with all that waits for it by then. What fails for a passing reason is sent again,
-to whoever leads the partition then; a partition whose topic is gone needs no marker. Loop thread only.
+One request at a time to each broker, with all that waits for it by then; this one writes its own without being sent a
+request. What fails for a passing reason is sent again, to whoever leads the partition then; a partition whose topic is
+gone needs no marker. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast_broker.metadata.image import NO_LEADER, Listener, MetadataImage
 from ballast_broker.raft.links import PeerLink
@@ -44,15 +45,36 @@ class Ending:
     done: Callable[[], None]
 
 
+class Marking(NamedTuple):
+    """A marker that is to be written to a partition."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    committed: bool
+    partition: TopicPartition
+
+
 Waiting = dict[Ending, set[TopicPartition]]
+Outcomes = dict[tuple[int, TopicPartition], ErrorCode]
+"""By producer and partition."""
 
 
 class MarkerSender:
     def __init__(
-        self, image: Callable[[], MetadataImage], listener: str, network: Network, *, timeout_s: float
+        self,
+        image: Callable[[], MetadataImage],
+        listener: str,
+        network: Network,
+        node_id: int,
+        write_own: Callable[[list[Marking]], Awaitable[Outcomes]],
+        *,
+        timeout_s: float,
     ) -> None:
         self._image = image
         self._listener = listener
+        self._node_id = node_id
+        self._write_own = write_own
         self._network = network
         self._timeout_s = timeout_s
         self._waiting: dict[int, Waiting] = {}
@@ -109,19 +131,20 @@ class MarkerSender:
             del self._sending[broker]
 
     async def _send(self, broker: int, waiting: Waiting) -> None:
-        answers: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        outcomes: Outcomes = {}
         current = {ending: partitions for ending, partitions in waiting.items() if ending.coordinator_epoch() >= 0}
-        link = self._link(broker)
         try:
-            if link is not None and current:
+            if broker == self._node_id:
+                outcomes = await self._write_own(_markings(current))
+            elif current and (link := self._link(broker)) is not None:
                 response = await self._ask(link, broker, current)
-                answers = {} if response is None else _answers(response)
+                outcomes = {} if response is None else _outcomes(response)
         except (OSError, TimeoutError) as error:
             log.info("broker %d takes no markers: %s", broker, error)
         except Exception:
             log.exception("markers for broker %d", broker)
         for ending, partitions in current.items():
-            self._settle(ending, partitions, answers)
+            self._settle(ending, partitions, outcomes)
 
     async def _ask(self, link: PeerLink, broker: int, waiting: Waiting) -> Any | None:
         """None where the broker leads none of the partitions any more: it is frozen, or cut off."""
@@ -146,15 +169,10 @@ class MarkerSender:
         registration = None if topic is None else topic.partitions.get(partition.partition)
         return None if registration is None else registration.leader
 
-    def _settle(
-        self,
-        ending: Ending,
-        partitions: set[TopicPartition],
-        answers: dict[tuple[int, TopicPartition], ErrorCode],
-    ) -> None:
+    def _settle(self, ending: Ending, partitions: set[TopicPartition], outcomes: Outcomes) -> None:
         again = []
         for partition in partitions:
-            error = answers.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)
+            error = outcomes.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)
             if error is ErrorCode.NONE:
                 self._end_of(ending, partition)
             elif error in STOPPED:
@@ -187,6 +205,14 @@ class MarkerSender:
             link.close()
 
 
+def _markings(waiting: Waiting) -> list[Marking]:
+    return [
+        Marking(ending.producer_id, ending.epoch, ending.coordinator_epoch(), ending.committed, partition)
+        for ending, partitions in waiting.items()
+        for partition in sorted(partitions)
+    ]
+
+
 def _request(waiting: Waiting) -> Any:
     kind = message("WriteTxnMarkersRequest")
     markers = []
@@ -207,7 +233,7 @@ def _request(waiting: Waiting) -> Any:
     return kind(markers=markers)
 
 
-def _answers(response: Any) -> dict[tuple[int, TopicPartition], ErrorCode]:
+def _outcomes(response: Any) -> Outcomes:
     return {
         (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): ErrorCode(partition.error_code)
         for marker in response.markers

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+from uuid import UUID
 
 from ballast_broker.coordinator.group import Group, GroupState
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition
 
 
 class CommittedOffset(NamedTuple):
@@ -20,6 +21,11 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1  # only records of very old clients carry one
+    topic_id: UUID = ZERO_UUID  # of the topic that had the name then; nothing but zeros: not known
+
+    def is_of(self, topic_id: UUID) -> bool:
+        """Else it is of another topic, which had the name before."""
+        return self.topic_id in (ZERO_UUID, topic_id)
 
 
 Offsets = dict[TopicPartition, CommittedOffset]

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
+from uuid import UUID
 
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_wire.fast.reader import unsigned_varint
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition, uuid_of
+from ballast_wire.varint import read_unsigned_varint
 
 OFFSET_KINDS = (0, 1)
 OFFSET_KIND = 1
 GROUP_KIND = 2
 CONSUMER_KINDS = (3, 4, 5, 6, 7, 8, 16)
-OFFSET_VALUE_VERSION = 3
+OFFSET_VALUE_VERSION = 4
+OFFSET_VALUE_VERSION_BEFORE_IDS = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
+TOPIC_ID_TAG = b"\1\0\x10"  # one field, its number, its size
+TOPIC_ID_SIZE = 16
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
 _long = struct.Struct(">q")
@@ -48,7 +54,10 @@ def group_key(group_id: str) -> bytes:
 def offset_value(committed: CommittedOffset) -> bytes:
     if committed.expire_timestamp_ms < 0:
         start = _offset_start.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch)
-        return start + _text(committed.metadata) + _long.pack(committed.commit_timestamp_ms)
+        metadata = committed.metadata.encode()
+        end = b"\0" if committed.topic_id == ZERO_UUID else TOPIC_ID_TAG + committed.topic_id.bytes
+        time = _long.pack(committed.commit_timestamp_ms)
+        return b"".join((start, unsigned_varint(len(metadata) + 1), metadata, time, end))
     value = message("OffsetCommitValue")(
         offset=committed.offset,
         metadata=committed.metadata,
@@ -102,12 +111,41 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | int | None:
 
 
 def decode_offset(value: bytes) -> CommittedOffset:
-    if _short.unpack_from(value)[0] == OFFSET_VALUE_VERSION:
+    (version,) = _short.unpack_from(value)
+    if version == OFFSET_VALUE_VERSION:
+        return _decode_offset_with_id(value)
+    if version == OFFSET_VALUE_VERSION_BEFORE_IDS:
         _, offset, leader_epoch = _offset_start.unpack_from(value)
         metadata, position = _read_text(value, _offset_start.size)
         return CommittedOffset(offset, leader_epoch, metadata, _long.unpack_from(value, position)[0])
     v = message("OffsetCommitValue").decode(value)
     return CommittedOffset(v.offset, v.leader_epoch, v.metadata, v.commit_timestamp, v.expire_timestamp)
+
+
+def _decode_offset_with_id(value: bytes) -> CommittedOffset:
+    _, offset, leader_epoch = _offset_start.unpack_from(value)
+    length, start = read_unsigned_varint(value, _offset_start.size)
+    end = start + length - 1
+    if not start <= end <= len(value):
+        raise ValueError("a text reaches past its end")
+    (committed_ms,) = _long.unpack_from(value, end)
+    topic_id = _topic_id(value, end + _long.size)
+    return CommittedOffset(offset, leader_epoch, value[start:end].decode(), committed_ms, topic_id=topic_id)
+
+
+def _topic_id(value: bytes, position: int) -> UUID:
+    """In what is at the end of a value; fields of later releases are passed over."""
+    found = ZERO_UUID
+    count, position = read_unsigned_varint(value, position)
+    for _ in range(count):
+        tag, position = read_unsigned_varint(value, position)
+        size, position = read_unsigned_varint(value, position)
+        if position + size > len(value):
+            raise ValueError("a field reaches past the end")
+        if tag == 0 and size == TOPIC_ID_SIZE:
+            found = uuid_of(value[position : position + size])
+        position += size
+    return found
 
 
 def decode_group(group_id: str, value: bytes, now_ms: int) -> Group:

@@ -1,9 +1,9 @@
 """Asking the coordinator of a transaction whether a partition belongs to it, or to add it (KIP-890).
 
 Asked before the first batch of a transaction in a partition, so that no record lies outside of what the coordinator
-will end. The coordinator is the leader of the partition of `__transaction_state` that the id hashes to, and is asked
-over the network, be it this broker. To each broker one request is under way; what comes meanwhile goes together in the
-next. Answers, never raises. Loop thread only.
+will end. The coordinator is the leader of the partition of `__transaction_state` that the id hashes to. To each other
+broker one request is under way; what comes meanwhile goes together in the next. Answers, never raises. Loop thread
+only.
 
 A transaction may begin while markers of the one before are on their way: the coordinator is then asked to add again,
 for a while. The producer would do so as well, but later and over a longer way.
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC
+from ballast_broker.coordinator.transactions import ProducerIdentity
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 VERSION = 5
 
 Errors = dict[TopicPartition, ErrorCode]
+OwnAnswer = Callable[[str, ProducerIdentity, list[TopicPartition], bool], Awaitable[Errors]]
+"""Of the coordinator that this broker is; asked whether to add."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +80,8 @@ class TransactionVerifier:
         image: Callable[[], MetadataImage],
         network: Network,
         listener: str,
+        node_id: int,
+        own_answer: OwnAnswer,
         *,
         timeout_s: float,
         retry_s: float,
@@ -86,6 +91,8 @@ class TransactionVerifier:
         self._image = image
         self._network = network
         self._listener = listener
+        self._node_id = node_id
+        self._own_answer = own_answer
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._patience_s = patience_s
@@ -102,16 +109,33 @@ class TransactionVerifier:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + (self._patience_s if add else 0)
         while True:
-            question = _Question(transactional_id, producer_id, epoch, list(partitions), add)
-            errors = await self._answer(question)
+            errors = await self._ask_once(transactional_id, producer_id, epoch, list(partitions), add)
             if ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values() or loop.time() + self._retry_s > give_up:
                 return errors
             await asyncio.sleep(self._retry_s)
 
-    async def _answer(self, question: _Question) -> Errors:
-        endpoint = self._coordinator_of(question.transactional_id)
+    async def _ask_once(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition], add: bool
+    ) -> Errors:
+        leader = self._coordinator_of(transactional_id)
+        if leader == self._node_id:
+            return await self._ask_own(transactional_id, ProducerIdentity(producer_id, epoch), partitions, add)
+        endpoint = None if leader is None else self._endpoint_of(leader)
         if endpoint is None:
-            return dict.fromkeys(question.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return await self._ask_at(endpoint, _Question(transactional_id, producer_id, epoch, partitions, add))
+
+    async def _ask_own(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+    ) -> Errors:
+        try:
+            errors = await self._own_answer(transactional_id, producer, partitions, add)
+        except Exception:
+            logger.exception("transactions could not be verified")
+            return dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return {partition: error for partition, error in errors.items() if error is not ErrorCode.NONE}
+
+    async def _ask_at(self, endpoint: Endpoint, question: _Question) -> Errors:
         lane = self._lanes.get(endpoint)
         if lane is None:
             lane = self._lanes[endpoint] = _Lane(PeerLink(self._network, endpoint, self._timeout_s))
@@ -120,13 +144,15 @@ class TransactionVerifier:
             lane.task = asyncio.get_running_loop().create_task(self._ask_all(endpoint, lane), name="verification")
         return await question.answer
 
-    def _coordinator_of(self, transactional_id: str) -> Endpoint | None:
-        image = self._image()
-        topic = image.topics.by_name(TRANSACTIONS_TOPIC)
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        topic = self._image().topics.by_name(TRANSACTIONS_TOPIC)
         if topic is None or not topic.partitions:
             return None
         led = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
-        broker = None if led is None else image.cluster.brokers.get(led.leader)
+        return None if led is None else led.leader
+
+    def _endpoint_of(self, leader: int) -> Endpoint | None:
+        broker = self._image().cluster.brokers.get(leader)
         listener = None if broker is None else broker.listeners.get(self._listener)
         return None if listener is None else Endpoint(listener.host, listener.port)
 

@@ -115,7 +115,7 @@ class Gssapi:
                 self.user, self.done = self._listener.name_of(answer.principal), True
         except GSSError as error:
             raise self._refused(reason_of(error)) from None
-        except (KerberosError, NoLocalName) as error:
+        except (KerberosError, NoLocalName, TooBusy) as error:
             raise self._refused(str(error)) from None
         return answer.token
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class TooBusy(Exception):
-    """Too much waits already."""
+    """Too much waits already, or there is no thread to be had."""
 
 
 class KerberosThreads:
@@ -46,7 +46,11 @@ class KerberosThreads:
                 continue
             self._running += 1
             thread = threading.Thread(target=self._work, args=(work, ended), name="ballast-kerberos", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # this machine has no more of them
+                self._running -= 1
+                ended.set_exception(TooBusy(str(error)))
 
     def _ended(self, ended: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._running -= 1

@@ -62,16 +62,22 @@ class Remote:
         ended: asyncio.Future[bytes | RemoteError] = loop.create_future()
 
         def settle(found: bytes | RemoteError) -> None:
-            self._busy = False
             if not ended.done():
                 ended.set_result(found)
 
         def work() -> None:
-            found = self._asked(form)
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            try:
+                found = self._asked(form)
+            finally:
+                self._busy = False  # here: the loop that asked may have ended meanwhile, and another one ask
+            with suppress(RuntimeError):  # it has
                 loop.call_soon_threadsafe(settle, found)
 
-        threading.Thread(target=work, name="ballast-remote", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="ballast-remote", daemon=True).start()
+        except RuntimeError as error:  # this machine has no more of them
+            self._busy = False
+            raise RemoteError(f"{self.endpoint.url}: {error}") from None
         try:
             async with asyncio.timeout(GIVEN_UP_S):
                 found = await ended

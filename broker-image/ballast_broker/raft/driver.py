@@ -40,7 +40,7 @@ from ballast_broker.raft.peers import Peers
 from ballast_broker.raft.store import MetadataStore, next_offset
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, NEVER, LogView, Persisted, Timeouts
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
-from ballast_broker.raft.voters import Endpoint, VoterSet
+from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_broker.seams import Clock, Network, Random, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -135,6 +135,12 @@ class RaftDriver:
         self.core.start(self.now())
         self.run()
         self._apply_committed()
+
+    def found(self, first: Voter) -> None:
+        """From now on this is the only voter of a quorum that was not there before."""
+        self.store.format(voter_set(DYNAMIC, [first]), self.clock.wall_ms())
+        self.core.start(self.now())
+        self.run()
 
     async def stop(self) -> None:
         """Hands over if it leads, then ends everything."""

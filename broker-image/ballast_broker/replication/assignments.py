@@ -108,6 +108,9 @@ class Assignments:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller was not told of %d directories: %s", len(batch), error)
                 settled = False
+            except Exception:  # a bug must not keep moves waiting for ever: nobody else asks
+                log.exception("the controller could not be told of %d directories", len(batch))
+                settled = False
             if settled:
                 retry_s = FIRST_RETRY_S
                 continue
@@ -119,8 +122,10 @@ class Assignments:
         waited_s, made = 0.0, -1
         while not self._hurry.is_set() and self._made != made and waited_s < LONGEST_LULL_S:
             made = self._made
+            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes with the hurry.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), LULL_S)
+                async with asyncio.timeout(LULL_S):
+                    await self._hurry.wait()
             waited_s += LULL_S
 
     def _request(self, batch: list[Wish]) -> Any:

@@ -359,6 +359,9 @@ class Partition:
             return IsrAnswer.RETRY
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return IsrAnswer.WAIT
+        if partition_epoch > self.partition_epoch and not self.isr <= {*isr}:
+            # Who left is eligible by the min.insync.replicas that there was then: that may be on its way to us as well.
+            return IsrAnswer.WAIT
         self.pending = None
         self.isr = frozenset(isr)
         self.partition_epoch = partition_epoch

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ballast_broker.replication.cold import ColdLookups
 from ballast_broker.replication.nearest import NOBODY
 from ballast_broker.replication.waiting import Deadlines, ParkedFetch, Wakeups
+from ballast_broker.seams import NotInMemory
+from ballast_broker.storage.lookup import looking
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
     from ballast_broker.replication.watching import Watch
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.slices import LogSlice
+    from ballast_broker.storage.transactions import EndedTransaction
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 CONSUMER = -1
+UNKNOWN_OFFSET = -1
 EPOCH_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -74,6 +79,7 @@ class FetchResult:
     aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of what is not to be believed
     current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
     entry: FetchEntry | None = None  # what this answers
+    cold: bool = False  # there is something, which a disk is asked for
 
     @property
     def is_plain(self) -> bool:
@@ -108,6 +114,7 @@ class Reader:
         self._nearest = nearest
         self._propose_expand = propose_expand
         self._now_ms = now_ms
+        self._cold = ColdLookups()
         self.wakeups = Wakeups(self._look_again)
         self._parked_followers: dict[int, dict[ParkedFetch, None]] = {}
 
@@ -238,21 +245,48 @@ class Reader:
                     entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset,
                     log.start_offset, preferred_replica=nearest,
                 )  # fmt: skip
-        found = self._slice(replica, log, params, entry, limit, min_one)
+        cold = False
+        try:
+            found, aborted = self._find(replica, log, params, entry, limit, min_one)
+        except NotInMemory as lacking:
+            cold = self._cold.lacks(replica, log, lacking)
+            if cold:
+                found, aborted = None, []
+            else:
+                found, aborted = self._find(replica, log, params, entry, limit, min_one, waiting=True)
         if follower >= 0 and first:
             self._note_follower(replica, params, entry)
         result = FetchResult(
-            entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset, log.start_offset,
-            found,
+            entry.topic_partition, ErrorCode.NONE, state.high_watermark,
+            log.last_stable_offset if log.producers_are_loaded else UNKNOWN_OFFSET, log.start_offset, found,
         )  # fmt: skip
-        if found is not None and params.isolation == READ_COMMITTED and follower < 0:
-            aborted = log.aborted_transactions(entry.fetch_offset, found.next_offset)
+        result.cold = cold
+        if aborted:
             result.aborted = [(each.producer_id, each.first_offset) for each in aborted]
         return result
 
+    def _find(
+        self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool,
+        *, waiting: bool = False,
+    ) -> tuple[LogSlice | None, list[EndedTransaction]]:  # fmt: skip
+        """What is to be sent, and what of it is not to be believed."""
+        if not log.producers_are_loaded:  # who tell what is stable
+            with looking(log, waiting):
+                log.load_producers()
+        found = self._slice(replica, log, params, entry, limit, min_one, waiting)
+        if found is None or params.isolation != READ_COMMITTED or params.replica_id >= 0:
+            return found, []
+        try:
+            with looking(log, waiting):
+                return found, log.aborted_transactions(entry.fetch_offset, found.next_offset)
+        except BaseException:
+            found.release()
+            raise
+
     def _slice(
-        self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool
-    ) -> LogSlice | None:
+        self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool,
+        waiting: bool,
+    ) -> LogSlice | None:  # fmt: skip
         state = replica.state
         offset = entry.fetch_offset
         if params.replica_id >= 0:
@@ -272,7 +306,7 @@ class Reader:
             if self._throttle.leaves_out(replica, params.replica_id):
                 return None
             max_bytes = self._throttle.piece(replica, params.replica_id, max_bytes)
-        found = log.read(offset, max_bytes, upper_offset=upper, min_one=min_one)
+        found = log.read(offset, max_bytes, upper_offset=upper, min_one=min_one, waiting=waiting)
         if not found.size:
             found.release()
             return None
@@ -303,7 +337,7 @@ def _bytes_with_what_was_cut_off(params: FetchParams, results: list[FetchResult]
         assert entry is not None
         size, end = (0, entry.fetch_offset) if found is None else (found.size, found.next_offset)
         upper = result.last_stable_offset if params.isolation == READ_COMMITTED else result.high_watermark
-        counted += max(size, min(entry.max_bytes, left)) if end < upper else size
+        counted += max(size, min(entry.max_bytes, left)) if end < upper and not result.cold else size
         left = max(0, left - size)
     return counted
 

@@ -7,7 +7,6 @@ come in cannot be found out by asking.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -168,7 +167,8 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, answer: bytes) -> bytes:
-        found = _SERVER_FIRST.fullmatch(answer.decode(errors="replace"))
+        text = answer.decode(errors="replace")
+        found = _SERVER_FIRST.fullmatch(text)
         if found is None or not found["nonce"].startswith(self._nonce) or len(found["nonce"]) == len(self._nonce):
             raise ScramError("Invalid SCRAM server first message format")
         iterations = int(found["iterations"])
@@ -179,7 +179,7 @@ class ScramClient:
         key = hmac.digest(salted, b"Client Key", self._hash)
         known = credential_of(self._mechanism, salted, salt, iterations)
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={found['nonce']}"
-        exchange = f"{self._bare},{answer.decode()},{without_proof}".encode()
+        exchange = f"{self._bare},{text},{without_proof}".encode()
         signature = hmac.digest(known.stored_key, exchange, self._hash)
         proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
         self._expected = b"v=" + base64.b64encode(hmac.digest(known.server_key, exchange, self._hash))
@@ -209,5 +209,5 @@ def _name_of(text: str) -> str:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error among them; of letters that are not even ASCII it is none
         raise ScramError("Invalid SCRAM message format") from None

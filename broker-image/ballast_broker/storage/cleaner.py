@@ -5,11 +5,14 @@ as a tombstone; the last batch of a producer, or the marker where that is all th
 
 Reads segments and writes `.cleaned` files beside them; renames nothing and touches no log: `compaction` swaps the
 result in. Runs in a process (or thread) of its own. Memory is bounded by the job's `map_entries`: when the map is
-full, cleaning ends there and the next pass goes on.
+full, cleaning ends there and the next pass goes on. So is room: what would go into the disk's reserve is not written,
+and what was cleaned before that counts, for it makes room.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -19,6 +22,7 @@ from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from ballast_broker.storage.recovery import Scan
+from ballast_broker.storage.room import room_for
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -43,6 +47,7 @@ MAP_ENTRY_BYTES = 200  # what one key costs in the map, all in
 FOR_EVER_MS = 2**62
 _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 Throttle = Callable[[int], None]
 
 
@@ -64,6 +69,8 @@ class CleanJob:
     """Of each that is known its epoch, and its last offset: -1 where it has but a marker."""
     aborted: list[EndedTransaction] = field(default_factory=list)
     io_bytes_per_second: float = 0.0
+    reserve_bytes: int | None = None
+    """Of the disk that is to stay free, as configured."""
 
 
 @dataclass(slots=True)
@@ -82,6 +89,8 @@ class CleanResult:
     read_bytes: int = 0
     written_bytes: int = 0
     keys: int = 0
+    out_of_room: bool = False
+    """There was none for the group that comes next."""
 
 
 def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> CleanResult:
@@ -89,7 +98,13 @@ def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> Cle
     result = CleanResult(end_offset, [], keys=len(newest))
     transactions = CleanedTransactions(job.aborted)
     for group in group_segments(job, end_offset):
-        _clean_group(disk, job, group, newest, transactions, result, throttle)
+        try:
+            _clean_group(disk, job, group, newest, transactions, result, throttle)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            result.out_of_room = True
+            break
     return result
 
 
@@ -176,6 +191,8 @@ class _Output:
 
     def __init__(self, disk: Disk, job: CleanJob, base: int) -> None:
         self._disk = disk
+        self._folder = job.folder
+        self._reserve = job.reserve_bytes
         self._stem = f"{job.folder}/{base:020d}"
         self._interval = job.index_interval_bytes
         self._file = disk.empty_file(self._stem + LOG_SUFFIX + CLEANED_SUFFIX)
@@ -194,23 +211,23 @@ class _Output:
             self._flush()
 
     def _flush(self) -> None:
+        if not room_for(len(self._buffer), self._disk.usage(self._folder), self._reserve):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._folder)
         self._file.pwrite(self._buffer, self._flushed)
         self._flushed += len(self._buffer)
         self._buffer = bytearray()
 
     def finish(self, aborted: list[EndedTransaction]) -> int:
         """All on the disk before it may be renamed."""
-        try:
-            self._flush()
-            self._file.sync()
-        finally:
-            self._file.close()
+        self._flush()
+        self._file.sync()
         self.scan.add_time_entry()
         offsets, times = self.scan.offset_entries, self.scan.time_entries
         self._write(INDEX_SUFFIX, b"".join([OFFSET_ENTRY.pack(*row) for row in offsets]))
         self._write(TIME_INDEX_SUFFIX, b"".join([TIME_ENTRY.pack(*row) for row in times]))
         if aborted:
             self._write(TRANSACTION_INDEX_SUFFIX, render_entries(aborted))
+        self._file.close()
         return self._flushed
 
     def _write(self, kind: str, data: bytes) -> None:
@@ -222,7 +239,11 @@ class _Output:
             file.close()
 
     def abandon(self) -> None:
-        self._file.close()
+        """What it has taken of the disk is given back; the names are for whoever wanted the result."""
+        try:
+            self._file.truncate(0)
+        finally:
+            self._file.close()
 
 
 def _clean_group(
@@ -254,10 +275,10 @@ def _clean_group(
                 if kept is not None:
                     throttle(len(kept))
                     output.write(kept, BatchView(memoryview(kept)).header)
+        written = output.finish(transactions.index)
     except BaseException:
         output.abandon()
         raise
-    written = output.finish(transactions.index)
     result.written_bytes += written
     result.groups.append(CleanedGroup([base for base, _ in group], written, transactions.index))
 

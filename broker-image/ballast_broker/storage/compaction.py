@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: it decides
 # What the machine lacks for a moment says nothing of the log or its disk; all else that files refuse is the disk's.
 _OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# For a log that there was no room for. What had been cleaned by then has made some when its old files are removed.
+PAUSE_WITHOUT_ROOM_S = 300.0
 logger = logging.getLogger(__name__)
 
 
@@ -77,7 +79,9 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
     return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
 
 
-def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_second: float) -> CleanJob:
+def make_job(
+    log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_second: float, reserve_bytes: int | None = None
+) -> CleanJob:
     return CleanJob(
         folder=log.folder.path,
         segments=[(s.base_offset, s.size) for s in log.segments[:-1] if s.base_offset < dirt.end_offset],
@@ -92,6 +96,7 @@ def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_s
         producers={number: (state.epoch, state.last_offset) for number, state in log.producers.items()},
         aborted=log.aborted_transactions(log.bases[0], dirt.end_offset),
         io_bytes_per_second=0.0 if io_bytes_per_second == float("inf") else io_bytes_per_second,
+        reserve_bytes=reserve_bytes,
     )
 
 
@@ -130,8 +135,14 @@ class Compactor:
         self.cleaned_bytes = 0
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
+        self.without_room: dict[TopicPartition, float] = {}  # until when it is not tried again
         self._died_of: TopicPartition | None = None
         self.under_way: dict[LogDirectory, asyncio.Task[bool]] = {}
+
+    @property
+    def left_alone(self) -> int:
+        """How many logs only grow."""
+        return len(self.uncleanable.keys() | self.without_room.keys())
 
     async def run(self) -> None:
         """Until cancelled: clean while there is something to clean, else wait."""
@@ -147,6 +158,7 @@ class Compactor:
 
     async def dirtiest(self, now_ms: int) -> Log | None:
         """Of all logs; others have their turn meanwhile."""
+        self._forget_who_waits_no_more()
         best, most = None, (False, 0.0)
         async for log in self._manager.maintenance.slices(self._manager.logs.values()):
             dirt = self._dirt_of(log, now_ms)
@@ -166,7 +178,37 @@ class Compactor:
         except LogDirectoryFailure:
             return None
         enough = dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio
-        return dirt if dirt.dirty_bytes and enough else None
+        if not dirt.dirty_bytes or not enough:
+            self.without_room.pop(log.topic_partition, None)
+            return None
+        return dirt if self._has_room(log) else None
+
+    def _has_room(self, log: Log) -> bool:
+        """For its oldest segment, as far as is known: less cannot be cleaned."""
+        now_s = self._manager.clock.monotonic()
+        if self.without_room.get(log.topic_partition, now_s) > now_s:
+            return False
+        if self._manager.placement.has_room(log.directory, log.segments[0].size):
+            return True
+        self._has_to_wait_for_room(log, now_s)
+        return False
+
+    def _has_to_wait_for_room(self, log: Log, until_s: float) -> None:
+        """A disk that is full is no disk that fails: to take it offline is for those who have to write (DIR-42)."""
+        if log.topic_partition not in self.without_room:
+            logger.error("cleaning %s has to wait for room in %s", log.topic_partition, log.directory.path)
+        self.without_room[log.topic_partition] = until_s
+
+    def _forget_who_waits_no_more(self) -> None:
+        for topic_partition in list(self.without_room):
+            log = self._manager.get(topic_partition)
+            if log is None or not log.directory.online or "compact" not in log.config.cleanup_policy:
+                del self.without_room[topic_partition]
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """What was found out of its log, which is gone."""
+        self.uncleanable.pop(topic_partition, None)
+        self.without_room.pop(topic_partition, None)
 
     async def clean_dirtiest(self) -> bool:
         """One log; whether there may be more to clean."""
@@ -212,8 +254,9 @@ class Compactor:
         config = self._manager.config
         entries = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor)
         job = make_job(
-            log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_cleaner_io_max_bytes_per_second
-        )
+            log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_cleaner_io_max_bytes_per_second,
+            config.log_dir_reserve_bytes,
+        )  # fmt: skip
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
         # The gaps that cleaning leaves must not look like a hole that a loss of power left.
@@ -230,8 +273,11 @@ class Compactor:
         await log.directory.threads.answers()
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
-        complete = True
+        complete = not result.out_of_room
         with log.disk_faults():
+            if result.out_of_room:
+                done = {group.replaced[0] for group in result.groups}
+                self._throw_away(log, [base for base in segments if base not in done])
             if log.cleaning_paused or log.closed or log.truncations != truncations:
                 self._throw_away(log, [group.replaced[0] for group in result.groups])
                 return result
@@ -245,6 +291,10 @@ class Compactor:
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
         # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
         await log.directory.threads.run(lambda: flushing.sync_names(log))
+        if result.out_of_room:
+            self._has_to_wait_for_room(log, self._manager.clock.monotonic() + PAUSE_WITHOUT_ROOM_S)
+        else:
+            self.without_room.pop(log.topic_partition, None)
         if complete and log.truncations == truncations:
             log.cleaned_to = result.end_offset
             await self._manager.maintenance.checkpoint_cleaned_offsets()

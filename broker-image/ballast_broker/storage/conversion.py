@@ -10,11 +10,12 @@ import struct
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
+from ballast_broker.storage.opening import opened
 from ballast_broker.storage.timestamps import MOST_NAMED, refuse_times
 from ballast_broker.storage.validation import CLIENTS
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import BatchView, CorruptBatch, Record, decode_records, encode_batch
+from ballast_wire.records import BatchView, CorruptBatch, OversizedBatch, Record, encode_batch
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -67,7 +68,9 @@ def _checks_records(config: LogConfig, origin: str) -> bool:
 
 def _checked_records(view: BatchView, config: LogConfig, partition: object, origin: str, now_ms: int) -> list[Record]:
     try:
-        records = list(decode_records(view))
+        records = list(opened(view))
+    except OversizedBatch as error:  # Java's producer divides a batch that it is told this of
+        raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} in topic partition {partition}") from error
     except CorruptBatch as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from error
     if not _checks_records(config, origin):

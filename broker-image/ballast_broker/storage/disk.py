@@ -17,32 +17,71 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ballast_broker.seams import Bytes, DiskUsage, File
+from ballast_broker.seams import Bytes, DiskUsage, File, NotInMemory
 from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within, write_back
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
 WRITE_UNIT_BYTES = 1 << 20
+NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
+
+
+class _Hurry:
+    """Which thread does not wait for a disk, while it is inside: the event loop's, if any."""
+
+    thread = 0
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident() if NOWAIT else 0
+
+    def __exit__(self, *_: object) -> None:
+        self.thread = 0
+
+
+_hurry = _Hurry()
+
+
+def read_now(descriptor: int, path: str, size: int, position: int) -> bytes:
+    """Fewer than asked for: the rest is not in memory, or the file is shorter than whoever asks believes."""
+    data = bytearray(size)
+    try:
+        count = os.preadv(descriptor, [data], position, NOWAIT)
+    except BlockingIOError as error:
+        raise NotInMemory(path, position, size) from error
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return os.pread(descriptor, size, position)
+    if count < size:
+        raise NotInMemory(path, position, size)
+    return bytes(data)
 
 
 class RealFile:
     """One open descriptor."""
 
-    __slots__ = ("_absent", "_descriptor", "_unwanted")
+    __slots__ = ("_absent", "_descriptor", "_path", "_unwanted")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str = "") -> None:
         self._descriptor = descriptor
+        self._path = path
         # As the source of a copy: what was not in memory before it. As the target: what need not be once it is durable.
         self._absent: list[Range] | None = None
         self._unwanted: list[Range] = []
 
     def pread(self, size: int, position: int) -> bytes:
+        if _hurry.thread == threading.get_ident():
+            return self._pread_now(size, position)
         return os.pread(self._descriptor, size, position)
+
+    def _pread_now(self, size: int, position: int) -> bytes:
+        return read_now(self._descriptor, self._path, size, position)
 
     def pwrite(self, data: Bytes, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)
@@ -115,10 +154,11 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return RealFile(os.open(path, flags, 0o644))
+        return RealFile(os.open(path, flags, 0o644), path)
 
     def empty_file(self, path: str) -> RealFile:
-        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o644), path)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -182,6 +222,8 @@ class RealDisk:
         try:
             # One more than there is, so that mostly one read says that this is all; a longer buffer costs its pages.
             wanted = os.fstat(descriptor).st_size + 1
+            if _hurry.thread == threading.get_ident():
+                return read_now(descriptor, path, wanted - 1, 0)
             data = os.read(descriptor, wanted)
             if len(data) < wanted <= 1 << 20:
                 return data
@@ -248,6 +290,9 @@ class RealDisk:
             target.pwrite(piece, target_position + copied)
             copied += len(piece)
         return copied
+
+    def not_waiting(self) -> AbstractContextManager[None]:
+        return _hurry
 
     def usage(self, path: str) -> DiskUsage:
         figures = os.statvfs(path)

@@ -150,13 +150,13 @@ class Log:
 
     @property
     def producers(self) -> ProducerStates:
-        return self._producers or self._load_producers()
+        return self._producers or self.load_producers()
 
     @property
     def producers_are_loaded(self) -> bool:
         return self._producers is not None
 
-    def _load_producers(self) -> ProducerStates:
+    def load_producers(self) -> ProducerStates:
         if self._producers is None:
             with self.disk_faults():
                 loaded = ProducerStates()
@@ -197,7 +197,7 @@ class Log:
     @property
     def last_stable_offset(self) -> int:
         """Before it every transaction is decided, and its end committed: the high watermark where none is open."""
-        producers, high_watermark = self._producers or self._load_producers(), self._high_watermark
+        producers, high_watermark = self._producers or self.load_producers(), self._high_watermark
         if producers.ended:
             producers.committed(high_watermark)
         first = producers.first_unstable
@@ -403,11 +403,13 @@ class Log:
     # Reading
 
     def read(
-        self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True, from_first_file: bool = False
-    ) -> LogSlice:
+        self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True, from_first_file: bool = False,
+        waiting: bool = True,
+    ) -> LogSlice:  # fmt: skip
         """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it.
 
         `from_first_file`: also what lies before the log start in the first segment (a move copies files as they are).
+        Not `waiting`: `NotInMemory` where the place would have to be looked up on the disk.
         """
         if offset < (self.bases[0] if from_first_file else self.start_offset) or offset > self.end_offset:
             raise ApiError(
@@ -420,7 +422,7 @@ class Log:
         if offset >= upper_offset:
             return LogSlice(None, 0, 0, offset, self.directory)
         try:
-            return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one)
+            return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one, waiting)
         except OSError as error:
             self._fail(error)
 

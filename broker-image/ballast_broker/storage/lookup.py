@@ -7,13 +7,15 @@ scan of at most one index interval. An index that lies is built again from the l
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.opening import opened
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import LogSlice
-from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, decode_records
+from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -45,7 +47,12 @@ def forget_oldest(log: Log) -> None:
         del known[old]
 
 
-def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
+def looking(log: Log, waiting: bool) -> AbstractContextManager[None]:
+    """Whether what is read inside may be waited for."""
+    return nullcontext() if waiting else log.context.disk.not_waiting()
+
+
+def locate(log: Log, offset: int, waiting: bool = True) -> tuple[Segment, int] | None:
     """Segment and position of the first batch that ends at or after `offset`; None: there is none."""
     known = log.known_positions.get(offset)
     if known is not None and known[1] < known[0].size:
@@ -55,20 +62,22 @@ def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
             continue
         if offset <= segment.base_offset:
             return segment, 0
-        found = trusting_index(log, segment, lambda segment=segment: segment.find(offset))  # type: ignore[misc]
+        with looking(log, waiting):
+            found = trusting_index(log, segment, lambda segment=segment: segment.find(offset))  # type: ignore[misc]
         if found is not None:
             return segment, found[0]
     return None
 
 
-def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool) -> LogSlice:
-    located = locate(log, offset)
+def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool, waiting: bool) -> LogSlice:
+    located = locate(log, offset, waiting)
     if located is None:
         return LogSlice(None, 0, 0, offset, log.directory)
     segment, position = located
-    end, next_offset = _end_of_slice(log, segment, upper_offset)
+    end, next_offset = _end_of_slice(log, segment, upper_offset, waiting)
     if end - position > max_bytes:
-        end, next_offset = _cut(log, segment, position, max_bytes, min_one, end, next_offset)
+        with looking(log, waiting):
+            end, next_offset = _cut(log, segment, position, max_bytes, min_one, end, next_offset)
     if end <= position:
         return LogSlice(None, 0, 0, offset, log.directory)
     if next_offset != log.end_offset:
@@ -76,7 +85,7 @@ def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool
     return LogSlice(segment, position, end - position, next_offset, log.directory)
 
 
-def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, int]:
+def _end_of_slice(log: Log, segment: Segment, upper_offset: int, waiting: bool) -> tuple[int, int]:
     """Where the segment's readable part ends, and the offset there."""
     number = log.segment_number(segment.base_offset) + 1
     segment_end = log.bases[number] if number < len(log.bases) else log.end_offset
@@ -85,7 +94,8 @@ def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, i
     known = log.known_positions.get(upper_offset)
     if known is not None and known[0] is segment:
         return known[1], upper_offset
-    found = trusting_index(log, segment, lambda: segment.find(upper_offset))
+    with looking(log, waiting):
+        found = trusting_index(log, segment, lambda: segment.find(upper_offset))
     if found is None:
         return segment.size, segment_end
     if found[1].base_offset < upper_offset:  # the batch lies across the limit: it is not readable yet
@@ -144,12 +154,15 @@ def first_record_at(
     if view.is_log_append_time:
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
-        for record in decode_records(view):
+        for record in opened(view):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.timestamp, record.offset, header.leader_epoch
-    except CorruptBatch:  # a body that lies was stored as sent: its header is all there is
-        return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
-    return None
+        lies = header.record_count > 0 and header.base_offset >= start_offset
+    except CorruptBatch:
+        lies = True
+    # A body that lies, or has too much in it, was stored as sent: its header is all there is. Else somebody could have
+    # one body after the other opened for nothing.
+    return (header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch) if lies else None
 
 
 def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:

@@ -409,7 +409,7 @@ class LogManager:
 
     def _log_is_gone(self, topic_partition: TopicPartition) -> None:
         """From where it was. What was found out of it must not be held against a namesake."""
-        self.compactor.uncleanable.pop(topic_partition, None)
+        self.compactor.forget(topic_partition)
         self.maintenance.log_is_gone()
 
     # Failure

@@ -11,8 +11,9 @@ from typing import NoReturn
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage.errors import InvalidRecords
+from ballast_broker.storage.opening import opened
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records
+from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, OversizedBatch, Record
 
 MOST_NAMED = 1000  # a compressed batch may have millions
 _REJECTED = "One or more records have been rejected due to invalid timestamp"
@@ -39,7 +40,10 @@ def refuse_times(records: Iterable[Record], config: LogConfig, now_ms: int) -> N
 def refuse_too_new(batch: memoryview, newest: int, config: LogConfig, partition: object, now_ms: int) -> NoReturn:
     """The header says that its newest record is."""
     try:
-        refuse_times(decode_records(BatchView(batch)), config, now_ms)
+        refuse_times(opened(BatchView(batch)), config, now_ms)
+    except OversizedBatch as error:
+        text = f"Timestamp {newest} in the append to {partition} is out of range, and {error}"
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, text) from error
     except CorruptBatch as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from error
     raise ApiError(

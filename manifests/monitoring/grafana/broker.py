@@ -129,7 +129,7 @@ def _compaction() -> Sequence[Panel]:
         ),
         graph(
             "Uncleanable partitions", units.NoUnit,
-            "Left alone since compacting them failed: they only grow. The broker's log says why.", width=THIRD,
-            limits=steps(1),
+            "Left alone since compacting them failed, or until there is room for it: they only grow. The broker's log "
+            "says why.", width=THIRD, limits=steps(1),
         ).with_target(over_time(series("ballast_cleaner_uncleanable_partitions", OF_BROKER), BROKER)),
     )  # fmt: skip

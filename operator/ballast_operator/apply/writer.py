@@ -8,7 +8,7 @@ cache at once, so the watch event that follows it tells nothing new.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, ballast_path, path_of
@@ -131,6 +131,3 @@ class Writer:
             **data,
         }
         await self._api.apply(path_of("v1", "configmaps", meta.namespace, name), body)
-
-
-Recorder = Callable[[Resource, str, str, str], None]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,7 @@ class KubeObjects:
         self._identity_version = ""
         self._outside: frozenset[str] | None = None
         self._monitored = True  # for all that is known
+        self._lagging: tuple[str, ...] | None = None
         self.nodes: dict[str, NodeFacts] = {}
 
     async def identity(self, cluster: KafkaCluster) -> Identity:
@@ -153,7 +155,7 @@ class KubeObjects:
         beside = await self._apply_outside_services(layout, kube)
         await self.apply_owned(cluster, others.config_map(layout))
         try:
-            await self.apply_owned(cluster, others.disruption_budget(cluster))
+            await self._apply_budget(cluster)
         except ApiError as error:
             beside = beside._replace(refused=beside.refused or error.message)
         if layout.identity.dedicated:
@@ -161,6 +163,20 @@ class KubeObjects:
         if not kube.deleting:
             await self._apply_stateful_set(without_added(layout, kube, beside.not_added), BROKER_ROLE)
         return beside
+
+    async def _apply_budget(self, cluster: KafkaCluster) -> None:
+        """Before Kafka has told who lags, what an operator before has found stays."""
+        wanted = others.disruption_budget(cluster, self._lagging or ())
+        path = self._path(wanted["kind"], cluster.meta.namespace, wanted["metadata"]["name"])
+        if self._lagging is not None or await self._api.find(path) is None:
+            await self.apply_owned(cluster, wanted)
+
+    async def hold_evictions(self, cluster: KafkaCluster, lagging: Collection[int]) -> None:
+        """While these catch up nobody else may be evicted, as when nodes are drained one after the other."""
+        found = tuple(names.pod_name(cluster, *names.place_of(node)) for node in sorted(lagging))
+        if found != self._lagging:
+            self._lagging = found
+            await self.apply_owned(cluster, others.disruption_budget(cluster, found))
 
     async def apply_monitor(self, cluster: KafkaCluster) -> None:
         """A kind of the Prometheus operator, which need not be there."""

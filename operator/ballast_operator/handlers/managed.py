@@ -37,8 +37,8 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan import managed as plan
-from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health
-from ballast_operator.plan.kube import KubeFacts, PodFacts
+from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health, troubled
+from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
@@ -54,8 +54,7 @@ log = logging.getLogger(__name__)
 
 CORDON = "cordoned.log.dirs"
 LOOK_SECONDS = 2.0
-# What takes longer to be let in by the controller has a trouble.
-COMING_SECONDS = 30.0
+LAG_LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,7 @@ class ManagedCluster:
         self._identity = await self._objects.identity(cluster)
         self._kube = await self._objects.facts(cluster)
         self._late.look(cluster, self._kube)
+        self._kube = replace(self._kube, pods=self._late.as_before(self._kube.pods))
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             layout = plan.held_layout(cluster, self._identity, self._kube)
@@ -167,14 +167,15 @@ class ManagedCluster:
         self._answered = False
 
     async def _restart_troubled(self, layout: Layout) -> None:
-        """While Kafka does not answer nothing rolls. What cannot run as it was told before is told anew all the same:
-        it may be just that which keeps Kafka from answering."""
+        """While Kafka does not answer nothing rolls. What cannot run as it was told before, or has not begun to, is
+        told anew all the same: it may be just that which keeps Kafka from answering."""
         if self._answered or self._refused is not None:
             return
         for role, found in ((CONTROLLER_ROLE, self._kube.controllers), (BROKER_ROLE, self._kube.pods)):
             wanted = pods.revision(layout, role)
             for pod in found.values():
-                if pod.trouble is not None and pod.revision != wanted and pod.deleting_since is None:
+                stuck = pod.trouble is not None or pod.starting
+                if stuck and pod.revision != wanted and pod.deleting_since is None:
                     await self._objects.restart(layout.cluster, pod)
 
     def _lost(self) -> Verdict | None:
@@ -194,12 +195,7 @@ class ManagedCluster:
         absent = self._lost() or self._late.verdict
         if absent is not None:
             return absent
-        troubled = [pod for pod in self._kube.pods.values() if pod.trouble is not None]
-        if not troubled:
-            return self._refused_beside
-        ids = ", ".join(str(pod.ordinal) for pod in troubled)
-        told = CLUSTER["BrokersOffline"].says(ids=ids)
-        return told._replace(message=f"{told.message} Pod {troubled[0].name}: {troubled[0].trouble}")
+        return troubled(self._kube.pods.values()) or self._refused_beside
 
     async def finish(
         self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, again: Again
@@ -213,6 +209,7 @@ class ManagedCluster:
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
+        await self._hold_evictions(scene)
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
         status = replace(status, drains=cluster.status.drains, retained_claims=cluster.status.retained_claims)
@@ -253,30 +250,26 @@ class ManagedCluster:
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        found = (self._refused, self._lost(), self._late.verdict, went.verdict, *said, grown, self._racks(scene))
+        # What waits for a pod that cannot run does not go on by itself.
+        stuck = troubled(pod for pod in scene.kube.pods.values() if pod.ordinal < cluster.spec.brokers)
+        found = (self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
             again.cluster_within(LOOK_SECONDS)  # behind what is told something goes on
         return verdict or self._health(scene, status), status
 
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
-        wanted = scene.cluster.spec.brokers
-        troubled = self.explain(scene.cluster)
+        wanted, now = scene.cluster.spec.brokers, seconds_of(self._shared.now())
+        explained = self.explain(scene.cluster)
         # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
-        up = sum(pod.ready and not self._comes(pod, scene.view) for n, pod in scene.kube.pods.items() if n < wanted)
-        if troubled is None and up < wanted:
+        up = sum(pod.ready and not plan.comes(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
+        if explained is None and up < wanted:
             return CLUSTER["Starting"].says(online=up, brokers=wanted)
-        verdict = troubled or health(scene.view, wanted)
+        verdict = explained or health(scene.view, wanted)
         silent = [broker.id for broker in status.brokers if not broker.directories]
         if verdict.reason == "Ready" and silent:
             return CLUSTER["DirectoriesUnknown"].says(ids=_ids(silent))
         return verdict
-
-    def _comes(self, pod: PodFacts, view: KafkaView) -> bool:
-        """Whether its broker is about to be online: a pod is ready as soon as it listens."""
-        if view.is_online(pod.ordinal) or pod.ready_since is None:
-            return False
-        return seconds_of(self._shared.now()) - seconds_of(pod.ready_since) < COMING_SECONDS
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube
@@ -290,6 +283,15 @@ class ManagedCluster:
             brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",
             selector=names.selector_text(cluster, BROKER_ROLE),
         )
+
+    async def _hold_evictions(self, scene: Scene) -> None:
+        if scene.cluster.meta.deleting:
+            return
+        lagging = plan.lagging_nodes(scene.view, scene.quorum)
+        with self._refusal_told():
+            await self._objects.hold_evictions(scene.cluster, lagging)
+        if lagging:
+            scene.again.cluster_within(LAG_LOOK_SECONDS)
 
     # Fewer brokers.
 
@@ -313,9 +315,11 @@ class ManagedCluster:
                 self._objects, scene.cluster, [claim for claim in scene.kube.claims if claim.ordinal in excess]
             )
             await self._lay_out(layout, scene.kube)
-            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(0, "replica"))
+            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=_left(0))
         drains += [
-            Drain(broker=broker, reassignment=name, replicas_left=plan.replicas_on(scene.view, [broker]))
+            Drain(
+                broker=broker, reassignment=self._own.name(name), replicas_left=plan.replicas_on(scene.view, [broker])
+            )
             for broker in excess
         ]
         if left is None:
@@ -323,7 +327,7 @@ class ManagedCluster:
         held = await self._own.drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)._replace(stalled=True)
-        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(left, "replica"))
+        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=self._own.carried_out(name, _left(left)))
 
     async def _unregister(self, scene: Scene) -> None:
         """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
@@ -351,7 +355,7 @@ class ManagedCluster:
         left = plan.replicas_in(scene.view, directories, range(scene.kube.replicas))
         shown = ", ".join(leaving)
         if left is None:
-            return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
+            return self._not_told(scene, name, shown)
         empty = left == 0 and exposed.isdisjoint(brokers) and self._own.drained(name)
         if empty and await self._hold_nothing(scene, directories, brokers):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
@@ -360,14 +364,24 @@ class ManagedCluster:
             ]
             await claims.mark_drained(self._objects, scene.cluster, emptied)
             await self._lay_out(layout, scene.kube)
-            return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(0, "replica"))
+            return CLUSTER["DrainingVolume"].says(volume=shown, left=_left(0))
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
-        drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
+        drains += [Drain(d.broker, d.path, self._own.name(name), count) for d, count in full.items() if count]
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
         held = await self._own.drain(scene, name, {"drainDirectories": rows}) if rows else None
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
-        return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(left, "replica"))
+        return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))
+
+    def _not_told(self, scene: Scene, name: str, volumes: str) -> Verdict:
+        """Brokers that restart tell again in a moment; only what does not pass by itself is held."""
+        silent = sorted(set(range(scene.kube.replicas)) - scene.view.described)
+        now = seconds_of(self._shared.now())
+        if silent and all(plan.is_on_its_way(broker, scene.kube, scene.view, now) for broker in silent):
+            left = f"what is left is not known while {_named(silent)} restarts"
+            return CLUSTER["DrainingVolume"].says(volume=volumes, left=self._own.carried_out(name, left))
+        error = f"{_named(silent)} does not tell what it holds" if silent else "it cannot be read what it holds"
+        return CLUSTER["VolumeHeld"].says(volume=volumes, error=error)
 
     # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
     # before it knows. Any broker might lag behind that.
@@ -469,6 +483,14 @@ def _beside_told(beside: Beside) -> Verdict:
     if beside.not_restarted:
         error += f"; brokers that keep their former node port and configuration: {_ids(sorted(beside.not_restarted))}"
     return CLUSTER["KubernetesRefused"].says(error=error)
+
+
+def _left(replicas: int) -> str:
+    return f"{counted(replicas, 'replica')} left"
+
+
+def _named(brokers: Sequence[int]) -> str:
+    return f"broker {brokers[0]}" if len(brokers) == 1 else f"each of brokers {_ids(brokers)}"
 
 
 def _ids(brokers: Any) -> str:

@@ -180,7 +180,11 @@ class Plans:
             why = f"brokers {away} are away, and without them {left} would find no place."
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
             return
-        contents = await asyncio.to_thread(encode, plan)
+        try:
+            contents = await asyncio.to_thread(encode, plan)
+        except StoredPlanError as error:
+            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+            return
         name = f"{shortened(reassignment.meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
         owner = owner_reference(KIND, reassignment.meta)

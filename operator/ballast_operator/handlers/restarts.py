@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ballast_operator.events import WARNING, Events
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.kafka_client import KafkaUnavailableError
+from ballast_operator.model.quantity import some_of
 from ballast_operator.observe import observe_effective_config
 from ballast_operator.plan import managed as plan
 from ballast_operator.resources import pods
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ballast_operator.handlers.managed import Scene
 
 MIN_INSYNC = "min.insync.replicas"
+SHOWN = 10
 
 
 def are_due(scene: Scene) -> bool:
@@ -47,7 +49,8 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
         restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout, scene.quorum)
     if restart.broker is not None:
         if restart.unprotected:
-            said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=_some(restart.unprotected))
+            unprotected = some_of(restart.unprotected, SHOWN)
+            said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=unprotected)
             events.send(scene.cluster, WARNING, said.reason, said.message)
         await objects.restart(scene.cluster, scene.kube.pods[restart.broker])
         return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
@@ -66,8 +69,3 @@ async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) 
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
     return None
-
-
-def _some(names_: tuple[str, ...], limit: int = 10) -> str:
-    more = f" and {len(names_) - limit} more" if len(names_) > limit else ""
-    return ", ".join(names_[:limit]) + more

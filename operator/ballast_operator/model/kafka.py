@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
 
 class TopicPartition(NamedTuple):
     topic: str
@@ -50,7 +48,6 @@ class PartitionView(NamedTuple):
 class TopicView(NamedTuple):
     id: str
     partitions: Mapping[int, PartitionView]
-    internal: bool = False
 
     @property
     def replication_factor(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
 # All that Kubernetes itself writes: `2.3Gi` comes back from it as `2469606195200m`.
@@ -49,6 +50,12 @@ def bytes_text(size_bytes: int) -> str:
 def counted(count: int, what: str) -> str:
     """1 partition, 2 partitions."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """a, b and 3 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def duration_text(seconds: int) -> str:

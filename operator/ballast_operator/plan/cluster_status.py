@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ballast_operator.model.cluster import BrokerStatus, ClusterStatus, DirectoryStatus, KafkaCluster
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView
-from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources import names, security
 from ballast_operator.status import CLUSTER, Verdict
 
@@ -81,6 +81,15 @@ def client_addresses(cluster: KafkaCluster, kube: KubeFacts, view: KafkaView) ->
 
 def failed_directories(view: KafkaView) -> list[DirectoryId]:
     return sorted(where for where, found in view.directories.items() if not found.online)
+
+
+def troubled(pods: Iterable[PodFacts]) -> Verdict | None:
+    """What Kubernetes knows about brokers that do not come up."""
+    found = [pod for pod in pods if pod.trouble is not None]
+    if not found:
+        return None
+    told = CLUSTER["BrokersOffline"].says(ids=", ".join(str(pod.ordinal) for pod in found))
+    return told._replace(message=f"{told.message} Pod {found[0].name}: {found[0].trouble}")
 
 
 def health(view: KafkaView, expected: int | None = None) -> Verdict:

@@ -192,7 +192,7 @@ def _read_racks(text: str) -> dict[int, str]:
     """What somebody has spoilt is written anew, from the nodes."""
     try:
         return {int(ordinal): str(rack) for ordinal, rack in json.loads(text or "{}").items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 
@@ -243,8 +243,8 @@ def pod_facts(pod: Object) -> PodFacts:
 
 
 def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
-    """What a person would look for in kubectl describe pod."""
-    for container in status.get("containerStatuses") or ():
+    """What a person would look for in kubectl describe pod. While one that goes before fails, the others just wait."""
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if _waits_for(container) not in (None, *STARTING):
             return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}{_last_end(container)}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPartition
-from ballast_operator.model.quantity import bytes_text, counted
+from ballast_operator.model.quantity import bytes_text, counted, some_of
 from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.moves import MoveState, State, assess_all, closed_directories, not_in_sync, unregistered
@@ -205,7 +205,7 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
         return _settle(scene, states, Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
     lagging = not_in_sync(states, scene.view)
     if lagging:
-        waits = f"the new replicas of {', '.join(lagging[:SHOWN_ROWS])} are in sync"
+        waits = f"the new replicas of {some_of(lagging, SHOWN_ROWS)} are in sync"
         return Step(
             Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, holds_throttles=True, claims=True
         )
@@ -297,9 +297,10 @@ def _no_place(scene: Scene, left: Sequence[MoveState]) -> Verdict:
     if not brokers:
         closed = {state.partition: closed_directories(state.move, scene.view) for state in left}
         rows = [f"{tp}: {where[0].path} of broker {where[0].broker}" for tp, where in closed.items() if where]
-        return REASSIGNMENT["DirectoriesClosed"].says(rows=_some(rows))
+        return REASSIGNMENT["DirectoriesClosed"].says(rows=some_of(rows, SHOWN_ROWS))
     rows = [str(state.partition) for state in left]
-    return REASSIGNMENT["BrokersUnregistered"].says(brokers=", ".join(map(str, brokers)), rows=_some(rows))
+    gone = ", ".join(map(str, brokers))
+    return REASSIGNMENT["BrokersUnregistered"].says(brokers=gone, rows=some_of(rows, SHOWN_ROWS))
 
 
 def _stalled_for_long(scene: Scene) -> bool:
@@ -352,7 +353,7 @@ def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for row in scene.plan.unplaced:
         by_reason[row.reason].append(f"{row.topic}-{row.partition} on broker {row.broker}")
-    rows = "; ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
+    rows = "; ".join(f"{some_of(names, SHOWN_ROWS)} ({reason})" for reason, names in by_reason.items())
     return REASSIGNMENT["Incomplete"].says(
         done=_partitions(states), left=counted(len(scene.plan.unplaced), "replica"), rows=rows
     )
@@ -365,12 +366,7 @@ def _partitions(each: Sequence[object]) -> str:
 def _gone(states: Sequence[MoveState]) -> str:
     """For the end of a sentence: what was deleted meanwhile has not moved."""
     gone = [str(state.partition) for state in states if state.state is State.GONE]
-    return f"; not there any more: {_some(gone)}" if gone else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_ROWS} more" if len(names) > SHOWN_ROWS else ""
-    return ", ".join(names[:SHOWN_ROWS]) + more
+    return f"; not there any more: {some_of(gone, SHOWN_ROWS)}" if gone else ""
 
 
 def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
@@ -381,4 +377,5 @@ def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
 
 
 def _rows(states: Sequence[MoveState]) -> str:
-    return _some([f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states])
+    rows = [f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states]
+    return some_of(rows, SHOWN_ROWS)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
-from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId
-from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId, TopicPartition
+from ballast_operator.model.quantity import parse_quantity, some_of
 from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
@@ -22,6 +22,8 @@ from ballast_operator.resources.names import FIRST_CONTROLLER_ID
 SHOWN = 10
 # deletionTimestamp has the time of grace in it already.
 LOST_SECONDS = 60.0
+# What takes longer to be let in by the controller has a trouble.
+COMING_SECONDS = 30.0
 
 
 def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> Layout:
@@ -267,6 +269,21 @@ def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
     ]
 
 
+def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
+    """Whether its broker is about to be online: a pod is ready as soon as it listens."""
+    if view.is_online(pod.ordinal) or pod.ready_since is None:
+        return False
+    return now_seconds - seconds_of(pod.ready_since) < COMING_SECONDS
+
+
+def is_on_its_way(broker: int, kube: KubeFacts, view: KafkaView, now_seconds: float) -> bool:
+    """Whether one that does not answer is about to; a pod that stays away is told as such."""
+    pod = kube.pods.get(broker)
+    if pod is None or not pod.ready:
+        return pod is None or pod.trouble is None
+    return view.is_online(broker) or comes(pod, view, now_seconds)
+
+
 def next_restart(
     kube: KubeFacts,
     revision: str,
@@ -302,7 +319,7 @@ def next_restart(
     absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         are = "is" if len(absent) == 1 else "are"
-        return Restart(waits=f"{', '.join(absent[:SHOWN])} {are} not ready", next=chosen.ordinal, left=left)
+        return Restart(waits=f"{some_of(absent, SHOWN)} {are} not ready", next=chosen.ordinal, left=left)
     # A pod is ready as soon as it listens; that the broker is back is what the controller says.
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):
@@ -339,6 +356,18 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
             elif broker in part.isr and len(part.isr) - 1 < least:
                 return f"{name}-{index} would have {len(part.isr) - 1} replicas in sync, fewer than {least}", ()
     return None, tuple(unprotected)
+
+
+def lagging_nodes(view: KafkaView, quorum: QuorumView | None) -> frozenset[int]:
+    """Those whose replicas, or whose copy of the metadata log, are not where the others' are: a pod is ready long
+    before. What is just being moved to a broker nobody misses yet."""
+    found = set() if quorum is None else set(quorum.voters) - quorum.in_step
+    for name, topic in view.topics.items():
+        for index, part in topic.partitions.items():
+            if len(part.isr) < len(part.replicas):
+                ongoing = view.ongoing.get(TopicPartition(name, index))
+                found |= set(part.replicas).difference(part.isr, ongoing.adding if ongoing else ())
+    return frozenset(found)
 
 
 # Claims.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,9 @@ from ballast_operator.plan.throttled_lists import all_entries
 from ballast_planner import Move, Placement, Plan, Unplaced, plan_hash
 
 CHUNK_BYTES = 512 * 1024
+# Some two hundred thousand moves. Who may write ConfigMaps could else have one unpacked that takes all memory.
+MOST_BYTES = 64 * 1024 * 1024
+GZIP = 16 + zlib.MAX_WBITS
 KEY = "plan.json.gz"
 
 
@@ -57,13 +61,16 @@ def keep(plan: Plan) -> StoredPlan:
 
 
 def encode(plan: StoredPlan) -> list[dict[str, Any]]:
-    """The contents of the ConfigMaps that hold the plan."""
+    """The contents of the ConfigMaps that hold the plan; StoredPlanError where it is too long for them."""
     document = {
         "version": 1,
         "moves": [_row(move) for move in plan.moves],
         "unplaced": [[u.topic, u.partition, u.broker, u.reason] for u in plan.unplaced],
     }
-    packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), compresslevel=6, mtime=0)
+    text = json.dumps(document, separators=(",", ":")).encode()
+    if len(text) > MOST_BYTES:
+        raise StoredPlanError(f"{len(plan.moves)} moves are too many for one plan; divide them among Reassignments")
+    packed = gzip.compress(text, compresslevel=6, mtime=0)
     chunks = [packed[start : start + CHUNK_BYTES] for start in range(0, len(packed), CHUNK_BYTES)]
     return [{"binaryData": {KEY: base64.b64encode(chunk).decode()}} for chunk in chunks]
 
@@ -72,14 +79,22 @@ def decode(config_maps: Sequence[Mapping[str, Any]], expected_hash: str) -> Stor
     """The plan back; raises StoredPlanError unless it is exactly the one with this hash."""
     try:
         packed = b"".join(base64.b64decode(one["binaryData"][KEY]) for one in config_maps)
-        document = json.loads(gzip.decompress(packed))
+        document = json.loads(_unpacked(packed))
         moves = tuple(_move(row) for row in document["moves"])
         unplaced = tuple(Unplaced(*row) for row in document["unplaced"])
-    except (KeyError, ValueError, TypeError, OSError, EOFError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise StoredPlanError(f"the ConfigMaps cannot be read: {error}") from error
     if plan_hash(moves) != expected_hash:
         raise StoredPlanError(f"the moves have the hash {plan_hash(moves)}, not {expected_hash}")
     return StoredPlan(expected_hash, moves, unplaced)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    unpacking = zlib.decompressobj(GZIP)
+    text = unpacking.decompress(packed, MOST_BYTES)
+    if not unpacking.eof:
+        raise ValueError(f"they end early, or have more than {MOST_BYTES} bytes when they are unpacked")
+    return text
 
 
 def _row(move: Move) -> list[Any]:

@@ -20,6 +20,7 @@ from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import TOPIC as TOPIC_RESOURCE
 from ballast_operator.model.kafka import OngoingView, TopicView
 from ballast_operator.model.meta import shortened
+from ballast_operator.model.quantity import some_of
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Throttle
 from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
 from ballast_operator.plan.lifecycle import without_place
@@ -29,6 +30,7 @@ from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
 THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
+SHOWN_PARTITIONS = 20
 # What brokers before Kafka 2.8 tell.
 NO_ID = "00000000-0000-0000-0000-000000000000"
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
@@ -263,7 +265,7 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
         return _without_brokers(topic, facts, view, plan) or _plan_reassignment(topic, facts, plan, target)
     offline = [str(index) for index, part in sorted(view.partitions.items()) if part.leader < 0]
     if offline:
-        return replace(plan, verdict=TOPIC["PartitionsOffline"].says(partitions=_some(offline)))
+        return replace(plan, verdict=TOPIC["PartitionsOffline"].says(partitions=some_of(offline, SHOWN_PARTITIONS)))
     return plan
 
 
@@ -422,8 +424,3 @@ def topic_error(error: str, message: str) -> Verdict:
         return TOPIC["ReassignmentInProgress"].says(by="")
     text = f"{error}: {message}" if message else error
     return TOPIC[_ERRORS.get(error, "KafkaError")].says(error=text if text.endswith(".") else text + ".")
-
-
-def _some(names: list[str], limit: int = 20) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

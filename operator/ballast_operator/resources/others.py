@@ -153,12 +153,20 @@ def service_account(cluster: KafkaCluster) -> dict[str, Any]:
     }
 
 
-def disruption_budget(cluster: KafkaCluster) -> dict[str, Any]:
+def disruption_budget(cluster: KafkaCluster, lagging: Collection[str] = ()) -> dict[str, Any]:
+    """One node at a time; while one catches up none but that one, since it is ready long before. `lagging` are pods."""
+    selector: dict[str, Any] = {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}}
+    if len(lagging) == 1:
+        selector["matchExpressions"] = [{"key": POD_NAME, "operator": "NotIn", "values": list(lagging)}]
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(cluster, names.stateful_set(cluster)),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}}},
+        "spec": {
+            "maxUnavailable": 0 if lagging else 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": selector,
+        },
     }
 
 

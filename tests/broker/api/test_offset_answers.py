@@ -16,6 +16,7 @@ from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
+from ballast_broker.api import list_offsets
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -89,6 +90,18 @@ async def test_offsets_of_many_partitions_are_looked_up_in_turns(tmp_path: Path)
         assert turns >= 20
         nowhere = [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 998
         assert task.result() == [(0, 0), (0, -1), *nowhere]
+
+
+async def test_offsets_that_take_long_to_look_up_are_so_one_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "LONGEST_TURN_S", -1.0)
+    async with brokers(tmp_path) as (_, _, asker):
+        task, turns = asyncio.ensure_future(offsets(asker, 8, *(entry(0, number) for number in range(20)))), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 20
 
 
 async def test_who_does_not_hold_a_partition_sends_to_who_does(tmp_path: Path) -> None:

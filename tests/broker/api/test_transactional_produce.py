@@ -16,6 +16,7 @@ from tests.broker.replication.cluster import Node as Broker
 
 from ballast_broker.api.produce import ProduceRefused
 from ballast_broker.coordinator.service import partition_for
+from ballast_broker.coordinator.transactions import ProducerIdentity
 from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.net_reply import Pending
 from ballast_broker.storage.transactions import render_marker
@@ -29,6 +30,7 @@ OLD, ABORTABLE, ADDING = 10, 11, 12
 STATE = "__transaction_state"
 LEADERS = [[1], [2], [1]]
 ID = next(name for name in map(str, range(100)) if partition_for(name, 3) == 1)  # its coordinator is broker 2
+OWN_ID = next(name for name in map(str, range(100)) if partition_for(name, 3) == 0)  # and this one's is broker 1
 NONE = ErrorCode.NONE
 RETRY_S, PATIENCE_S = 0.01, 0.5
 
@@ -36,10 +38,11 @@ Questions = list[tuple[str, int, int, bool, list[TopicPartition]]]
 
 
 class Coordinator:
-    """The other end of the network: what it was asked, and what it is to answer."""
+    """The other end of the network, or this broker's own: what it was asked, and what it is to answer."""
 
     def __init__(self) -> None:
         self.requests: list[Questions] = []
+        self.asked_here: list[Questions] = []
         self.ports: list[int] = []
         self.says: Callable[[str, TopicPartition], ErrorCode] = lambda *_: NONE
         self.whole_error = NONE
@@ -80,6 +83,12 @@ class Coordinator:
             results.append(result(transactional_id=transaction.transactional_id, topic_results=topics))
         return round_trip(kind(error_code=self.whole_error, results_by_transaction=results), version)
 
+    async def own_answer(
+        self, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        self.asked_here.append([(name, *producer, not add, partitions)])
+        return {partition: self.says(name, partition) for partition in partitions}
+
     def close(self) -> None:
         self.closed = True
 
@@ -88,7 +97,14 @@ class Client(Producing):
     def __init__(self, cluster: Cluster, node: Broker, coordinator: Coordinator, *, verifies: bool = True) -> None:
         image = lambda: cluster.controller.image  # noqa: E731
         self.verifier = TransactionVerifier(
-            image, coordinator, "PLAINTEXT", timeout_s=5, retry_s=RETRY_S, patience_s=PATIENCE_S
+            image,
+            coordinator,
+            "PLAINTEXT",
+            node.broker_id,
+            coordinator.own_answer,
+            timeout_s=5,
+            retry_s=RETRY_S,
+            patience_s=PATIENCE_S,
         )
         config = SimpleNamespace(transaction_partition_verification_enable=verifies)
         super().__init__(cluster, node, verifier=self.verifier, config=config)
@@ -150,6 +166,33 @@ async def test_the_coordinator_is_asked_once_for_a_transaction(tmp_path: Path, v
         finish(node, ORDERS, BILLS)
         assert await client.told(version, BILLS, sequence=1) == [(NONE, 2)]
         assert coordinator.requests[1:] == [[(ID, 7, 0, verify_only, [BILLS])]]
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize(("version", "verify_only"), [(ABORTABLE, True), (ADDING, False)])
+async def test_a_coordinator_that_is_this_broker_is_asked_without_the_network(
+    tmp_path: Path, version: int, verify_only: bool
+) -> None:
+    async with stage(tmp_path) as (_, _node, client, coordinator):
+        refused = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        coordinator.says = lambda _, partition: NONE if partition == ORDERS else refused
+        told = await client.told(version, ORDERS, BILLS, name=OWN_ID)
+        assert told == [(NONE, 0), (refused, -1)]
+        assert coordinator.asked_here == [[(OWN_ID, 7, 0, verify_only, [ORDERS, BILLS])]]
+        assert coordinator.requests == []
+
+
+async def test_a_coordinator_of_this_broker_that_fails_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> ErrorCode:
+        raise ValueError("broken")
+
+    async with stage(tmp_path) as (_, _node, client, coordinator):
+        coordinator.says = fails
+        assert await client.told(ADDING, ORDERS, name=OWN_ID) == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+    assert [record.message for record in caplog.records] == ["transactions could not be verified"]
+    caplog.clear()
 
 
 @pytest.mark.spec("CLI-05")

@@ -148,6 +148,43 @@ def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: in
 
 
 @pytest.mark.spec("CLU-11")
+@pytest.mark.parametrize(
+    ("kind_of_resource", "name", "minimum"), [(2, "orders", "1"), (2, "orders", "3"), (4, "", "2")]
+)
+def test_whoever_may_lead_an_offline_partition_still_may_with_another_minimum_in_sync(
+    kind_of_resource: int, name: str, minimum: str
+) -> None:
+    """Found by the simulation: nobody led it ever again, though all its replicas were back."""
+    scene = Scene()
+    scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
+    for broker_id in (3, 2, 1):
+        fence(scene, broker_id)
+    assert state(scene) == (-1, (), (1, 2))
+    set_minimum(scene, kind_of_resource, name, minimum)
+    assert state(scene) == (-1, (), (1, 2))
+    unfence(scene, 3)
+    assert state(scene) == (-1, (), (1, 2))
+    unfence(scene, 2)
+    assert state(scene) == (2, (2,), () if minimum == "1" else (1,)), "with a minimum of one, 2 alone commits now"
+
+
+@pytest.mark.spec("CLU-11")
+def test_the_last_known_leader_returns_with_another_minimum_in_sync() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2], min_insync_replicas="2")
+    fence(scene, 2)
+    fence(scene, 1)
+    for broker_id in (1, 2):
+        restart(scene, broker_id, clean=False)
+    assert state(scene) == (-1, (), ())
+    set_minimum(scene, 2, "orders", "1")
+    unfence(scene, 2)
+    assert state(scene)[0] == -1
+    unfence(scene, 1)
+    assert state(scene)[0] == 1
+
+
+@pytest.mark.spec("CLU-11")
 def test_a_broker_back_from_an_unclean_stop_is_not_eligible() -> None:
     scene = Scene()
     scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from ballast_broker.coordinator import records
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.records import OffsetKey
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition
 
 pytestmark = pytest.mark.spec("CLI-04")
 
@@ -33,23 +34,40 @@ def test_keys(group_id: str, topic: str, partition: int) -> None:
     assert records.decode_key(schema) == records.GroupKey(group_id)
 
 
-@given(int64, int32, text, int64, st.sampled_from([0, 1, 2, 3]))
-def test_values(offset: int, leader_epoch: int, metadata: str, committed_ms: int, version: int) -> None:
+@given(int64, int32, text, int64, st.sampled_from([0, 1, 2, 3, 4]), st.one_of(st.just(ZERO_UUID), st.uuids()))
+def test_values(offset: int, leader_epoch: int, metadata: str, committed_ms: int, version: int, topic_id: UUID) -> None:
     fields: dict[str, Any] = {"offset": offset, "metadata": metadata, "commit_timestamp": committed_ms}
     if version >= 3:
         fields["leader_epoch"] = leader_epoch
+    if version >= 4 and topic_id != ZERO_UUID:
+        fields["topic_id"] = topic_id
     schema = bytes(message("OffsetCommitValue")(**fields).encode(version))
-    committed = CommittedOffset(offset, leader_epoch if version >= 3 else -1, metadata, committed_ms)
+    committed = CommittedOffset(
+        offset,
+        leader_epoch if version >= 3 else -1,
+        metadata,
+        committed_ms,
+        topic_id=fields.get("topic_id", ZERO_UUID),
+    )
     assert records.decode_offset(schema) == committed
-    if version == 3:
+    if version == 4:
         assert records.offset_value(committed) == schema
 
 
+def test_fields_of_later_releases_are_passed_over() -> None:
+    topic_id = UUID(int=5)
+    value = records.offset_value(CommittedOffset(1, 2, "m", 3, topic_id=topic_id))
+    end = value.index(records.TOPIC_ID_TAG)
+    more = b"\x02" + value[end + 1 :] + b"\x07\x03abc"
+    assert records.decode_offset(value[:end] + more) == CommittedOffset(1, 2, "m", 3, topic_id=topic_id)
+
+
+@pytest.mark.parametrize("topic_id", [ZERO_UUID, UUID(int=5)])
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_what_ends_too_early_is_refused(cut: int) -> None:
+def test_what_ends_too_early_is_refused(cut: int, topic_id: UUID) -> None:
     key = records.offset_key("group", TopicPartition("topic", 1))
-    value = records.offset_value(CommittedOffset(1, 2, "m", 3))
+    value = records.offset_value(CommittedOffset(1, 2, "m", 3, topic_id=topic_id))
     with pytest.raises((ValueError, struct.error)):
         records.decode_key(key[:-cut])
-    with pytest.raises((ValueError, struct.error)):
+    with pytest.raises((ValueError, IndexError, struct.error)):
         records.decode_offset(value[:-cut])

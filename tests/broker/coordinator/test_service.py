@@ -16,7 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.controller.scene import expand_request
+from tests.broker.api.asking import Asker
+from tests.broker.controller.scene import Scene, expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
 from ballast_broker.api import join_group, offset_commit, sync_group
@@ -405,6 +406,44 @@ async def test_a_topic_deleted_while_its_offsets_had_no_leader_takes_them_along(
         scene.cluster.controller.create_topic("t", [[1], [1]])
         assert await scene.commit("g", T1, 1) is ErrorCode.NONE
         assert offsets_of(await scene.next_one(), "g") == {kept: 5, T1: 1}
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_topic_made_anew_while_offsets_had_no_leader_is_read_from_its_beginning(
+    tmp_path: Path, named: bool
+) -> None:
+    """Not from where the group left the one that had the name before: what lies before that it would never see."""
+    async with coordinating(tmp_path) as scene:
+        asker = Asker(Scene(()), image=lambda: scene.cluster.controller.image)
+        asker.services.groups, asker.services.clock = scene.groups, scene.clock
+
+        async def commit(offset: int, *partitions: int) -> None:
+            asked = [
+                {"partition_index": each, "committed_offset": offset, "committed_metadata": ""} for each in partitions
+            ]
+            answer = await asker.ask(
+                "OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, member_id="",
+                topics=[{"name": "t", "partitions": asked}],
+            )  # fmt: skip
+            assert {each["error_code"] for each in answer["topics"][0]["partitions"]} == {ErrorCode.NONE}
+
+        async def committed() -> dict[int, int]:
+            topics = [{"name": "t", "partition_indexes": [0, 1]}] if named else None
+            answer = await asker.ask(
+                "OffsetFetch", 8, groups=[{"group_id": "g", "topics": topics}], require_stable=False
+            )
+            told = [each for topic in answer["groups"][0]["topics"] for each in topic["partitions"]]
+            return {each["partition_index"]: each["committed_offset"] for each in told if each["committed_offset"] >= 0}
+
+        await commit(5, 0, 1)
+        assert await committed() == {0: 5, 1: 5}
+        scene.groups.resign_all()
+        scene.cluster.controller.delete_topic("t")
+        scene.cluster.controller.create_topic("t", [[1], [1]])
+        asker.services.groups = scene.groups = await scene.next_one()
+        assert await committed() == {}
+        await commit(1, 1)
+        assert await committed() == {1: 1}
 
 
 async def test_a_topic_deleted_while_nothing_can_be_written_takes_its_offsets_along(tmp_path: Path) -> None:

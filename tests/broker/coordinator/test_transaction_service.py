@@ -17,7 +17,7 @@ from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eve
 
 from ballast_broker.coordinator import transaction_service
 from ballast_broker.coordinator.leadership import TransactionLeadership
-from ballast_broker.coordinator.markers import MarkerSender
+from ballast_broker.coordinator.markers import MarkerSender, Marking, Outcomes
 from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_records import key_of
 from ballast_broker.coordinator.transaction_service import TransactionConfig, TransactionCoordinator
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.spec("CLI-05")
 
 LOG = TopicPartition(TRANSACTIONS_TOPIC, 0)
 ON_1, ON_2 = TopicPartition("t", 0), TopicPartition("t", 1)
+NO_BROKER = -1
 LINK = frozenset({1, 2})
 S = TransactionState
 
@@ -42,6 +43,7 @@ class Brokers:
     """Whom markers are sent to. What a partition answers is taken from `errors`, one after the other."""
 
     def __init__(self) -> None:
+        self.own: list[Marking] = []
         self.errors: dict[TopicPartition, list[ErrorCode]] = defaultdict(list)
         self.requests: list[tuple[int, Any]] = []
         self.away: set[int] = set()
@@ -51,6 +53,14 @@ class Brokers:
         if host != HOST or port in self.away:
             raise ConnectionRefusedError
         return Connection(self, port)
+
+    async def write_own(self, markings: list[Marking]) -> Outcomes:
+        self.own += markings
+        return {(each.producer_id, each.partition): self.answer(each.partition) for each in markings}
+
+    def answer(self, partition: TopicPartition) -> ErrorCode:
+        waiting = self.errors[partition]
+        return waiting.pop(0) if waiting else ErrorCode.NONE
 
     def markers(self) -> list[tuple[int, int, int, bool, int, TopicPartition]]:
         """To which broker, of whom, how it ended, in which epoch of the coordinator, and where."""
@@ -88,7 +98,8 @@ class Connection:
                         name=topic.name,
                         partitions=[
                             of_topic.WritableTxnMarkerPartitionResult(
-                                partition_index=number, error_code=self._next(TopicPartition(topic.name, number))
+                                partition_index=number,
+                                error_code=self._brokers.answer(TopicPartition(topic.name, number)),
                             )
                             for number in topic.partition_indexes
                         ],
@@ -99,10 +110,6 @@ class Connection:
             for marker in request.markers
         ]
         return round_trip(message("WriteTxnMarkersResponse")(markers=answers), version)
-
-    def _next(self, partition: TopicPartition) -> ErrorCode:
-        waiting = self._brokers.errors[partition]
-        return waiting.pop(0) if waiting else ErrorCode.NONE
 
     def close(self) -> None:
         self.closed = True
@@ -115,6 +122,7 @@ class Scene:
         self.cluster = cluster
         self.brokers = Brokers()
         self.version = 2
+        self.own_broker = NO_BROKER  # whose markers are written without being sent
         self._config = config
         self._timeout_ms = timeout_ms
         self._ids = 1_000
@@ -133,7 +141,9 @@ class Scene:
             timeout_ms=self._timeout_ms,
             load_bytes=1 << 20,
         )
-        markers = MarkerSender(lambda: self.cluster.controller.image, "PLAINTEXT", self.brokers, timeout_s=5)
+        image = lambda: self.cluster.controller.image  # noqa: E731
+        own = self.own_broker, self.brokers.write_own
+        markers = MarkerSender(image, "PLAINTEXT", self.brokers, *own, timeout_s=5)
         made = TransactionCoordinator(store, markers, RealClock(), self._config, self._next_id, lambda: self.version)
         self._all.append(made)
         return made
@@ -224,6 +234,20 @@ async def test_the_end_is_told_to_the_leaders_of_all_partitions(tmp_path: Path) 
         assert coordinator.describe("x").partitions == frozenset()
         found = (await made.next_one()).describe("x")
         assert (found.state, found.producer) == (S.COMPLETE_COMMIT, producer)
+
+
+async def test_markers_of_this_brokers_own_partitions_are_not_sent(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (made, _):
+        made.own_broker = 1
+        coordinator = await made.next_one()
+        made.brokers.errors[ON_1] = [ErrorCode.NOT_ENOUGH_REPLICAS]
+        producer = await begun(coordinator)
+        await coordinator.end("x", producer, True, 0)
+        await is_in(coordinator, S.COMPLETE_COMMIT)
+        refused, taken = made.brokers.own
+        assert refused == taken == Marking(*producer, taken.coordinator_epoch, True, ON_1)
+        assert taken.coordinator_epoch >= 0
+        assert [(each[0], each[5]) for each in made.brokers.markers()] == [(2, ON_2)]
 
 
 async def test_an_end_that_is_in_the_log_is_carried_out_by_whoever_leads_it_next(tmp_path: Path) -> None:

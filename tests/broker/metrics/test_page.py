@@ -24,6 +24,7 @@ from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionReg
 from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.metrics import MetricsPage, Observed
 from ballast_broker.real_world import RealClock
+from ballast_broker.replication.fetcher import FetchTotals
 from ballast_broker.replication.partition import Partition
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
@@ -76,9 +77,10 @@ class Rooms:
             partitions=lambda: list(self.states.values()),
             local_log=self.logs.get,
             isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1, unclean_elections=4),
+            fetchers=SimpleNamespace(totals=FetchTotals(failed=5, truncated_records=6)),
             movers=movers,
         )
-        compactor = SimpleNamespace(passes=2, cleaned_bytes=99, uncleanable={"t": "why"})
+        compactor = SimpleNamespace(passes=2, cleaned_bytes=99, left_alone=1)
         logs: Any = SimpleNamespace(
             directories=self.directories, logs=self.logs, future_logs=self.future_logs, compactor=compactor
         )
@@ -172,6 +174,13 @@ async def test_an_offline_directory_is_told_and_its_size_is_not_made_up() -> Non
     labels = frozenset({("broker", str(NODE)), ("log_dir", "/data/c")})
     assert found["ballast_log_dir_offline", labels] == 1
     assert ("ballast_log_dir_total_bytes", labels) not in found
+
+
+@pytest.mark.spec("REP-23")
+async def test_what_replicas_had_to_remove_and_could_not_get_is_told() -> None:
+    found, own = samples_of(await page_of(busy_rooms().observed())), frozenset({("broker", str(NODE))})
+    assert found["ballast_replica_fetch_failures_total", own] == 5
+    assert found["ballast_replica_truncated_records_total", own] == 6
 
 
 @pytest.mark.spec("CLI-04")

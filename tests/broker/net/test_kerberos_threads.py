@@ -70,3 +70,17 @@ async def test_too_many_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
             threads.run(lambda: kdc.ask(1))
         kdc.answers.set()
         assert await asyncio.gather(*asking) == [0] * len(asking)
+
+
+async def test_who_finds_no_thread_is_refused_and_takes_nobody_elses_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = KerberosThreads()
+    with monkeypatch.context() as crowded:
+
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        crowded.setattr(threading.Thread, "start", refuse)
+        for _ in range(AT_ONCE + 1):
+            with pytest.raises(TooBusy, match="can't start new thread"):
+                await threads.run(lambda: 7)
+    assert await threads.run(lambda: 7) == 7

@@ -26,6 +26,7 @@ from ballast_broker import security_settings
 from ballast_broker.config import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net import channel as channel_module
+from ballast_broker.net import remote
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
 from ballast_broker.net.own_token import OwnTokens
@@ -129,6 +130,45 @@ async def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gon
         assert await own.current() not in first
     finally:
         del provider.grant
+
+
+def test_what_is_answered_after_the_loop_has_ended_ends_the_asking(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command has a loop of its own for each token that it shows."""
+    own, real, answered = tokens(provider.token_url), provider.grant, threading.Event()
+
+    def late(authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
+        answered.wait(20)
+        return real(authorization, form)
+
+    monkeypatch.setattr(provider, "grant", late)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(remote, "GIVEN_UP_S", 0.05)
+        with pytest.raises(ConnectionAbortedError, match="does not answer"):
+            asyncio.run(own.current())
+    answered.set()
+    for thread in threading.enumerate():
+        if thread.name == "ballast-remote":
+            thread.join(20)
+    own._again_at_s = 0.0
+    assert sub_of(asyncio.run(own.current())) == "node"
+
+
+async def test_where_no_thread_can_be_begun_the_next_asking_may_have_one(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tokens(provider.token_url)
+    with monkeypatch.context() as crowded:
+
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        crowded.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ConnectionAbortedError, match="can't start new thread"):
+            await own.current()
+    own._again_at_s = 0.0
+    assert sub_of(await own.current()) == "node"
 
 
 async def test_while_nothing_newer_is_to_be_had_the_old_one_is_shown_as_long_as_it_holds(

@@ -21,8 +21,11 @@ class Controller:
 
     def __init__(self) -> None:
         self.told: list[tuple[float, int]] = []
+        self.failures: list[Exception] = []
 
     async def call(self, request: Any, version: int) -> Any:
+        if self.failures:
+            raise self.failures.pop()
         topics = [topic for directory in request.directories for topic in directory.topics]
         self.told.append((asyncio.get_running_loop().time(), sum(len(topic.partitions) for topic in topics)))
         response = message("AssignReplicasToDirsResponse")
@@ -112,3 +115,37 @@ def test_the_next_burst_waits_again_after_a_hurry() -> None:
         await asyncio.sleep(3 * LULL_S)
 
     assert [at for at, _ in run(work)] == [0, pytest.approx(1 + LULL_S)]
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_broker_that_ends_in_the_middle_of_a_hurry_ends(turns: int) -> None:
+    """Whoever is told to end has ended, however far it has got."""
+
+    class Silent(Controller):
+        async def call(self, request: Any, version: int) -> Any:
+            await asyncio.sleep(1_000)
+
+    async def main() -> None:
+        assignments = Assignments(Silent(), 1, lambda: 7)
+        assignments.assign_in_time(TOPIC, 0, HERE)
+        await asyncio.sleep(LULL_S / 2)
+        assignments.hurry()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(1):
+            await assignments.close()
+
+    loop.run(main())
+
+
+def test_what_a_bug_kept_from_being_told_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        controller = Controller()
+        controller.failures = [ValueError("133 is not a valid ErrorCode")]
+        assignments = Assignments(controller, 1, lambda: 7)
+        async with asyncio.timeout(10):
+            assert await assignments.assign(TOPIC, 0, THERE)
+        await assignments.close()
+
+    loop.run(main())
+    assert "133 is not a valid ErrorCode" in caplog.text

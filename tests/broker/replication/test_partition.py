@@ -146,9 +146,13 @@ def test_a_silent_follower_leaves_the_isr_and_the_high_watermark_goes_on() -> No
     assert partition.propose_shrink(now_ms=500 + LAG_MS) is None, "one proposal at a time"
     assert partition.maximal_isr == {1, 2}, "it counts as a member until the controller has agreed"
     answer = partition.isr_answered(change, ErrorCode.NONE, isr=(1,), leader_epoch=0, partition_epoch=1)
-    assert answer is IsrAnswer.ACCEPTED
-    assert partition.advance_high_watermark(102 + LAG_MS)
+    assert answer is IsrAnswer.WAIT
+    assert partition.maximal_isr == {1, 2}, "until the metadata has come as far, and with it what is asked of an ISR"
+    partition.become(
+        Metadata((1, 2), (1,), 1, partition_epoch=1), log_end_offset=5, high_watermark=0, now_ms=102 + LAG_MS
+    )
     assert partition.high_watermark == 5
+    assert partition.pending is None
 
 
 @pytest.mark.spec("REP-13")

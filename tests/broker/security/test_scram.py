@@ -109,8 +109,10 @@ def test_a_first_message_that_is_none_is_refused(first: bytes) -> None:
     [
         (b"c=biws", b"c=eSws"),
         (b"c=biws", b"c=!!!"),
+        (b"c=biws", "c=é".encode()),
         (b"of-the-server", b"of-another"),
         (b"p=", b"p=AAAA"),
+        (b"p=", "p=é".encode()),
         (b"p=", b"q="),
     ],
 )
@@ -132,7 +134,14 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"r=xyz,s=c2FsdA==,i=4096", b"r=abc,s=c2FsdA==,i=4096", b"r=abcd,s=c2FsdA==,i=1", b"e=x"]
+    "answer",
+    [
+        b"r=xyz,s=c2FsdA==,i=4096",
+        b"r=abc,s=c2FsdA==,i=4096",
+        b"r=abcd,s=c2FsdA==,i=1",
+        b"e=x",
+        "r=abcd,s=é,i=4096".encode(),
+    ],
 )
 def test_a_server_that_answers_amiss_is_not_believed(answer: bytes) -> None:
     with pytest.raises(ScramError):

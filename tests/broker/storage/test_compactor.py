@@ -24,6 +24,7 @@ from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint, cleaner_process
 from ballast_broker.storage.cleaner import CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerProcess
+from ballast_broker.storage.compaction import PAUSE_WITHOUT_ROOM_S
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.log import Log
@@ -72,8 +73,10 @@ class World:
         self.disk = SimDisk(self.store)
         self.threads = RealThreads(1)
 
-    async def start(self) -> LogManager:
-        config = StorageConfig(node_id=1, log_dirs=(DIRECTORY,), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+    async def start(self, reserve_bytes: int | None = None) -> LogManager:
+        config = StorageConfig(
+            node_id=1, log_dirs=(DIRECTORY,), cluster_id="AAAAAAAAAAAAAAAAAAAAAA", log_dir_reserve_bytes=reserve_bytes
+        )
         manager = LogManager(
             self.disk, self.clock, self.threads, config, SeededRandom(), config_of=lambda _: COMPACT,
             cleaner=BesideOthers(self),
@@ -87,6 +90,9 @@ class World:
             self.store.lose_power()
         self.disk = SimDisk(self.store)
         return await self.start()
+
+    def leave_room(self, size: int) -> None:
+        self.store.capacity[DIRECTORY] = self.store.used(DIRECTORY) + size
 
     def cleaned_to(self) -> int:
         return checkpoint.read_offsets(self.disk, f"{DIRECTORY}/{checkpoint.CLEANER_OFFSETS}").get(PARTITION, 0)
@@ -320,10 +326,8 @@ def failing_with(code: int) -> Callable[[], None]:
 
 
 @pytest.mark.spec("LOG-25", "DIR-41")
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENOENT])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOENT])
 def test_a_disk_that_fails_the_cleaner_takes_its_directory_offline(new_world: NewWorld, code: int) -> None:
-    """A quota that is used up is a disk that is full: not a log that is left alone from now on."""
-
     async def story() -> None:
         manager = await (world := new_world()).start()
         log = create_dirty(manager)
@@ -348,6 +352,83 @@ def test_what_the_machine_lacks_for_a_moment_is_held_against_no_log_and_no_disk(
         assert log.directory.online
         assert await manager.compactor.clean_dirtiest()
         assert [int(record.key or b"") for record in read_all(log)] == [1, 2]
+
+    asyncio.run(story())
+
+
+RESERVE_BYTES = 10_000
+
+
+def cleaned_files(log: Log) -> list[str]:
+    return [name for name in log.context.disk.list(log.folder.path) if ".cleaned" in name]
+
+
+@pytest.mark.spec("LOG-26", "DIR-45")
+def test_cleaning_does_not_begin_where_it_would_go_into_the_reserve(
+    new_world: NewWorld, read_all: ReadAll, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        manager = await (world := new_world()).start(RESERVE_BYTES)
+        log = create_dirty(manager)
+        world.leave_room(RESERVE_BYTES + log.segments[0].size - 1)
+        for _ in range(2):
+            assert not await manager.compactor.clean_dirtiest()
+        assert log.directory.online
+        assert (manager.compactor.passes, manager.compactor.left_alone) == (0, 1)
+        assert len([line for line in caplog.messages if "cleaning t-0 has to wait for room in /d" in line]) == 1
+        world.leave_room(RESERVE_BYTES + log.segments[0].size)
+        assert await manager.compactor.clean_dirtiest()
+        assert manager.compactor.left_alone == 0
+        assert [int(record.key or b"") for record in read_all(log)] == [1, 2]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-26", "DIR-42", "DIR-45")
+@pytest.mark.parametrize("reserve", [RESERVE_BYTES, 0])
+def test_a_disk_that_cleaning_finds_full_stays_online_and_what_was_cleaned_counts(
+    new_world: NewWorld, read_all: ReadAll, reserve: int
+) -> None:
+    """The first segment's result fits, it is empty. Of the second one's nothing does, or all but the time index."""
+
+    async def story() -> None:
+        manager = await (world := new_world()).start(reserve)
+        log = create(manager)
+        for keys in ((1, 1, 1, 2), (3, 2, 4, 5, 6, 7), (1,)):
+            put(log, *keys)
+            log.roll()
+        log.update_config(replace(COMPACT, segment_bytes=log.segments[1].size))
+        world.leave_room(reserve + log.segments[0].size if reserve else log.segments[1].size)
+        assert await manager.compactor.clean_dirtiest()
+        assert log.directory.online
+        assert cleaned_files(log) == []
+        assert (log.cleaned_to, manager.compactor.left_alone) == (0, 1)
+        assert [int(record.key or b"") for record in read_all(log)] == [3, 2, 4, 5, 6, 7, 1]
+        assert not await manager.compactor.clean_dirtiest(), "not again and again"
+        world.store.capacity.clear()
+        world.clock.now_ms += int(PAUSE_WITHOUT_ROOM_S * 1000)
+        assert await manager.compactor.clean_dirtiest()
+        assert (log.cleaned_to, manager.compactor.left_alone) == (11, 0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-26")
+@pytest.mark.parametrize("how", ["deleted", "offline", "kept as it is"])
+def test_a_log_that_is_gone_or_not_compacted_any_more_waits_for_no_room(new_world: NewWorld, how: str) -> None:
+    async def story() -> None:
+        manager = await (world := new_world()).start(RESERVE_BYTES)
+        log = create_dirty(manager)
+        world.leave_room(0)
+        assert not await manager.compactor.clean_dirtiest()
+        if how == "deleted":
+            manager.delete(PARTITION)
+        elif how == "offline":
+            log.directory.fail(OSError("pulled out"))
+        else:
+            log.update_config(LogConfig())
+        assert not await manager.compactor.clean_dirtiest()
+        assert manager.compactor.left_alone == 0
 
     asyncio.run(story())
 

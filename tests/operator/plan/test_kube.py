@@ -45,3 +45,13 @@ def test_a_pod_is_known_by_its_number_and_by_the_revision_that_it_was_made_of() 
 )
 def test_what_keeps_a_pod_from_its_start_is_told_in_a_word(found: dict[str, Any], trouble: str | None) -> None:
     assert pod_facts(found).trouble == trouble
+
+
+@pytest.mark.spec("OPR-02", "OPR-45")
+def test_what_goes_before_the_broker_and_fails_is_told_as_well() -> None:
+    """By podTemplate, or put there by a mesh: the broker itself only waits for its turn then."""
+    found = pod({"waiting": {"reason": "PodInitializing"}})
+    found["status"]["initContainerStatuses"] = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    assert pod_facts(found).trouble == "CrashLoopBackOff: see its logs"
+    found["status"]["initContainerStatuses"] = [{"state": {"waiting": {"reason": "PodInitializing"}}}]
+    assert pod_facts(found).trouble is None

@@ -500,3 +500,13 @@ def test_a_broker_that_is_not_wanted_but_holds_replicas_is_missed() -> None:
     assert health(left, 3).reason == "BrokersOffline"
     assert "online: 4." in health(left, 3).message
     assert health(view({"orders": topic_view((0, 1))}, brokers=range(6), offline=[4, 5]), 3).reason == "Ready"
+
+
+@pytest.mark.spec("OPR-41")
+def test_nodes_lag_until_their_replicas_and_their_metadata_are_where_the_others_are() -> None:
+    topics = {"a": topic_view((0, 1, 2), (1, 2), isr={0: (0, 1)}), "b": topic_view((0, 1, 2))}
+    assert managed.lagging_nodes(view(topics), None) == {2}
+    moving = {("a", 0): OngoingView((0, 1, 2), adding=(2,), removing=())}
+    assert managed.lagging_nodes(view(topics, ongoing=moving), None) == frozenset(), "nobody misses it yet"
+    voters = {node: Member(node, None, 100, 50_000 - 10_000 * (node == 1), 50_000) for node in range(3)}
+    assert managed.lagging_nodes(view(topics), QuorumView(0, 0, 100, voters)) == {1, 2}

@@ -6,7 +6,8 @@ import gzip
 import pytest
 from tests.operator.making import move
 
-from ballast_operator.plan.stored import CHUNK_BYTES, KEY, StoredPlanError, decode, encode, keep
+from ballast_operator.plan import stored
+from ballast_operator.plan.stored import CHUNK_BYTES, KEY, MOST_BYTES, StoredPlanError, decode, encode, keep
 from ballast_planner import Plan, Unplaced
 
 PLAN = keep(
@@ -24,13 +25,47 @@ def test_a_plan_comes_back_as_it_was() -> None:
 
 @pytest.mark.spec("OPR-32")
 def test_moves_that_were_changed_are_refused() -> None:
-    stored = encode(PLAN)
-    text = gzip.decompress(base64.b64decode(stored[0]["binaryData"][KEY])).replace(b'"/b"', b'"/c"')
+    kept = encode(PLAN)
+    text = gzip.decompress(base64.b64decode(kept[0]["binaryData"][KEY])).replace(b'"/b"', b'"/c"')
     forged = [{"binaryData": {KEY: base64.b64encode(gzip.compress(text)).decode()}}]
     with pytest.raises(StoredPlanError, match="hash"):
         decode(forged, PLAN.hash)
     with pytest.raises(StoredPlanError, match="cannot be read"):
         decode([], PLAN.hash)
+
+
+@pytest.mark.spec("OPR-32")
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"{}")[:-4],
+        gzip.compress(b"[]"),
+        gzip.compress(b"[" * 100_000),
+        gzip.compress(b'{"moves":[1],"unplaced":[]}'),
+        gzip.compress(bytes(MOST_BYTES + 1)),
+    ],
+)
+def test_what_somebody_wrote_in_its_place_is_refused(written: bytes) -> None:
+    with pytest.raises(StoredPlanError, match="cannot be read"):
+        decode([{"binaryData": {KEY: base64.b64encode(written).decode()}}], PLAN.hash)
+
+
+@pytest.mark.spec("OPR-32")
+def test_each_byte_that_somebody_changed_is_refused() -> None:
+    packed = base64.b64decode(encode(PLAN)[0]["binaryData"][KEY])
+    for at in range(10, len(packed)):  # behind the header, which says nothing about the plan
+        changed = packed[:at] + bytes([packed[at] ^ 0xFF]) + packed[at + 1 :]
+        with pytest.raises(StoredPlanError):
+            decode([{"binaryData": {KEY: base64.b64encode(changed).decode()}}], PLAN.hash)
+
+
+@pytest.mark.spec("OPR-34")
+def test_a_plan_that_could_not_be_read_back_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MOST_BYTES", 1_000)
+    with pytest.raises(StoredPlanError, match="50 moves are too many"):
+        encode(PLAN)
 
 
 @pytest.mark.spec("OPR-34")

@@ -180,7 +180,12 @@ def test_services_and_disruption_budget() -> None:
     headless = others.headless_service(subject)["spec"]
     assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
     assert others.bootstrap_service(subject)["spec"]["selector"] == names.selector(subject, BROKER_ROLE)
-    assert others.disruption_budget(subject)["spec"]["maxUnavailable"] == 1
+    budget = others.disruption_budget(subject)["spec"]
+    assert (budget["maxUnavailable"], "matchExpressions" in budget["selector"]) == (1, False)
+    budget = others.disruption_budget(subject, ["demo-1"])["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]["matchExpressions"][0]["values"]) == (0, ["demo-1"])
+    budget = others.disruption_budget(subject, ["demo-0", "demo-1"])["spec"]
+    assert (budget["maxUnavailable"], "matchExpressions" in budget["selector"]) == (0, False)
     assert others.pod_monitor(subject) is None
     assert others.pod_monitor(cluster(metrics={"podMonitor": True})) is not None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -69,9 +70,30 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
         if before.get(key) != value
     ]
     if before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
-        # With a lower minimum the ISR may commit what those eligible until now have not, also while ELR is off.
-        records.append(record("ClearElrRecord", topic_name=resource[1] if resource[0] == RESOURCE_TOPIC else ""))
+        records += _clear_eligible(context, resource[1] if resource[0] == RESOURCE_TOPIC else "")
     return records
+
+
+def _clear_eligible(context: CommandContext, topic_name: str) -> list[Any]:
+    """With a lower minimum the ISR may commit what those eligible until now have not, also while ELR is off.
+
+    The record makes everybody forget who led last as well. But where nobody is in sync, nobody commits anything: who
+    may lead there still may, else a partition that is offline would stay so when all its replicas are back.
+    """
+    topic = context.image.topics.by_name(topic_name)
+    topics = context.image.topics if topic is None else [topic]
+    kept = [
+        PartitionChangeRecord(
+            topic_id=each.id,
+            partition_id=number,
+            eligible_leader_replicas=partition.elr,
+            last_known_elr=partition.last_known_elr,
+        )
+        for each in topics
+        for number, partition in each.sorted_partitions()
+        if not partition.isr and (partition.elr or partition.last_known_elr)
+    ]
+    return [record("ClearElrRecord", topic_name=topic_name), *kept]
 
 
 def _check_elr(context: CommandContext, resource: tuple[int, str], changes: Mapping[str, str | None]) -> None:

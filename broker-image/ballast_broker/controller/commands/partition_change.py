@@ -151,7 +151,7 @@ class PartitionChange:
             self.recovery_state = RECOVERING
 
     def _set_isr_and_elr(self, fields: dict[str, Any]) -> None:
-        if "isr" in fields or not self.elr_enabled:
+        if "isr" in fields or not self.elr_enabled or len(self.isr) >= self.min_isr:
             self.elr = []
         if self.elr != list(self.before.elr):
             fields["eligible_leader_replicas"] = self.elr

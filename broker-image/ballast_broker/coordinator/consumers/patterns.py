@@ -1,47 +1,90 @@
-"""Patterns of topic names in RE2's syntax, matched in a time that follows the name's length alone. PURE.
+"""Patterns of names in RE2's syntax, matched in a time that follows the name's length alone. PURE.
 
 Python's own `re` may try for ever, and these come from clients. So a pattern becomes a set of states and what leads
-from one to the next, and a name is taken through it once. Only what can be in a topic's name is looked at: of its
-sixty-odd letters a set is an int. What RE2 has and a pattern of names does not need is refused, by name: flags other
-than i and s, Unicode classes, boundaries of words, repetition of more than a thousand times.
+from one to the next, and a name is taken through it once. Only what can be in a name is looked at, so a set of letters
+is an int: the sixty-odd of topics' names, or those of the names that there are. What RE2 has and a pattern of names
+does not need is refused, by name: flags other than i and s, Unicode classes, boundaries of words, repetition of more
+than a thousand times.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits, hexdigits, punctuation
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-BITS = {letter: 1 << place for place, letter in enumerate(LETTERS)}
-ANY = (1 << len(LETTERS)) - 1
 MOST_REPEATS = 1000
 MOST_STATES = 2_000
 MOST_STEPS = 10 * MOST_STATES  # of making them: what is repeated may be nothing
 MOST_DEPTH = 100
 MOST_REMEMBERED = 2_000
+MOST_REMEMBERED_STATES = 100_000  # of all that is remembered: one step may lead to every state that there is
 MOST_LENGTH = 10_000
+MOST_WORK = 5_000_000  # its letters, times those of the alphabet
 
 
 class BadPattern(ValueError):
     """What is wrong with it, as the end of a sentence."""
 
 
-def _bits(letters: str) -> int:
-    return sum(BITS.get(letter, 0) for letter in set(letters))
-
-
-DIGITS = _bits("0123456789")
-WORDS = ANY & ~_bits(".-")
-LOWER, UPPER = _bits("abcdefghijklmnopqrstuvwxyz"), _bits("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-CLASSES = {"d": DIGITS, "D": ANY & ~DIGITS, "w": WORDS, "W": ANY & ~WORDS, "s": 0, "S": ANY}
+WORD_LETTERS = ascii_letters + digits + "_"
+CLASSES = {"d": digits, "w": WORD_LETTERS, "s": "\t\n\f\r "}
 NAMED = {
-    "alnum": LOWER | UPPER | DIGITS, "alpha": LOWER | UPPER, "ascii": ANY, "blank": 0, "cntrl": 0, "digit": DIGITS,
-    "graph": ANY, "lower": LOWER, "print": ANY, "punct": _bits("._-"), "space": 0, "upper": UPPER, "word": WORDS,
-    "xdigit": DIGITS | _bits("abcdefABCDEF"),
+    "alnum": ascii_letters + digits, "alpha": ascii_letters, "ascii": "".join(map(chr, range(128))), "blank": "\t ",
+    "cntrl": "".join(map(chr, [*range(32), 127])), "digit": digits, "graph": ascii_letters + digits + punctuation,
+    "lower": ascii_lowercase, "print": ascii_letters + digits + punctuation + " ", "punct": punctuation,
+    "space": "\t\n\v\f\r ", "upper": ascii_uppercase, "word": WORD_LETTERS, "xdigit": hexdigits,
 }  # fmt: skip
-OCTAL, HEXADECIMAL = tuple("01234567"), frozenset("0123456789abcdefABCDEF")
+OCTAL, HEXADECIMAL = tuple("01234567"), frozenset(hexdigits)
 MOST_OCTAL = 3
 CONTROLS = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+
+
+class Alphabet:
+    """The letters of which names are made; a set of them is an int."""
+
+    def __init__(self, letters: Iterable[str]) -> None:
+        self._sorted = sorted(set(letters))
+        self.bits = {letter: 1 << place for place, letter in enumerate(self._sorted)}
+        self.any = (1 << len(self.bits)) - 1
+        self._alike: dict[str, int] = {}
+        for letter, bit in self.bits.items():
+            alike = _without_case(letter)
+            self._alike[alike] = self._alike.get(alike, 0) | bit
+
+    def set_of(self, letters: str) -> int:
+        return sum(self.bits.get(letter, 0) for letter in letters)
+
+    def between(self, first: str, last: str) -> int:
+        begin, end = bisect_left(self._sorted, first), bisect_right(self._sorted, last)
+        return (1 << end) - (1 << begin) if begin < end else 0
+
+    def in_any_case(self, letter: str) -> int:
+        return self._alike.get(_without_case(letter), 0)
+
+    def and_in_other_cases(self, allowed: int) -> int:
+        for alike in self._alike.values():
+            if alike & allowed:
+                allowed |= alike
+        return allowed
+
+    def a_class(self, name: str) -> int | None:
+        """That of a letter behind a backslash, a capital one for all that is not in it."""
+        found = CLASSES.get(name.lower())
+        if found is None:
+            return None
+        letters = self.set_of(found)
+        return letters if name.islower() else self.any & ~letters
+
+
+def _without_case(letter: str) -> str:
+    lower = letter.upper().lower()
+    return lower if len(lower) == 1 else letter
+
+
+OF_TOPICS = Alphabet(ascii_letters + digits + "._-")
 
 
 # -- what a pattern is made of ----------------------------------------------------------------------------------------
@@ -79,10 +122,12 @@ FLAGS = _Sequence(())  # nothing to repeat: what repeats behind them repeats wha
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: Alphabet) -> None:
         self._text = text
+        self._alphabet = alphabet
         self._at = 0
         self._any_case = False
+        self._dot_is_all = False  # the end of a line, too
         self._depth = 0
         self._names: set[str] = set()
 
@@ -158,7 +203,7 @@ class _Reader:
         if letter == "[":
             return _Letter(self._set())
         if letter == ".":
-            return _Letter(ANY)
+            return _Letter(self._alphabet.any & ~(0 if self._dot_is_all else self._alphabet.set_of("\n")))
         if letter in "^$":
             return _Edge(letter == "^")
         if letter in "*+?{":
@@ -177,18 +222,13 @@ class _Reader:
         self._check_not_repeated()
 
     def _literal(self, letter: str) -> _Letter:
-        return _Letter(self._cased(BITS.get(letter, 0)))
-
-    def _cased(self, allowed: int) -> int:
-        if not self._any_case:
-            return allowed
-        return allowed | (allowed & LOWER) << 26 | (allowed & UPPER) >> 26
+        return _Letter(self._alphabet.in_any_case(letter) if self._any_case else self._alphabet.set_of(letter))
 
     def _group(self) -> _Node:
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise BadPattern("expression nests too deeply")
-        outer = self._any_case
+        outer = self._any_case, self._dot_is_all
         if self._takes("?"):
             begin = self._at
             if self._takes("P<") or self._takes("<"):
@@ -199,7 +239,7 @@ class _Reader:
         found = self._choice()
         if not self._takes(")"):
             raise BadPattern("missing closing )")
-        self._any_case = outer
+        self._any_case, self._dot_is_all = outer
         self._depth -= 1
         return found
 
@@ -217,9 +257,10 @@ class _Reader:
             flag = self._take()
             if flag == "-" and wanted:
                 wanted, is_said = False, False
-            elif flag in ("i", "s"):  # "." is any letter of a name, with s and without
-                is_said = True
-                self._any_case = wanted if flag == "i" else self._any_case
+            elif flag == "i":
+                self._any_case, is_said = wanted, True
+            elif flag == "s":
+                self._dot_is_all, is_said = wanted, True
             elif flag in (")", ":") and flag and is_said:
                 return flag == ")"
             else:
@@ -243,9 +284,9 @@ class _Reader:
         if letter in ("A", "z"):
             self._at += 1
             return _Edge(letter == "A")
-        if letter in CLASSES and letter:
+        if (known := self._alphabet.a_class(letter)) is not None:
             self._at += 1
-            return _Letter(CLASSES[letter])
+            return _Letter(known)
         return self._literal(self._escape())
 
     def _escape(self) -> str:
@@ -283,8 +324,9 @@ class _Reader:
                 raise BadPattern("missing closing ]")
             allowed |= self._of_set()
         self._at += 1
-        allowed = self._cased(allowed)
-        return ANY & ~allowed if negated else allowed
+        if self._any_case:
+            allowed = self._alphabet.and_in_other_cases(allowed)
+        return self._alphabet.any & ~allowed if negated else allowed
 
     def _of_set(self) -> int:
         end = self._text.find(":]", self._at + 1) if self._text.startswith("[:", self._at) else -1
@@ -294,21 +336,23 @@ class _Reader:
             known = NAMED.get(name.removeprefix("^"))
             if known is None:
                 raise BadPattern(f"invalid character class range: [:{name}:]")
-            return ANY & ~known if name.startswith("^") else known
+            letters = self._alphabet.set_of(known)
+            return self._alphabet.any & ~letters if name.startswith("^") else letters
         letter = self._take()
         if letter == "\\":
-            if self._peek() in CLASSES and self._peek():
-                return CLASSES[self._take()]
+            if (of_class := self._alphabet.a_class(self._peek())) is not None:
+                self._at += 1
+                return of_class
             letter = self._escape()
         if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("", "]"):
-            return BITS.get(letter, 0)
+            return self._alphabet.set_of(letter)
         self._at += 1
         last = self._take()
         if last == "\\":
             last = self._escape()
         if last < letter:
             raise BadPattern(f"invalid character class range: {letter}-{last}")
-        return sum(bit for each, bit in BITS.items() if letter <= each <= last)
+        return self._alphabet.between(letter, last)
 
 
 def _is_number(text: str) -> bool:
@@ -321,12 +365,14 @@ class Pattern:
     """States are numbers. A state has letters that lead on, or leads on by itself, perhaps only at one of the ends."""
 
     text: str
+    alphabet: Alphabet
     _letters: list[int] = field(default_factory=list)  # of each state; 0 for those that lead on by themselves
     _next: list[tuple[int, ...]] = field(default_factory=list)
     _edges: list[bool | None] = field(default_factory=list)  # True: at the beginning only; False: at the end only
     _start: int = 0
     _steps: int = 0
     _known: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict)
+    _known_states: int = 0
 
     def matches(self, name: str) -> bool:
         """The whole of it."""
@@ -342,13 +388,18 @@ class Pattern:
         key = states, letter + "$" if last else letter
         found = self._known.get(key)
         if found is None:
-            bit = BITS.get(letter, 0)
+            bit = self.alphabet.bits.get(letter, 0)
             moved = [self._next[state][0] for state in states if self._letters[state] & bit]
             found = self._reached(moved, at_begin=False, at_end=last)
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key] = found
+            self._remember(key, found)
         return found
+
+    def _remember(self, key: tuple[frozenset[int], str], found: frozenset[int]) -> None:
+        if len(self._known) >= MOST_REMEMBERED or self._known_states + len(found) > MOST_REMEMBERED_STATES:
+            self._known.clear()
+            self._known_states = 0
+        self._known[key] = found
+        self._known_states += len(found)
 
     def _reached(self, states: list[int], *, at_begin: bool, at_end: bool) -> frozenset[int]:
         found, waiting = set(states), list(states)
@@ -398,12 +449,12 @@ class Pattern:
         return following
 
 
-def compiled(text: str) -> Pattern:
-    """Raises BadPattern."""
-    if len(text) > MOST_LENGTH:
+def compiled(text: str, alphabet: Alphabet = OF_TOPICS) -> Pattern:
+    """Of names that are made of this alphabet. Raises BadPattern."""
+    if len(text) > MOST_LENGTH or len(text) * len(alphabet.bits) > MOST_WORK:
         raise BadPattern("expression too large")
-    node = _Reader(text).read()
-    pattern = Pattern(text)
+    node = _Reader(text, alphabet).read()
+    pattern = Pattern(text, alphabet)
     pattern._state(0, ())  # state 0: the name is over
     pattern._start = pattern._build(node, 0)
     return pattern

@@ -11,6 +11,7 @@ from ballast_broker.metadata.image import MetadataImage
 
 NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
 LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each name
+RESTS = 4  # so much of the time of such a one others have
 
 
 MayDescribe = Callable[[str], bool]
@@ -27,7 +28,13 @@ async def resolve(text: str, image: MetadataImage, wall_ms: int, may_describe: M
     for number, name in enumerate(image.topics.sorted_names, 1):
         if pattern.matches(name) and (may_describe is None or may_describe(name)):
             topics.append(name)
-        if number % NAMES_PER_TURN == 0 or loop.time() - began > LONGEST_TURN_S:
-            await asyncio.sleep(0)
+        took_s = loop.time() - began
+        if number % NAMES_PER_TURN == 0 or took_s > LONGEST_TURN_S:
+            await asyncio.sleep(rest_s(took_s))
             began = loop.time()
     return Resolved(frozenset(topics), image.offset, wall_ms)
+
+
+def rest_s(took_s: float) -> float:
+    """For how long others have the loop to themselves."""
+    return RESTS * took_s if took_s > LONGEST_TURN_S else 0.0

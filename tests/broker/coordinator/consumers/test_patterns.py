@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.coordinator.consumers.patterns import (
+    MOST_REMEMBERED_STATES,
+    OF_TOPICS,
+    Alphabet,
+    BadPattern,
+    compiled,
+)
 
 pytestmark = pytest.mark.spec("CLI-04")
 
@@ -66,6 +72,32 @@ def test_what_it_means(text: str, matching: list[str], other: list[str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("text", "matching", "other"),
+    [
+        (".+", ["an id", "Ü/ü"], ["a\nb"]),
+        ("(?s).+", ["a\nb"], [""]),
+        ("(?s:a.)b.", ["a\nbc"], ["a\nb\n"]),
+        ("[^a]", ["\n", "ü"], ["a"]),
+        ("[à-ÿ]+", ["ü"], ["Ü"]),
+        ("(?i)[à-ÿ]+", ["ü", "Ü"], ["/"]),
+        ("(?i)ü", ["Ü"], ["u"]),
+        (r"a\sb|[[:punct:]]|\W", ["a b", "/", "ü"], ["a", "a  b"]),
+        (r"\n|\t", ["\n"], ["t"]),
+    ],
+)
+def test_what_it_means_to_names_of_any_letters(text: str, matching: list[str], other: list[str]) -> None:
+    pattern = compiled(text, Alphabet("".join([*matching, *other])))
+    assert [name for name in [*matching, *other] if pattern.matches(name)] == matching
+
+
+def test_what_takes_long_with_so_many_letters_is_refused() -> None:
+    many = Alphabet(map(chr, range(0x10000)))
+    assert compiled("[a-zà-ÿ]+", many).matches("aü")
+    with pytest.raises(BadPattern, match="too large"):
+        compiled("[a-zà-ÿ]" * 20, many)
+
+
+@pytest.mark.parametrize(
     "text",
     ["(", ")", "a)", "[", "[a", "*", "a**", "a{2}{3}", "a{1001}", "a{3,2}", "\\", r"\y", r"\pL", "(?x)a", "(?=a)",
      r"(a)\1", "(?<!a)b", "[b-a]", "[[:nope:]]", r"\b", "(?P<>a)", r"\x{110000}", r"\x6", r"\x{6_1}", r"\1",
@@ -97,3 +129,11 @@ def test_what_makes_others_try_for_ever_is_matched_at_once() -> None:
     assert not pattern.matches("a" * 249)
     assert pattern.matches("a" * 248 + "d")
     assert time.process_time() - began < 1
+
+
+def test_what_is_remembered_of_a_pattern_that_is_in_every_state_at_once_is_bounded() -> None:
+    pattern = compiled(".?" * 900)
+    letters = "".join(OF_TOPICS.bits)
+    for first in range(0, len(letters), 20):
+        assert pattern.matches(letters[first:] + letters[:first])
+    assert sum(map(len, pattern._known.values())) <= MOST_REMEMBERED_STATES

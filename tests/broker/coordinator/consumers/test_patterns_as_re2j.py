@@ -9,12 +9,13 @@ from random import Random
 
 import pytest
 
-from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.coordinator.consumers.patterns import OF_TOPICS, Alphabet, BadPattern, compiled
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120), pytest.mark.spec("CLI-04")]
 
 PATTERNS = 5_000
 LETTERS = "abcABZ09._-"
+ANY_LETTERS = "abBZ09_- :/éÉß\u03c3\u03c2\u017f\u212aK\u2028"  # of transactional ids, in which anything may be
 ESCAPES = [
     r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\.", r"\-", r"\_", r"\x61", r"\x{62}", r"\Qa.b\E", r"\n", r"\t",
     r"\060", r"\101", r"\0", r"\1", r"\x6", r"\x{6_1}",
@@ -30,8 +31,9 @@ FIXED_NAMES = ["a", "ab", "b", "a.b", "A", "0"]
 class Maker:
     """Makes patterns by the grammar, and spoils some of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, letters: str) -> None:
         self._random = Random(seed)
+        self._letters = letters
 
     def pattern(self) -> str:
         made, random = self._choice(3), self._random
@@ -41,7 +43,7 @@ class Maker:
         return made
 
     def name(self) -> str:
-        return "".join(self._random.choice(LETTERS) for _ in range(self._random.randint(1, 4)))
+        return "".join(self._random.choice(self._letters) for _ in range(self._random.randint(1, 4)))
 
     def _choice(self, depth: int) -> str:
         return "|".join(self._sequence(depth) for _ in range(self._random.choice([1, 1, 1, 2, 3])))
@@ -55,7 +57,7 @@ class Maker:
     def _atom(self, depth: int) -> str:
         random, kind = self._random, self._random.random()
         if kind < 0.4 or (kind >= 0.8 and not depth):
-            return random.choice(LETTERS)
+            return random.choice(self._letters)
         if kind < 0.5:
             return random.choice(ESCAPES)
         if kind < 0.7:
@@ -69,23 +71,26 @@ class Maker:
 def as_re2j(asked: list[list[str]]) -> list[str]:
     jars, program = os.environ["BALLAST_KAFKA_JARS"], Path(__file__).with_name("Patterns.java")
     lines = "".join("\t".join(each) + "\n" for each in asked)
-    command = ["java", "-cp", f"{jars}/*", str(program)]
+    command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{jars}/*", str(program)]
     return subprocess.run(
         command, input=lines, stdout=subprocess.PIPE, text=True, check=True, timeout=100
     ).stdout.splitlines()
 
 
-def as_ours(pattern: str, *names: str) -> str:
+def as_ours(alphabet: Alphabet, pattern: str, *names: str) -> str:
     try:
-        made = compiled(pattern)
+        made = compiled(pattern, alphabet)
     except BadPattern:
         return "bad"
     return "".join("y" if made.matches(name) else "n" for name in names)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_as_re2j(seed: int) -> None:
-    maker = Maker(seed)
+@pytest.mark.parametrize(
+    ("seed", "letters", "alphabet"),
+    [(1, LETTERS, OF_TOPICS), (2, LETTERS, OF_TOPICS), (3, ANY_LETTERS, Alphabet(LETTERS + ANY_LETTERS))],
+)
+def test_as_re2j(seed: int, letters: str, alphabet: Alphabet) -> None:
+    maker = Maker(seed, letters)
     asked: list[list[str]] = []
     while len(asked) < PATTERNS:
         pattern = maker.pattern()
@@ -93,7 +98,7 @@ def test_as_re2j(seed: int) -> None:
             continue
         asked.append([pattern, *FIXED_NAMES, *(maker.name() for _ in range(8))])
     answers = as_re2j(asked)
-    ours = [as_ours(*each) for each in asked]
+    ours = [as_ours(alphabet, *each) for each in asked]
     different = [(each, we, they) for each, we, they in zip(asked, ours, answers, strict=True) if we != they]
     assert not different, f"{len(different)} of {PATTERNS}: {different[:5]}"
     assert 0.05 < ours.count("bad") / PATTERNS < 0.5

@@ -17,7 +17,7 @@ from tests.broker.coordinator.test_service import OFFSETS, RETENTION_MS, T0, Coo
 from tests.broker.replication.cluster import RealClock, eventually
 
 from ballast_broker.controller.commands.partitions import create_partitions
-from ballast_broker.coordinator.consumers import pattern_resolver
+from ballast_broker.coordinator.consumers import pattern_resolver, resolving
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
@@ -345,20 +345,25 @@ async def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
         assert group(scene).state is GroupState.EMPTY
 
 
-async def test_others_have_their_turn_while_a_pattern_is_resolved() -> None:
+async def test_others_have_their_turn_while_a_pattern_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that makes much work of each name, of names that are long."""
+    monkeypatch.setattr(resolving, "RESTS", 0)
     chance = random.Random(1)
     names = {"".join(chance.choices("ab", k=200)) + f"-{number}": (UUID(int=number), 1) for number in range(1, 40)}
     image = MetadataImage(topics=image_of(names))
-    resolving = asyncio.get_running_loop().create_task(resolve("(a|b)*a[ab]{900}|.*-[0-9]", image, 0))
+    task = asyncio.get_running_loop().create_task(resolve("(a|b)*a[ab]{900}|.*-[0-9]", image, 0))
     turns, longest_s, last_s = 0, 0.0, time.process_time()
-    while not resolving.done():
+    while not task.done():
         await asyncio.sleep(0)
         turns, now_s = turns + 1, time.process_time()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
-    assert len((await resolving).topics) == 9
+    assert len((await task).topics) == 9
     assert turns > 5
     assert longest_s < 0.5
+
+
+def test_others_have_most_of_the_time_while_a_pattern_makes_much_work() -> None:
+    assert [resolving.rest_s(took_s) for took_s in (0.001, 0.03)] == [0.0, pytest.approx(0.12)]
 
 
 async def test_names_that_are_no_groups_leave_nothing_behind(tmp_path: Path) -> None:

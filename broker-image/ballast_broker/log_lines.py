@@ -1,0 +1,26 @@
+"""What a node tells of itself: a line for each message, whatever clients call their topics, groups and users.
+
+A name with a line break in it would else begin a line that looks like the node's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+
+def to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class OneLine(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if not record.message.isprintable():
+            record.message = "".join(map(_shown, record.message))
+        return super().formatMessage(record)
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()

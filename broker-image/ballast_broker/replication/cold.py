@@ -1,0 +1,63 @@
+"""Looking up where to read what is not in memory: in a thread of the directory, while the loop serves others.
+
+A disk that is slow, or does not answer at all, holds up who reads there and nobody else. What a lookup lacks is read by
+a thread, so that it is in memory; then the partition's fetches are looked at again. Loop thread only, but for the read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ballast_broker.seams import NotInMemory
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.replica import Replica
+    from ballast_broker.seams import Disk
+    from ballast_broker.storage.log import Log
+
+# Within so long, what was read is looked up by those who wanted it.
+KEPT_S = 1.0
+_Missing = tuple[str, int, int]  # path, position, size
+
+
+class ColdLookups:
+    def __init__(self) -> None:
+        self._reading: dict[_Missing, asyncio.Task[None]] = {}
+        self._was_read: set[_Missing] = set()
+
+    def lacks(self, replica: Replica, log: Log, lacking: NotInMemory) -> bool:
+        """Whether it is being read now. Not where that was done just now: nothing keeps it in memory, so it is waited
+        for this time."""
+        missing = lacking.path, lacking.position, lacking.size
+        if missing in self._was_read:
+            return False
+        if missing not in self._reading:
+            task = asyncio.get_running_loop().create_task(self._read(replica, log, missing))
+            self._reading[missing] = task
+        return True
+
+    async def _read(self, replica: Replica, log: Log, missing: _Missing) -> None:
+        try:
+            await log.directory.threads.run(_reader(log.context.disk, *missing))
+        except OSError as error:
+            log.directory.fail(error)
+        finally:
+            del self._reading[missing]
+        self._was_read.add(missing)
+        asyncio.get_running_loop().call_later(KEPT_S, self._was_read.discard, missing)
+        replica.wake_all()
+
+
+def _reader(disk: Disk, path: str, position: int, size: int) -> Callable[[], None]:
+    def read() -> None:
+        with suppress(FileNotFoundError):  # it has another name by now, or is gone
+            file = disk.open(path, writable=False)
+            try:
+                file.pread(size, position)
+            finally:
+                file.close()
+
+    return read

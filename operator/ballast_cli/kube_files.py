@@ -1,0 +1,57 @@
+"""The objects in files of YAML or JSON that somebody names with -f."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ballast_cli import CommandError
+from ballast_cli.kube_api import Obj
+
+
+def documents(names: list[str]) -> Iterator[Obj]:
+    import yaml
+
+    if not names:
+        raise CommandError("say which file: -f FILE.")
+    found = False
+    for name in names:
+        paths: list[Path] = [Path(name)]
+        if name != "-" and paths[0].is_dir():
+            paths = sorted(path for path in paths[0].iterdir() if path.suffix in (".yaml", ".yml", ".json"))
+        for path in paths:
+            try:
+                # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
+                read = parsed(sys.stdin.buffer.read() if name == "-" else path.read_bytes())
+            except OSError as fault:
+                raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
+            except yaml.YAMLError as fault:
+                raise CommandError(f"{path} is no YAML: {fault}") from None
+            for document in read:
+                if document is not None:
+                    found = True
+                    yield from _members(path, document)
+    if not found:
+        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def parsed(content: bytes) -> list[Any]:
+    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
+    import yaml
+
+    try:
+        return [json.loads(content)]
+    except ValueError:
+        return list(yaml.safe_load_all(content))
+
+
+def _members(path: Path, document: Any) -> list[Obj]:
+    """The objects of a List, or the one that it is."""
+    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
+    members = (document.get("items") or []) if is_list else [document]
+    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        raise CommandError(f"{path} has something that is no object of Kubernetes: those have apiVersion and kind.")
+    return members

@@ -1,0 +1,194 @@
+"""Where to read is looked up on a disk that takes its time: the loop does not wait for it (LOG-32)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node
+
+from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+from ballast_broker.seams import NotInMemory
+from ballast_broker.storage.disk import RealDisk, RealFile
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import decode_records, iterate_batches
+
+COLD, WELL = TopicPartition("cold", 0), TopicPartition("well", 0)
+WAITS_MS = 20_000
+
+
+class ColdDisk(RealDisk):
+    """What lies under `cold` is in memory once a thread has read it, which waits until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cold = "//"
+        self.let_go = threading.Event()
+        self.keeps_nothing = False
+        self.in_memory: set[tuple[str, int, int]] = set()
+        self.read_by_threads = 0
+        self.waited_on_loop = 0
+        self.loop_thread = threading.get_ident()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        real = super().open(path, create=create, writable=writable)
+        if writable or not path.startswith(self.cold):
+            return real
+        descriptor, real._descriptor = real.descriptor(), -1  # the descriptor has one owner
+        return ColdFile(descriptor or 0, path, self)
+
+
+class ColdFile(RealFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, descriptor: int, path: str, disk: ColdDisk) -> None:
+        super().__init__(descriptor, path)
+        self._disk = disk
+
+    def _pread_now(self, size: int, position: int) -> bytes:
+        if (self._path, position, size) not in self._disk.in_memory:
+            raise NotInMemory(self._path, position, size)
+        return os.pread(self._descriptor, size, position)
+
+    def pread(self, size: int, position: int) -> bytes:
+        disk = self._disk
+        if threading.get_ident() != disk.loop_thread:
+            assert disk.let_go.wait(30)
+            disk.read_by_threads += 1
+            if not disk.keeps_nothing:
+                disk.in_memory.add((self._path, position, size))
+            return os.pread(self._descriptor, size, position)
+        found = super().pread(size, position)
+        disk.waited_on_loop += (self._path, position, size) not in disk.in_memory
+        return found
+
+
+async def two_partitions(cluster: Cluster) -> tuple[Node, ColdDisk]:
+    """In a directory each; of the one on the disk that is cold from now on nothing is remembered."""
+    cluster.disk = disk = ColdDisk()
+    (node,) = await cluster.add(1, directories=2)
+    for topic in ("cold", "well"):
+        cluster.controller.create_topic(topic, [[1]])
+        for number in range(100):
+            node.produce(TopicPartition(topic, 0), str(number))
+    log = node.logs.logs[COLD]
+    assert log.directory is not node.logs.logs[WELL].directory
+    log.roll()
+    node.produce(COLD, "the last")
+    log.known_positions.clear()
+    for segment in log.segments:
+        segment.close()
+    disk.cold = log.directory.path
+    return node, disk
+
+
+def entry(cluster: Cluster, partition: TopicPartition, offset: int) -> FetchEntry:
+    return FetchEntry(partition, cluster.topic_id(partition.topic), offset, max_bytes=1000)
+
+
+def first_of(result: FetchResult) -> str:
+    assert result.slice is not None
+    (batch, *_) = iterate_batches(memoryview(result.slice.read()))
+    result.release()
+    return next(bytes(record.value or b"").decode() for record in decode_records(batch))
+
+
+@pytest.mark.spec("LOG-32")
+async def test_a_disk_that_does_not_answer_holds_up_who_reads_there_and_nobody_else(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        entries = [entry(cluster, COLD, 50), entry(cluster, WELL, 50)]
+        both = node.replicas.fetch(FetchParams(max_wait_ms=WAITS_MS), entries)
+        assert isinstance(both, list)
+        assert (both[0].slice, both[0].cold, first_of(both[1])) == (None, True, "50")
+        alone = node.replicas.fetch(FetchParams(max_wait_ms=WAITS_MS), entries[:1])
+        assert isinstance(alone, asyncio.Future), "not again and again"
+        node.produce(WELL, "meanwhile")
+        assert disk.waited_on_loop == 0
+        disk.let_go.set()
+        results = await alone
+        assert disk.waited_on_loop == 0
+        assert first_of(results[0]) == "50"
+        assert disk.read_by_threads > 0
+
+
+@pytest.mark.spec("LOG-32")
+async def test_what_no_memory_keeps_is_waited_for(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        disk.keeps_nothing = True
+        disk.let_go.set()
+        results = await asyncio.wait_for(
+            _as_future(node.replicas.fetch(FetchParams(max_wait_ms=WAITS_MS), [entry(cluster, COLD, 50)])), 10
+        )
+        assert first_of(results[0]) == "50"
+        assert disk.waited_on_loop > 0
+
+
+@pytest.mark.spec("LOG-32")
+async def test_who_does_not_wait_is_told_of_nothing_and_asks_again(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        disk.let_go.set()
+
+        def ask() -> FetchResult:
+            results = node.replicas.fetch(FetchParams(), [entry(cluster, COLD, 50)])
+            assert isinstance(results, list)
+            return results[0]
+
+        answer = ask()
+        while answer.cold:
+            await asyncio.sleep(0)
+            answer = ask()
+        assert disk.waited_on_loop == 0
+        assert first_of(answer) == "50"
+
+
+@pytest.mark.spec("LOG-32")
+@pytest.mark.parametrize("answer", [BlockingIOError(errno.EAGAIN, "EAGAIN"), 3, 0])
+def test_what_the_kernel_does_not_have_all_of_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | int
+) -> None:
+    disk, path = a_file_of(tmp_path, answer, monkeypatch)
+    file = disk.open(path, writable=False)
+    with disk.not_waiting():
+        with pytest.raises(NotInMemory) as lacking:
+            file.pread(4, 2)
+        assert (lacking.value.path, lacking.value.position, lacking.value.size) == (path, 2, 4)
+        with pytest.raises(NotInMemory):
+            disk.read_bytes(path)
+    assert file.pread(4, 2) == b"cdef"
+    assert disk.read_bytes(path) == b"abcdefgh"
+    file.close()
+
+
+@pytest.mark.spec("LOG-32")
+def test_a_file_system_that_cannot_say_what_it_has_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = a_file_of(tmp_path, OSError(errno.EOPNOTSUPP, "EOPNOTSUPP"), monkeypatch)
+    with disk.not_waiting():
+        assert disk.read_bytes(path) == b"abcdefgh"
+
+
+def a_file_of(tmp_path: Path, answer: OSError | int, monkeypatch: pytest.MonkeyPatch) -> tuple[RealDisk, str]:
+    """Of which the kernel answers like this whoever does not wait."""
+
+    def preadv(_: int, __: object, ___: int, flags: int = 0) -> int:
+        assert flags == os.RWF_NOWAIT
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdefgh")
+    return RealDisk(), str(path)
+
+
+async def _as_future(found: list[FetchResult] | asyncio.Future[list[FetchResult]]) -> list[FetchResult]:
+    return found if isinstance(found, list) else await found

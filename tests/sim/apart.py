@@ -1,0 +1,275 @@
+"""Five controllers that are no brokers, and what goes wrong among them while brokers have faults of their own.
+
+Besides everything else: a topic that may be led by anybody, `min.insync.replicas` that changes, members of a group, and
+who reads along in the metadata (`history.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from tests.sim.aimed import LAGGING_S, AimedFaults
+from tests.sim.clients import SimClient
+from tests.sim.history import MetadataHistory, driver_of
+from tests.sim.kept import DeletedKeptTopic
+from tests.sim.machine import Machine
+from tests.sim.members import PROPERTIES as OF_MEMBERS
+from tests.sim.schedule import CHECK_INTERVAL_S, QUIET_LIMIT_S, TOPIC, TOPICS, Plan, Run
+from tests.sim.unclean import NAME as UNCLEAN
+from tests.sim.unclean import PARTITION as UNCLEAN_PARTITION
+from tests.sim.unclean import UncleanTopic
+
+from ballast_wire.messages import message
+
+FIRST, COUNT = 11, 5
+APART_S = 3.0
+STOP_S = 40.0
+PLAN = Plan(seconds=40.0, members=3, properties=OF_MEMBERS)
+
+
+class ApartRun(Run):
+    topics = (*TOPICS, UNCLEAN, DeletedKeptTopic.name)
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed, plan)
+        self.history = MetadataHistory()
+        self.movable.append(UNCLEAN_PARTITION)
+
+    def _controllers(self) -> list[Machine]:
+        return [
+            Machine(self.loop, self.fabric, self.rng, node_id, self._of_controller(node_id))
+            for node_id in range(FIRST, FIRST + COUNT)
+        ]
+
+    def _properties(self, node_id: int) -> dict[str, str]:
+        voters = ",".join(f"{number}@n{number}:9093" for number in range(FIRST, FIRST + COUNT))
+        return {
+            **super()._properties(node_id),
+            "process.roles": "broker",
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://n{node_id}:9092",
+        }
+
+    def _of_controller(self, node_id: int) -> dict[str, str]:
+        return {
+            **self._properties(node_id),
+            "process.roles": "controller",
+            "listeners": f"CONTROLLER://n{node_id}:9093",
+            "log.dirs": "/data/metadata",
+        }
+
+    def _faults(self, hosts: list[str]) -> AimedFaults:
+        return ApartFaults(self, hosts)
+
+    def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
+        tasks = super()._clients(hosts)
+        rng = random.Random(f"apart {self.seed}")
+        writer, reader, keeper = (SimClient(self.fabric, name, hosts) for name in ("u", "v", "w"))
+        self.unclean = UncleanTopic(writer, reader, rng)
+        self._deleted = DeletedKeptTopic(keeper, rng)
+        self._reading = self.loop.create_task(self.unclean.run())
+        return [*tasks, self._reading, self.loop.create_task(self._deleted.run()), self.loop.create_task(self._along())]
+
+    async def _along(self) -> None:
+        while True:
+            self.history.look(self.everybody)
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    async def _stop_clients(self, tasks: list[asyncio.Task[None]]) -> None:
+        kept = [task for task in tasks if task is self._reading]
+        self.unclean.write_no_more()
+        await super()._stop_clients([task for task in tasks if task not in kept])
+        async with asyncio.timeout(QUIET_LIMIT_S):
+            while not self.unclean.has_read(self.machines):  # noqa: ASYNC110  (virtual time)
+                await asyncio.sleep(CHECK_INTERVAL_S)
+        await super()._stop_clients(kept)
+
+    def _verdict(self) -> None:
+        super()._verdict()
+        self.history.look(self.everybody)
+        self.history.check_everywhere(self.everybody)
+        self.unclean.check(self.machines, self.history)
+        self._deleted.check(self.machines)
+
+
+class ApartFaults(AimedFaults):
+    run: ApartRun
+
+    def __init__(self, run: ApartRun, hosts: list[str]) -> None:
+        super().__init__(run, hosts)
+        self._of_controllers = random.Random(f"controllers of {run.seed}")
+        self._person = SimClient(run.fabric, "person", hosts)
+
+    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
+            *super()._kinds(),
+            *[self._who_is_only_eligible_is_back_first] * 3,
+            *[self._min_insync_replicas_change] * 3,
+            *[self._the_last_in_sync_stays_away] * 3,
+        ]
+
+    async def go_on_until(self, end: float) -> None:
+        among_controllers = self.run.loop.create_task(self._among_controllers())
+        try:
+            await super().go_on_until(end)
+        finally:
+            among_controllers.cancel()
+
+    async def _restore(self) -> None:
+        await super()._restore()
+        await self._set_minimum(2)
+
+    # -- controllers ----------------------------------------------------------------------------------------------
+    async def _among_controllers(self) -> None:
+        rng = self._of_controllers
+        kinds = [self._some_die, self._some_die, self._they_part, self._some_hear_one_way, self._one_is_slow]
+        kinds += [self._all_lose_power, self._the_active_one_stands_still]
+        while True:
+            await asyncio.sleep(rng.uniform(0.5, 6.0))
+            await rng.choice(kinds)()
+
+    async def _some_die(self) -> None:
+        """The active one among them, as a rule; perhaps so many that nobody can be elected."""
+        rng, controllers = self._of_controllers, self.run.controllers
+        victims = rng.sample(controllers, rng.choice([1, 1, 2, 2, 3]))
+        active = [each for each in controllers if self._is_active(each)]
+        if rng.random() < 0.7 and active:
+            victims = [*active[:1], *[each for each in victims if each not in active]][: len(victims)]
+        self.run.note(f"{_named(victims)} are killed")
+        for machine in victims:
+            machine.kill()
+            await asyncio.sleep(rng.choice([0.0, 0.0, 0.02, 0.5]))
+        await self._return(victims)
+
+    async def _all_lose_power(self) -> None:
+        """What they said to have is on their disks."""
+        rng = self._of_controllers
+        victims = rng.sample(self.run.controllers, rng.choice([2, 3, 5]))
+        self.run.note(f"{_named(victims)} lose power")
+        for machine in victims:
+            machine.lose_power()
+        await self._return(victims)
+
+    async def _return(self, machines: Iterable[Machine]) -> None:
+        rng = self._of_controllers
+        for machine in machines:
+            await asyncio.sleep(rng.choice([0.0, 0.5, 3.0]))
+            if not machine.is_up:
+                self.run.note(f"{machine.host} starts")
+                machine.start()
+
+    async def _they_part(self) -> None:
+        """Into two that do not hear each other, the active one with few or with many; brokers hear one of them, or
+        both."""
+        rng = self._of_controllers
+        shuffled = rng.sample(self.run.controllers, COUNT)
+        few = {each.host for each in shuffled[: rng.choice([1, 2])]}
+        many = {each.host for each in self.run.controllers} - few
+        for broker in self.run.machines:
+            rng.choice([few, many, set()]).add(broker.host)
+        self.run.note(f"{sorted(few)} and {sorted(many)} do not hear each other")
+        await self._cut({(a, b) for a in few for b in many} | {(b, a) for a in few for b in many})
+
+    async def _some_hear_one_way(self) -> None:
+        """Some of them are not heard by some others, whom they hear."""
+        rng = self._of_controllers
+        cut: set[tuple[str, str]] = set()
+        for _ in range(rng.choice([1, 2, 4])):
+            one, other = rng.sample(self.run.controllers, 2)
+            cut.add((one.host, other.host))
+        self.run.note(f"nothing comes by these ways: {sorted(cut)}")
+        await self._cut(cut)
+
+    async def _cut(self, ways: set[tuple[str, str]]) -> None:
+        self.run.fabric.cut |= ways
+        await asyncio.sleep(self._of_controllers.choice([0.5, 3.0, 9.0]))
+        self.run.fabric.cut -= ways
+
+    async def _one_is_slow(self) -> None:
+        rng = self._of_controllers
+        machine = rng.choice(self.run.controllers)
+        self.run.note(f"{machine.host} is slow")
+        self.run.fabric.slow[machine.host] = rng.choice([0.1, 0.5, 1.2])
+        await asyncio.sleep(rng.choice([3.0, 9.0]))
+        self.run.fabric.slow.pop(machine.host, None)
+
+    async def _the_active_one_stands_still(self) -> None:
+        for machine in self.run.controllers:
+            if self._is_active(machine):
+                seconds = self._of_controllers.choice([0.5, 2.0, 5.0])
+                self.run.note(f"{machine.host} stands still for {seconds} s")
+                machine.stall(seconds)
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+    async def _who_is_only_eligible_is_back_first(self) -> None:
+        """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
+        memory, it may lack what was acknowledged; if it left in order, it lacks nothing, and may lead."""
+        if not self.run.settled():
+            return
+        behind, eligible, last = self.rng.sample(self.run.machines, 3)
+        in_order = self.rng.random() < 0.5
+        how = "is stopped in order" if in_order else "loses power"
+        self.run.note(f"{behind.host} is killed, then {eligible.host} {how}, then {last.host} is killed")
+        behind.kill()
+        await asyncio.sleep(self.rng.choice([1.0, LAGGING_S]))
+        if in_order:
+            await asyncio.wait({self.run.loop.create_task(eligible.stop())}, timeout=STOP_S)
+        eligible.kill()
+        if not in_order:
+            eligible.lose_power()
+        await asyncio.sleep(self.rng.choice([0.0, 0.05, 1.0, APART_S]))
+        last.kill()
+        await asyncio.sleep(self.rng.choice([0.0, 1.0]))
+        for machine in self.rng.choice([(eligible, behind, last), (behind, eligible, last)]):
+            if not machine.is_up:
+                self.run.note(f"{machine.host} starts")
+                machine.start()
+            await asyncio.sleep(self.rng.choice([0.5, APART_S, LAGGING_S]))
+        await self._until(self.run.settled)
+
+    async def _the_last_in_sync_stays_away(self) -> None:
+        """Where anybody may lead, somebody who lacks what was acknowledged does, until the others are back."""
+        behind, one, other = self.rng.sample(self.run.machines, 3)
+        self.run.note(f"{behind.host} falls behind, the others are killed, it returns long before them")
+        behind.kill()
+        await asyncio.sleep(LAGGING_S)
+        for machine in (one, other):
+            machine.kill()
+        if not behind.is_up:
+            behind.start()
+        await asyncio.sleep(self.rng.choice([LAGGING_S, 2 * LAGGING_S]))
+        for machine in self.rng.sample((one, other), 2):
+            if not machine.is_up:
+                machine.start()
+            await asyncio.sleep(self.rng.choice([0.0, 1.0, LAGGING_S]))
+
+    async def _min_insync_replicas_change(self) -> None:
+        """And somebody leaves the ISR just then, perhaps, or dies."""
+        for _ in range(self.rng.randint(1, 3)):
+            minimum = self.rng.choice([1, 2, 3])
+            self.run.note(f"min.insync.replicas of {TOPIC} becomes {minimum}")
+            asking = self.run.loop.create_task(self._set_minimum(minimum))
+            await asyncio.sleep(self.rng.choice([0.0, 0.005, 0.02]))
+            what = self.rng.choice([self._kill, self._stop, self._one_way, self._partition, self._kill_two])
+            await what()
+            await asking
+
+    async def _set_minimum(self, minimum: int) -> None:
+        kind = message("IncrementalAlterConfigsRequest")
+        resource = kind.AlterConfigsResource
+        config = resource.AlterableConfig(version=0, name="min.insync.replicas", config_operation=0, value=str(minimum))
+        wanted = resource(version=0, resource_type=2, resource_name=TOPIC, configs=[config])
+        request: Any = kind(resources=[wanted], validate_only=False)
+        while (await self._person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
+            await asyncio.sleep(0.2)
+
+    def _is_active(self, machine: Machine) -> bool:
+        driver = driver_of(machine)
+        return driver is not None and driver.is_leader
+
+
+def _named(machines: Iterable[Machine]) -> str:
+    return ", ".join(machine.host for machine in machines)

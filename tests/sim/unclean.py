@@ -1,0 +1,188 @@
+"""A topic that may be led by anybody rather than by nobody: what is lost is what its epochs say, and no more.
+
+A record of some epoch may be gone only where a leader that was elected uncleanly, later, began before it. Whoever reads
+says what it has read last; it is told to go back, and how far, before it is given anything else: so what it has in the
+end is what every replica has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.sim.checkers import Broken, records
+from tests.sim.clients import RETRY_S, SimClient, create_topic
+from tests.sim.history import MetadataHistory
+from tests.sim.machine import Machine
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, decode_records, iterate_batches
+
+NAME = "unclean"
+PARTITION = TopicPartition(NAME, 0)
+RECORDS_PER_SECOND = 4.0
+FETCH = 12
+CONFIGS = {"unclean_leader_election_enable": "true"}
+
+
+@dataclass(frozen=True)
+class Acked:
+    value: bytes
+    since_epoch: int
+    """The leader's at the least: who wrote it knew of that one when it did."""
+
+
+class UncleanTopic:
+    def __init__(self, writer: SimClient, reader: SimClient, rng: random.Random) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._rng = rng
+        self._sent: set[bytes] = set()
+        self._acked: list[tuple[int, Acked]] = []
+        self._read: list[tuple[int, int, bytes]] = []  # offset, epoch, value
+        self.times_told_to_go_back = 0
+        self._writes, self._has_written = True, False
+
+    async def run(self) -> None:
+        minimum = self._rng.choice(["1", "2"])
+        await create_topic(self._writer, NAME, 1, 3, min_insync_replicas=minimum, **CONFIGS)
+        await asyncio.gather(self._write(), self._read_on())
+
+    def write_no_more(self) -> None:
+        self._writes = False
+
+    # -- writing --------------------------------------------------------------------------------------------------
+    async def _write(self) -> None:
+        number = 0
+        while self._writes:
+            await asyncio.sleep(self._rng.expovariate(RECORDS_PER_SECOND))
+            host, epoch = await self._leader(self._writer)
+            if host is None:
+                continue
+            number += 1
+            value = f"unclean:{number}".encode()
+            self._sent.add(value)
+            offset = await self._writer.produce(host, PARTITION, [Record(value=value, timestamp=1)], timeout_ms=1000)
+            if offset is not None:
+                self._acked.append((offset, Acked(value, epoch)))
+        self._has_written = True
+
+    async def _leader(self, client: SimClient) -> tuple[str | None, int]:
+        """With its epoch, as whoever is asked knows it; asked each time, of one after the other."""
+        kind = message("MetadataRequest")
+        request = kind(topics=[kind.MetadataRequestTopic(version=9, name=NAME)], allow_auto_topic_creation=False)
+        answer = await client.ask_any(request, 9)
+        hosts = {broker.node_id: broker.host for broker in answer.brokers}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.leader_id in hosts:
+                    return hosts[each.leader_id], each.leader_epoch
+        client.forget_leader(PARTITION)
+        return None, -1
+
+    # -- reading --------------------------------------------------------------------------------------------------
+    async def _read_on(self) -> None:
+        while True:
+            host, _ = await self._leader(self._reader)
+            try:
+                while host is not None and await self._fetch(host):
+                    pass
+            except (OSError, TimeoutError):
+                self._reader.forget_leader(PARTITION)
+            await asyncio.sleep(RETRY_S)
+
+    async def _fetch(self, host: str) -> bool:
+        """Whether this host is still the one to ask."""
+        kind = message("FetchRequest")
+        offset = self._read[-1][0] + 1 if self._read else 0
+        part = kind.FetchTopic.FetchPartition(
+            version=FETCH, partition=0, current_leader_epoch=-1, fetch_offset=offset,
+            last_fetched_epoch=self._read[-1][1] if self._read else -1, log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )  # fmt: skip
+        request = kind(
+            replica_id=-1, max_wait_ms=300, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+            session_epoch=-1, topics=[kind.FetchTopic(version=FETCH, topic=NAME, partitions=[part])],
+            forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        answer = await self._reader.ask(host, request, FETCH)
+        result = answer.responses[0].partitions[0]
+        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise Broken(f"who reads is told how far to go back: {offset} is out of range, and nothing else is said")
+        if result.error_code != ErrorCode.NONE:
+            return False
+        if result.diverging_epoch is not None and result.diverging_epoch.epoch >= 0:
+            self._go_back(result.diverging_epoch.epoch, result.diverging_epoch.end_offset)
+            return True
+        for batch in iterate_batches(memoryview(bytes(result.records or b"")), whole=False):
+            for record in decode_records(batch):
+                if record.offset >= offset:
+                    self._read.append((record.offset, batch.header.leader_epoch, record.value or b""))
+        return True
+
+    def _go_back(self, epoch: int, end_offset: int) -> None:
+        before = len(self._read)
+        self._read = [each for each in self._read if each[0] < end_offset and each[1] <= epoch]
+        if len(self._read) == before:
+            raise Broken(
+                f"who is told to go back has to: epoch {epoch} ends at {end_offset}, read is {self._read[-1:]}"
+            )
+        self.times_told_to_go_back += 1
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def has_read(self, machines: Sequence[Machine]) -> bool:
+        """All that there is."""
+        ends = [
+            log.log_end_offset for each in machines if each.process and (log := each.process.node.logs.get(PARTITION))
+        ]
+        return self._has_written and (self._read[-1][0] + 1 if self._read else 0) == max(ends, default=0)
+
+    def check(self, machines: Sequence[Machine], history: MetadataHistory) -> None:
+        copies = [whole(machine) for machine in machines]
+        for machine, copy in zip(machines, copies, strict=True):
+            if copy != copies[0]:
+                raise Broken(f"replicas are equal to the byte: {machine.host} has {len(copy)} bytes of {PARTITION}")
+        there = {record.offset: record.value or b"" for record in records(machines[0], PARTITION)}
+        if {offset: value for offset, _, value in self._read} != there:
+            raise Broken(f"read is what is there: {self._read[-3:]}, {sorted(there.items())[-3:]}")
+        if strange := {*there.values()} - self._sent:
+            raise Broken(f"no phantom records: {sorted(strange)[:5]}")
+        process = machines[0].process
+        assert process is not None
+        log = process.node.logs.logs[PARTITION]
+        elections = history.unclean.get((log.topic_id, 0), []) if log.topic_id is not None else []
+        began = [(each.epoch, _beginning(log.epochs.entries, each.epoch, log.log_end_offset)) for each in elections]
+        for offset, acked in self._acked:
+            if there.get(offset) == acked.value:
+                continue
+            if not any(epoch > acked.since_epoch and start <= offset for epoch, start in began):
+                raise Broken(
+                    f"only what a later, uncleanly elected leader lacks is lost: offset {offset} was {acked}, is "
+                    f"{there.get(offset)!r}; elections: {began}"
+                )
+
+    def lost(self, machines: Sequence[Machine]) -> int:
+        there = {record.offset: record.value for record in records(machines[0], PARTITION)}
+        return sum(there.get(offset) != acked.value for offset, acked in self._acked)
+
+
+def _beginning(entries: Sequence[tuple[int, int]], epoch: int, end: int) -> int:
+    """Where this leader, or the first after it that wrote anything, began."""
+    return min((start for each, start in entries if each >= epoch), default=end)
+
+
+def whole(machine: Machine) -> bytes:
+    assert machine.process is not None
+    log = machine.process.node.logs.logs[PARTITION]
+    data, offset = b"", log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(offset, 1 << 24, upper_offset=log.log_end_offset)
+        found = piece.read()
+        piece.release()
+        data += found
+        offset = [batch.last_offset for batch in iterate_batches(memoryview(found))][-1] + 1
+    return data
