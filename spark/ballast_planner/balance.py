@@ -122,17 +122,18 @@ def _finish_once(
     steps = _useful(load, levels, ordered, options.max_moves)
     plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now)
     if len(steps) < len(ordered):
-        plan = _with_aim(plan, load, levels, ordered)
+        plan = _with_aim(plan, finish(load, levels, movable, ordered, options, must_not_worsen=True, now=now))
     left = {(step.topic, step.partition) for step in steps} if len(plan.moves) < len(steps) else set()
     return plan, left - {(move.topic, move.partition) for move in plan.moves}
 
 
-def _with_aim(plan: Plan, load: ClusterLoad, levels: Levels, ordered: Sequence[Step]) -> Plan:
+def _with_aim(plan: Plan, whole: Plan) -> Plan:
     """A plan that was cut short says what all of it would come to: of a large cluster the first moves alone may neither
     lower the fullest directory nor raise the emptiest."""
     assert plan.quality is not None
-    aim = fill_of(load, used_after(load, (copy for step in ordered for copy in step.copies)), levels)
-    return replace(plan, quality=replace(plan.quality, to_follow=len(ordered) - len(plan.moves), aim=aim))
+    assert whole.quality is not None
+    to_follow = max(len(whole.moves) - len(plan.moves), 0)
+    return replace(plan, quality=replace(plan.quality, to_follow=to_follow, aim=whole.quality.after))
 
 
 def _without(bench: Workbench, movable: Bools, given_up: set[tuple[str, int]]) -> Workbench:
@@ -167,7 +168,9 @@ def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: Clust
     ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
     steps = ordered[: chosen.max_moves]
     plan = finish(load, levels, movable, steps, chosen, must_not_worsen=True, now=now)
-    return _with_aim(plan, load, levels, ordered) if len(steps) < len(ordered) else plan
+    if len(steps) == len(ordered):
+        return plan
+    return _with_aim(plan, finish(load, levels, movable, ordered, chosen, must_not_worsen=True, now=now))
 
 
 def plan_drain(

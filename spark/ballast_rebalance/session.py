@@ -116,9 +116,8 @@ def settings_for(master: str | None, memory: str | None) -> dict[str, str]:
     if master and master.startswith("local"):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Java's own is /tmp, whatever TMPDIR says: what is left there by a Java that is killed nobody would remove.
-        place = tempfile.gettempdir()
-        chosen |= {"spark.local.dir": place, "spark.sql.codegen.wholeStage": "false"}
-        chosen["spark.driver.extraJavaOptions"] = f'{SHORT_RUN} "-Djava.io.tmpdir={place}"'
+        options = f'{SHORT_RUN} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
+        chosen |= {"spark.driver.extraJavaOptions": options, "spark.sql.codegen.wholeStage": "false"}
     if memory:
         chosen["spark.driver.memory"] = memory
     return chosen

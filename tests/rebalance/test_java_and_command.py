@@ -81,9 +81,8 @@ def test_spark_leaves_nothing_outside_of_tmpdir(tmp_path: Path, monkeypatch: pyt
     """Killed, it leaves what it has there: with a pod goes its directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told = session.settings_for("local[2]", None)
-    assert told["spark.local.dir"] == str(tmp_path)
     assert told["spark.driver.extraJavaOptions"].endswith(f' "-Djava.io.tmpdir={tmp_path}"')
-    assert "spark.local.dir" not in session.settings_for(None, None)
+    assert "spark.driver.extraJavaOptions" not in session.settings_for(None, None)
 
 
 @pytest.mark.parametrize("how", ["writable by others", "a link"])

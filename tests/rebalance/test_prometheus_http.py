@@ -257,6 +257,26 @@ def test_splits_by_label_and_time_stay_under_the_limits(serve: Serve) -> None:
     assert all(ask.end_s is not None and (ask.end_s - ask.start_s + 1) * 100 <= 50_000 for ask in asks)
 
 
+@pytest.mark.spec("REB-02", "REB-10")
+def test_series_are_counted_side_by_side(serve: Serve) -> None:
+    """One after another, those of eighty brokers took longer than there is between two looks."""
+    together = threading.Barrier(3, timeout=20)
+
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        if path.endswith("/values"):
+            return 200, {"status": "success", "data": ["1", "2"]}
+        together.wait()
+        return 200, vector(({}, 1 if 'broker="1"' in parameters["query"] else 2))
+
+    options = {"url": serve(answer).url, "query": "m{$selector}", "splitBy": "broker", "maxQueries": "3"}
+    asks = plan_instant(Settings.from_options(options), 1000.0)
+    assert [(ask.expression[2:-1], ask.series) for ask in asks] == [
+        ('broker="1"', 1),
+        ('broker="2"', 2),
+        ('broker=""', 2),
+    ]
+
+
 @pytest.mark.spec("REB-02", "REB-04")
 def test_what_is_asked_about_the_past_is_asked_of_brokers_that_are_gone_since(serve: Serve) -> None:
     def answer(path: str, parameters: dict[str, str]) -> Answer:
