@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = r"(?:(?:\./)?ballast|kubectl|export|docker|buildah|ctr|podman|spark-submit|python|kafka-[a-z-]+(?:\.sh)?)"
+OF_KAFKA = r"(?:kafka|connect)-[a-z-]+(?:\.sh)?"
+PROGRAM = rf"(?:(?:\./)?ballast|kubectl|export|docker|buildah|ctr|podman|spark-submit|python|{OF_KAFKA})"
 BLOCK = re.compile(rf"^(?: {{4}})?({PROGRAM} (?:.*\\\n)*.*)$", re.MULTILINE)
 SPAN = re.compile(rf"(?<!`)`({PROGRAM}\s[^`]+)`")
 
@@ -25,6 +26,11 @@ TYPED = (
     ("README.md", r"\./ballast demo", "tests/rebalance/test_watched_cluster.py::test_the_demo_goes_through_prometheus"),
     ("docs/migrate.md", r"\./ballast", "tests/docs/test_typed_at_brokers.py::test_migrate_by_hand"),
     ("docs/migrate.md", "kubectl", f"{KUBERNETES}test_migrate_to_resources"),
+    (
+        "docs/migrate.md",
+        "connect-mirror-maker|kafka-",
+        "tests/clients/test_mirrormaker.py::test_topics_and_groups_go_over_as_the_page_says",
+    ),
     ("docs/kubernetes.md", "kubectl", f"{KUBERNETES}test_kubernetes"),
     ("docs/rebalance.md", r"\./ballast rebalance --", "tests/rebalance/test_watched_cluster.py::test_the_pages_typed"),
     ("docs/rebalance.md", "kubectl", f"{KUBERNETES}test_rebalance"),
