@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ballast_broker.metrics_server import MetricsServer
     from ballast_broker.net.server import Server
     from ballast_broker.seams import Threads
+    from ballast_broker.storage.disk import RealThreads
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # What a start makes, it keeps; one that has to wait for its quorum is still gone through now and then.
@@ -34,6 +35,7 @@ GC_THRESHOLDS = (50_000, 20, 100)
 QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot meanwhile
 THREADS_OF_A_MOVER = 3  # it copies, copies ahead, and syncs what it copied
 THREADS_FOR_ALL_ELSE = 8
+START_ENDS_WITHIN_S = 2.0  # that is stopped
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,7 +77,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     threads, quorum_threads = RealThreads(_most_threads(config)), RealThreads(QUORUM_THREADS)
     try:
         node, server = _node(config, threads, quorum_threads)
-        return await _serve(node, server, lag, stop)
+        return await _serve(node, server, lag, stop, threads)
     except ConfigError as error:
         print(f"broker {config.node_id}: {error}", file=sys.stderr)
         return 2
@@ -143,7 +145,7 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
     return node, server
 
 
-async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event) -> int:
+async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event, threads: RealThreads) -> int:
     """Until it is asked to stop, or fails."""
     from ballast_broker.node_failed import NodeFailed
     from ballast_broker.raft.soundness import SpoiltMetadata
@@ -158,6 +160,8 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
+            await asyncio.wait({starting}, timeout=START_ENDS_WITHIN_S)
+            await _end_threads_of_start(threads)
             return 0
         starting.result()
         gc.freeze()  # nor is it gone through again while requests wait
@@ -181,6 +185,14 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
         if metrics is not None:
             await metrics.stop()
     return 0
+
+
+async def _end_threads_of_start(threads: RealThreads) -> None:
+    """Nothing has been written that must be finished. A thread that waits for its disk cannot be ended otherwise."""
+    closing = asyncio.get_running_loop().run_in_executor(None, threads.close)
+    _, waiting = await asyncio.wait({closing}, timeout=START_ENDS_WITHIN_S)
+    if waiting:
+        os._exit(0)
 
 
 async def _end_what_is_under_way() -> None:

@@ -379,6 +379,19 @@ def test_a_directory_is_removed(mounts: ExitStack, tmp_path: Path) -> None:
     comes_back(brokers, directory, broken, healthy)
 
 
+@pytest.mark.spec("DIR-46")
+def test_a_start_that_waits_for_the_metadata_logs_disk_can_be_stopped(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.FaultyMount(folder / "broker-0" / "a", tmp_path / "behind"))
+    brokers = started(mounts, folder)
+    brokers[0].stop()
+    disk.fail("HUNG")
+    brokers[0].start()
+    says = brokers[0].folder / "output.log"
+    eventually(lambda: f"log directory {disk.path} does not answer: the start waits" in says.read_text(), "it waits")
+    brokers[0].stop()
+
+
 @pytest.mark.spec("LOG-32")
 def test_who_reads_what_is_in_no_memory_waits_alone_for_a_disk_that_does_not_answer(
     mounts: ExitStack, tmp_path: Path

@@ -7,6 +7,7 @@ done in the directory's threads.
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import itertools
 import logging
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
 LONGEST_SLEEP_S = 3600.0
+# What keeps a file or folder where it is, and tells nothing of the disk: somebody's rights or mount, or, on NFS, what
+# is still open (it gets another name there, in the same folder).
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY)
+REMOVE_AGAIN_MS = 600_000
 logger = logging.getLogger(__name__)
 
 
@@ -83,14 +88,18 @@ class Chores:
 
     async def remove_everything_waiting(self) -> None:
         """Without waiting for the delay."""
-        while self._removals:
+        for _ in range(len(self._removals)):
             await self._remove_first()
 
     async def _remove_first(self) -> None:
         _, _, paths = heapq.heappop(self._removals)
-        await self._directory.threads.run(lambda: self._remove(list(paths)))
+        left = await self._directory.threads.run(lambda: self._remove(list(paths)))
+        if left:
+            self.remove_later(left, REMOVE_AGAIN_MS)
 
-    def _remove(self, paths: list[str]) -> None:
+    def _remove(self, paths: list[str]) -> list[str]:
+        """Answers what is in somebody's way."""
+        left = []
         for path in paths:
             try:
                 if self._disk.is_directory(path):
@@ -100,7 +109,12 @@ class Chores:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._directory.fail(error)
+                if error.errno in _IN_THE_WAY:
+                    logger.error("%s cannot be removed, and stays: %s", path, error)
+                    left.append(path)
+                else:
+                    self._directory.fail(error)
+        return left
 
     # Flushing
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -415,6 +416,30 @@ def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(worl
                 await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-30", "DIR-41")
+@pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY, errno.EIO])
+def test_what_cannot_be_removed_for_something_in_its_way_is_no_fault_of_the_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    async def story() -> None:
+        def in_the_way(path: str) -> None:
+            raise OSError(code, os.strerror(code), path)
+
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        manager.delete(partition())
+        with monkeypatch.context() as patched:
+            patched.setattr(world.bad_disk, "remove_tree", in_the_way)
+            await manager.maintenance.remove_everything_waiting()
+        assert log.directory.online is (code != errno.EIO)
+        assert os.path.exists(log.folder.path)
+        await manager.maintenance.remove_everything_waiting()
+        assert os.path.exists(log.folder.path) is (code == errno.EIO)
 
     run(story())
 
