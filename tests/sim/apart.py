@@ -106,7 +106,7 @@ class ApartFaults(AimedFaults):
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
             *super()._kinds(),
-            *[self._who_is_only_eligible_is_back_first] * 3,
+            *[self._who_is_only_eligible_is_back_first] * 5,
             *[self._min_insync_replicas_change] * 3,
             *[self._the_last_in_sync_stays_away] * 3,
         ]
@@ -166,6 +166,8 @@ class ApartFaults(AimedFaults):
         both."""
         rng = self._of_controllers
         shuffled = rng.sample(self.run.controllers, COUNT)
+        if rng.random() < 0.5:
+            shuffled.sort(key=self._is_active, reverse=True)
         few = {each.host for each in shuffled[: rng.choice([1, 2])]}
         many = {each.host for each in self.run.controllers} - few
         for broker in self.run.machines:
@@ -206,11 +208,13 @@ class ApartFaults(AimedFaults):
     # -- brokers --------------------------------------------------------------------------------------------------
     async def _who_is_only_eligible_is_back_first(self) -> None:
         """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
-        memory, it may lack what was acknowledged; if it left in order, it lacks nothing, and may lead."""
+        memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead."""
+        await self._set_minimum(2)
+        await self._until(self.run.settled)
         if not self.run.settled():
             return
         behind, eligible, last = self.rng.sample(self.run.machines, 3)
-        in_order = self.rng.random() < 0.5
+        in_order, alone = self.rng.random() < 0.5, self.rng.random() < 0.5
         how = "is stopped in order" if in_order else "loses power"
         self.run.note(f"{behind.host} is killed, then {eligible.host} {how}, then {last.host} is killed")
         behind.kill()
@@ -220,14 +224,17 @@ class ApartFaults(AimedFaults):
         eligible.kill()
         if not in_order:
             eligible.lose_power()
-        await asyncio.sleep(self.rng.choice([0.0, 0.05, 1.0, APART_S]))
+        if alone:
+            self.run.note(f"min.insync.replicas of {TOPIC} becomes 1")
+            await self._set_minimum(1)
+        await asyncio.sleep(self.rng.choice([1.0, APART_S] if alone else [0.0, 0.05, 1.0, APART_S]))
         last.kill()
         await asyncio.sleep(self.rng.choice([0.0, 1.0]))
-        for machine in self.rng.choice([(eligible, behind, last), (behind, eligible, last)]):
+        for machine in (eligible, behind, last):
             if not machine.is_up:
                 self.run.note(f"{machine.host} starts")
                 machine.start()
-            await asyncio.sleep(self.rng.choice([0.5, APART_S, LAGGING_S]))
+            await asyncio.sleep(self.rng.choice([APART_S, LAGGING_S]))
         await self._until(self.run.settled)
 
     async def _the_last_in_sync_stays_away(self) -> None:

@@ -316,7 +316,6 @@ def say_to_have_what_is_not_on_disk(patch: Planting) -> None:
 
     append = RaftDriver._append_fetched
     patch.setvalue(driver, "_CARRY_OUT", {**driver._CARRY_OUT, AppendFetched: take})
-    patch.setattr(RaftDriver, "_append_fetched", take)
 
 
 def eligible_without_its_memory(patch: Planting) -> None:

@@ -27,7 +27,7 @@ from tests.sim.voters import ChangingRun, UpgradedRun
 # With those in which voters change these are some 500 schedules.
 MANY = os.environ.get("SIM_MANY", "10-460")
 OF_VOTERS = 60
-OF_FIVE = 16
+OF_FIVE = 10
 WORKERS = 2
 NICENESS = 10
 SEEDS_PER_BUG = 24
