@@ -159,15 +159,20 @@ class _TargetPlanner:
         return self.load.directories.paths[int(own[np.argmin(self._standing(own, size))])]
 
     def _least_useful(self, pairs: Sequence[tuple[int, str]]) -> int:
-        """Never the first if that is alive: a dead broker's, then one whose rack is doubled, then the fullest."""
+        """A dead broker's, one in a directory that failed, one in a directory that takes nothing, as where a broker or
+        volume is to go; never the first of the others, but one whose rack is doubled, then the fullest."""
+        readable = readable_directories(self.load)
 
-        def key(position: int) -> tuple[bool, bool, bool, float]:
+        def key(position: int) -> tuple[bool, bool, bool, bool, bool, float]:
             broker = self.broker_index[pairs[position][0]]
             racks = [int(self.rack[self.broker_index[other]]) for other, _ in pairs]
             doubled = self.rack[broker] != NO_RACK and racks.count(int(self.rack[broker])) > 1
             directory = self.index_of.get(pairs[position], -1)
-            fill = self.used[directory] / self.load.directories.total[directory] if directory >= 0 else 0.0
-            return not self.load.brokers.alive[broker], position > 0, bool(doubled), float(fill)
+            fill, failed, closed = 0.0, False, False
+            if directory >= 0:
+                fill = float(self.used[directory] / self.load.directories.total[directory])
+                failed, closed = not readable[directory], not self.open[directory]
+            return not self.load.brokers.alive[broker], failed, closed, position > 0, bool(doubled), fill
 
         return max(range(len(pairs)), key=key)
 

@@ -202,6 +202,28 @@ async def test_without_a_disruption_budget_there_is_a_cluster_all_the_same(monke
 
 
 @pytest.mark.spec("OPR-41")
+async def test_evictions_stay_held_until_kafka_has_told_a_new_operator_that_all_have_caught_up() -> None:
+    api = Api()
+
+    def allowed() -> int:
+        return int(
+            api.objects["/apis/policy/v1/namespaces/default/poddisruptionbudgets/demo"]["spec"]["maxUnavailable"]
+        )
+
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 3, 1)
+    assert allowed() == 1
+    await objects.hold_evictions(cluster(), {1})
+    await lay_out(objects, 3, 2)
+    assert allowed() == 0
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 3, 3)
+    assert allowed() == 0, "whether that is still so it has not heard"
+    await objects.hold_evictions(cluster(), frozenset())
+    assert allowed() == 1
+
+
+@pytest.mark.spec("OPR-41")
 async def test_a_monitor_that_is_not_wanted_any_more_goes_after_a_restart_of_the_operator_too() -> None:
     api = Api()
     await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, monitor=True)

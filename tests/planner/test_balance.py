@@ -361,6 +361,22 @@ def test_a_dead_brokers_replica_is_given_up_though_it_is_alone_on_its_rack() -> 
     assert move.to.replicas == (0, 1)
 
 
+@pytest.mark.spec("CLU-34")
+@pytest.mark.parametrize(
+    ("leaves", "kept"),
+    [({"cordoned": True}, (1, 2)), ({"online": False}, (1, 2)), ({}, (0, 1))],
+)
+def test_of_fewer_replicas_those_go_that_lie_where_nothing_is_to_stay(
+    leaves: dict[str, bool], kept: tuple[int, ...]
+) -> None:
+    """A topic that held a scale-down up was given fewer replicas, and kept the two on the brokers that were to go."""
+    directories = [Directory(0, "/d", 100, 10, **leaves), *(Directory(b, "/d", 100, 5 * b) for b in (1, 2))]
+    replicas = [Replica("t", 0, broker, "/d", 5, broker == 0, broker) for broker in range(3)]
+    load = ClusterLoad.from_rows([Broker(b) for b in range(3)], directories, replicas)
+    (move,) = plan_replication_factor(load, {"t": 2}).moves
+    assert move.to.replicas == kept
+
+
 @pytest.mark.spec("REB-05", "REB-07")
 @pytest.mark.parametrize("unknown", [None, "c"])
 def test_a_broker_that_is_down_does_not_take_the_racks_of_the_others_away(unknown: str | None) -> None:

@@ -48,8 +48,8 @@ class OwnReassignments:
 
     def carried_out(self, prefix: str, left: str) -> str:
         """What is left, which Reassignment moves it, and what that one waits for."""
-        current = self._under_way(prefix)
-        if current is None:
+        current = self.last(prefix)
+        if current is None or current.status.phase in ENDS:
             return left
         text = f"{left}, moved by Reassignment {current.meta.name}"
         said = ready_condition(current.status.conditions)
@@ -76,18 +76,14 @@ class OwnReassignments:
                 await self._shared.writer.delete_reassignment(one)
 
     def name(self, prefix: str) -> str | None:
-        """Of the one that is at it."""
-        current = self._under_way(prefix)
+        """Of the one that is at it, or has failed."""
+        current = self.last(prefix)
         return None if current is None else current.meta.name
 
     def last(self, prefix: str) -> Reassignment | None:
         """The Reassignment with this prefix that has not ended, else the last one."""
         found = sorted(self._all(prefix), key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
         return found[-1] if found else None
-
-    def _under_way(self, prefix: str) -> Reassignment | None:
-        current = self.last(prefix)
-        return None if current is None or current.status.phase in ENDS else current
 
     def _all(self, prefix: str) -> list[Reassignment]:
         known = self._shared.cache.reassignments_of(self._key)
