@@ -1,26 +1,34 @@
 """Real file systems that can be made to fail, each mounted where a broker's log directory will be. Needs root.
 
-Every class is a context manager: mounted on entry, unmounted (lazily, whoever still uses it) and gone on exit.
-`why_not` says what a machine lacks for it.
+Every class is a context manager: mounted on entry, unmounted (lazily, whoever still uses it) and gone on exit. What is
+mounted is seen by the thread that does so and by what it starts from then on, and by nobody else: with the last of them
+it goes, however they end. `why_not` says what a machine lacks for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
+
+from ballast_local.workloads import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 COMMAND_S = 60
 EXT4_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 SHUT_DOWN_WITHOUT_LOG = 2
+CLONE_NEWNS = 0x00020000
+MS_REC_PRIVATE = 1 << 14 | 1 << 18
 
 
 def why_not() -> str | None:
@@ -46,10 +54,20 @@ def run(*command: object) -> str:
     return done.stdout.strip()
 
 
+@cache
+def _mount_apart() -> None:
+    """Once in a process, in the main thread of its tests: mounts that outlived it would be this machine's for good."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC_PRIVATE, None):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 class Mounted:
     """Something at `path`."""
 
     def __init__(self, path: Path) -> None:
+        _mount_apart()
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
 
@@ -108,6 +126,7 @@ class ThinDisk(LoopDisk):
     def __init__(self, path: Path, below: Path, size_bytes: int, real_bytes: int) -> None:
         self._below = below
         below.mkdir(parents=True, exist_ok=True)
+        _mount_apart()
         run("mount", "-t", "tmpfs", "-o", f"size={real_bytes}", "thin", below)
         super().__init__(path, below / "image", size_bytes)
 
@@ -129,7 +148,7 @@ class FaultyMount(Mounted):
 
     def __enter__(self) -> FaultyMount:
         command = [sys.executable, "-m", "e2e.faulty_disk", str(self.behind), str(self.path), str(self._fault)]
-        self._process = subprocess.Popen(command, cwd=ROOT)
+        self._process = subprocess.Popen(launch.under(*command, ended_by=signal.SIGKILL), cwd=ROOT)
         deadline = time.monotonic() + COMMAND_S
         while not os.path.ismount(self.path):
             if self._process.poll() is not None or time.monotonic() > deadline:

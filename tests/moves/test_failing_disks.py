@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -33,6 +36,33 @@ def mounts() -> Iterator[ExitStack]:
     """What is mounted by a test is unmounted after its brokers have ended."""
     with ExitStack() as stack:
         yield stack
+
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from e2e.disks import MIB, FaultyMount, LoopDisk, ThinDisk
+place = Path(sys.argv[1])
+with (
+    FaultyMount(place / "faulty", place / "behind") as faulty, LoopDisk(place / "loop", place / "image", 8 * MIB),
+    ThinDisk(place / "thin", place / "below", 8 * MIB, 4 * MIB),
+):
+    faulty.fail("HUNG")
+    print(faulty._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_disks_of_who_is_killed_are_gone(tmp_path: Path) -> None:
+    """The process that answers for the disk lived on, and what was mounted stayed so until somebody found it."""
+    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    with subprocess.Popen(command, cwd=disks.ROOT, stdout=subprocess.PIPE, env=os.environ) as holding:
+        assert holding.stdout is not None
+        answering = Path(f"/proc/{int(holding.stdout.readline())}")
+        assert str(tmp_path) not in Path("/proc/self/mounts").read_text(), "nobody else sees them"
+        holding.kill()
+    eventually(lambda: not answering.exists())
+    eventually(lambda: str(tmp_path) not in disks.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE"))
 
 
 class Writer:
