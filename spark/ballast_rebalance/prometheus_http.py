@@ -7,6 +7,7 @@ Blocking; used by the driver and by Spark's Python workers, so it must be import
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import ssl
 import time
@@ -110,7 +111,7 @@ class Endpoint:
         else:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
-            with _opener(self.authorities).open(request, timeout=self.timeout_s) as answer:
+            with _opener(self.authorities, _is_here(url)).open(request, timeout=self.timeout_s) as answer:
                 text = self._read(answer)
         except urllib.error.HTTPError as error:
             if error.code in REDIRECTS:
@@ -147,9 +148,18 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 @lru_cache(maxsize=8)
-def _opener(authorities: str | None) -> urllib.request.OpenerDirector:
-    context = ssl.create_default_context(cadata=authorities)
-    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+def _opener(authorities: str | None, here: bool = False) -> urllib.request.OpenerDirector:
+    """For who is on this machine: no proxy knows him, whatever the environment says."""
+    handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=ssl.create_default_context(cadata=authorities))]
+    return urllib.request.build_opener(*handlers, *([urllib.request.ProxyHandler({})] if here else []))
+
+
+def _is_here(url: str) -> bool:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_authorities(text: str) -> str:

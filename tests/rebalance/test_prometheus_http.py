@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.certificates import Authority
 
+from ballast_rebalance import prometheus_http
 from ballast_rebalance.metrics_source import MetricsOptions, _Source
 from ballast_rebalance.prometheus import (
     Ask,
@@ -120,6 +121,21 @@ def test_passing_faults_are_tried_again(serve: Serve) -> None:
     endpoint = Endpoint(server.url, first_pause_s=0.001)
     assert endpoint.query("up")[0]["metric"] == {"a": "b"}
     assert len(server.asked) == 4
+
+
+def test_the_proxy_for_the_world_outside_is_not_asked_for_this_machine(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, proxy = (serve(lambda *_: (200, vector(({"a": "b"}, 1.0)))) for _ in range(2))
+    monkeypatch.setenv("http_proxy", proxy.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    prometheus_http._opener.cache_clear()
+    for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+        Endpoint(url, attempts=1).query("up")
+    assert (len(server.asked), len(proxy.asked)) == (2, 0)
+    Endpoint("http://prometheus.invalid:9090", attempts=1).query("up")
+    assert len(proxy.asked) == 1
+    prometheus_http._opener.cache_clear()
 
 
 @pytest.mark.spec("REB-02")
