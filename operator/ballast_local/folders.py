@@ -1,5 +1,6 @@
 """Where an embedded Kubernetes may keep everything. Told before the rest of it is loaded, or installed."""
 
+import os
 from pathlib import Path
 
 _DISTURBING = frozenset(",\\'\"\n\r\t")
@@ -7,9 +8,14 @@ _DISTURBING = frozenset(",\\'\"\n\r\t")
 
 def disturbing(path: Path) -> str:
     """Why not there; empty where it may be."""
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isdir(path):  # which do not raise where one may not look
         return "it is no directory"
-    found = sorted(_DISTURBING & set(str(path.resolve())))
+    name = str(path.resolve())
+    found = sorted(_DISTURBING & set(name))
     # In a list of log directories a part of such a path would be another directory, which no claim keeps.
     said = " ".join(map(repr, found))
-    return f"a path with {said} does not survive in the lists and texts of pods; choose another" if found else ""
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # by its bytes, or by a locale that has no such letters
+        said = "letters that are no UTF-8"
+    return f"a path with {said} does not survive in the lists and texts of pods; choose another" if said else ""
