@@ -62,7 +62,7 @@ class Bed(ABC):
 
     async def __aenter__(self) -> Bed:
         try:
-            api = KubeApi(str(await self._start_kubernetes()))
+            api = KubeApi.found(str(await self._start_kubernetes()))
             self._server = api.server.geturl()
             connector = aiohttp.TCPConnector(limit=CREATORS + 2, ssl=api.tls or False)
             self._session = aiohttp.ClientSession(headers=api.headers, connector=connector, read_bufsize=1 << 22)

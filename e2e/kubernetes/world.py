@@ -90,7 +90,7 @@ class World:
     @property
     def api(self) -> KubeApi:
         if self._api is None:
-            self._api = KubeApi(str(self.provider.kubeconfig))
+            self._api = KubeApi.found(str(self.provider.kubeconfig))
         return self._api
 
     def get(self, kind: str, name: str) -> Obj | None:

@@ -6,16 +6,14 @@ They follow kubectl's words and output as far as they go. `apply` is always serv
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 from ballast_cli import CommandError, kube_wait
-from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
+from ballast_cli.kube_api import NOT_FOUND, TABLE, Kind, KubeApi, Obj, Refused
+from ballast_cli.kube_files import documents, parsed
 from ballast_cli.kube_output import FORMS, aligned, is_table, output, print_objects
 
 MANAGER = "ballast"
@@ -34,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
     if command in ("delete", "wait"):
         parser.add_argument("--all", action="store_true", help="all of this TYPE")
-    if command in ("apply", "delete"):
+    if command != "patch":
         parser.add_argument("-f", "--filename", action="append", default=[], help="a file, a directory, or - for stdin")
     _ADDERS[command](parser)
 
@@ -50,7 +48,7 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_patch(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(selector="", all_namespaces=False)  # what is patched is named
+    parser.set_defaults(selector="", all_namespaces=False, filename=[])  # what is patched is named
     parser.add_argument("--type", choices=tuple(PATCHES), required=True, help="merge: RFC 7386; json: RFC 6902")
     parser.add_argument("-p", "--patch", required=True, metavar="PATCH", help="the change, as JSON or YAML")
     _add_dry_run(parser)
@@ -80,25 +78,34 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    api = KubeApi(args.kubeconfig, args.context)
+    api = KubeApi.found(args.kubeconfig, args.context)
     return _COMMANDS[args.command](api, args)
 
 
 # what is meant
 
+# Its namespace is None where it is meant in all of them; its name is empty where all of the kind are meant.
+Wanted = tuple[Kind, str | None, str]
 
-def _parse_what(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, str]]:
-    """(kind, name or "") of each thing; a category is all its kinds."""
+
+def _wanted(api: KubeApi, args: argparse.Namespace) -> list[Wanted]:
+    """Whatever the command is about: what files hold, or what words say."""
+    if args.filename:
+        if args.what or args.selector or args.all_namespaces or getattr(args, "all", False):
+            raise CommandError("-f says all: it does not go with TYPE NAME, -l, -A or --all.")
+        return [_place(api, args, obj) for obj in documents(args.filename)]
     found = _kinds_and_names(api, args.what)
     if any(name for _, name in found):
         if args.selector:
             raise CommandError("name cannot be provided when a selector is specified.")
         if args.all_namespaces:
             raise CommandError("a resource cannot be retrieved by name across all namespaces.")
-    return found
+    namespace = None if args.all_namespaces else args.namespace or api.namespace
+    return [(kind, namespace, name) for kind, name in found]
 
 
 def _kinds_and_names(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
+    """A category is all its kinds."""
     if not words:
         raise CommandError("say what: TYPE, TYPE NAME or TYPE/NAME.")
     if any("/" in word for word in words):
@@ -114,61 +121,102 @@ def _kinds_and_names(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
     return found
 
 
+def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> Wanted:
+    kind = api.kind_of(obj)
+    metadata = obj.get("metadata") or {}
+    if not metadata.get("name"):
+        raise CommandError(f"a {obj.get('kind')} without metadata.name is nobody's.")
+    namespace = metadata.get("namespace") or args.namespace or api.namespace
+    if kind.namespaced and args.namespace and namespace != args.namespace:
+        raise CommandError(
+            f'the namespace from the provided object "{namespace}" does not match the namespace "{args.namespace}". '
+            f"You must pass '--namespace={namespace}' to perform this operation."
+        )
+    return kind, namespace, str(metadata["name"])
+
+
 def _require_which(args: argparse.Namespace, ways: str) -> None:
     """Whoever forgets a name does not mean all."""
     named = len(args.what) > 1 or any("/" in word for word in args.what)
     if args.all and (named or args.selector):
         raise CommandError("--all is all of a TYPE: it does not go with names or -l.")
-    if not (args.all or named or args.selector):
+    if not (args.all or named or args.selector or args.filename):
         raise CommandError(f"say which: {ways}.")
-
-
-def _namespace(api: KubeApi, args: argparse.Namespace) -> str | None:
-    if getattr(args, "all_namespaces", False):
-        return None
-    return args.namespace or api.namespace
 
 
 def _query(args: argparse.Namespace) -> dict[str, str]:
     return {"labelSelector": args.selector} if args.selector else {}
 
 
-def _objects(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
-    namespace = _namespace(api, args)
+def _objects(
+    api: KubeApi, args: argparse.Namespace, wanted: list[Wanted]
+) -> tuple[list[tuple[Kind, Obj]], list[Refused]]:
+    """Those that are there, and what was said of each that was named and is not: the others are meant all the same."""
     found: list[tuple[Kind, Obj]] = []
-    for kind, name in _parse_what(api, args):
-        if name:
-            found.append((kind, api.call("GET", kind.path(namespace, name))))
-        else:
+    absent: list[Refused] = []
+    for kind, namespace, name in wanted:
+        if not name:
             answer = api.call("GET", kind.path(namespace), _query(args))
             found += [(kind, item | {"kind": kind.kind}) for item in answer["items"]]
-    return found
+            continue
+        try:
+            found.append((kind, api.call("GET", kind.path(namespace, name))))
+        except Refused as refusal:
+            if refusal.code != NOT_FOUND:
+                raise
+            absent.append(refusal)
+    return found, absent
+
+
+def _tell(absent: list[Refused]) -> int:
+    for refusal in absent:
+        print(refusal, file=sys.stderr)
+    return 1 if absent else 0
 
 
 # get
 
 
 def _get(api: KubeApi, args: argparse.Namespace) -> int:
-    if not is_table(args.output):
-        if args.watch:
-            raise CommandError(f"-w goes on with the table; it does not go with -o {args.output}.")
-        print_objects(_objects(api, args), args.output, by_name="/" in args.what[0] or len(args.what) > 1)
-        return 0
-    namespace = _namespace(api, args)
-    wanted = _parse_what(api, args)
+    wanted = _wanted(api, args)
+    if is_table(args.output):
+        return _get_tables(api, args, wanted)
+    if args.watch:
+        raise CommandError(f"-w goes on with the table; it does not go with -o {args.output}.")
+    found, absent = _objects(api, args, wanted)
+    if found or not absent:
+        print_objects(found, args.output, by_name=len(wanted) == 1 and bool(wanted[0][2]))
+    return _tell(absent)
+
+
+def _get_tables(api: KubeApi, args: argparse.Namespace, wanted: list[Wanted]) -> int:
+    """One of each kind."""
     if args.watch and len(wanted) > 1:
         raise CommandError("you may only specify a single resource type, or one by its name, with -w.")
+    tables: dict[Kind, list[Obj]] = {kind: [] for kind, _, _ in wanted}
+    absent: list[Refused] = []
+    for kind, namespace, name in wanted:
+        try:
+            path, query = kind.path(namespace, name), {} if name else _query(args)
+            tables[kind].append(api.call("GET", path, query, accept=TABLE))
+        except Refused as refusal:
+            if refusal.code != NOT_FOUND or not name:
+                raise
+            absent.append(refusal)
     printed = False
-    for kind, name in wanted:
-        table = api.call("GET", kind.path(namespace, name), {} if name else _query(args), accept=TABLE)
-        rows = _rows(table, args, kind if len(wanted) > 1 else None)
+    for kind, found in tables.items():
+        parts = [_rows(table, args, kind if len(tables) > 1 else None) for table in found]
+        rows = [row for part in parts for row in (part if part is parts[0] else part[1:])]
         if len(rows) > 1:
-            print(("\n" if printed else "") + aligned(rows))
+            print(("\n" if printed else "") + aligned(rows), flush=True)
             printed = True
-        if args.watch:
-            _watch(api, kind, namespace, name, table, args)
-    if not printed:
-        where = f" in {namespace} namespace" if namespace and any(kind.namespaced for kind, _ in wanted) else ""
+    if absent:
+        return _tell(absent)
+    if args.watch:
+        _watch(api, wanted[0], tables[wanted[0][0]][0], args)
+    elif not printed:
+        namespace = wanted[0][1]
+        where = f" in {namespace} namespace" if namespace and any(kind.namespaced for kind in tables) else ""
         print(f"No resources found{where}.", file=sys.stderr)
     return 0
 
@@ -185,12 +233,13 @@ def _rows(table: Obj, args: argparse.Namespace, prefix: Kind | None = None) -> l
     for row in table["rows"]:
         cells = ["<none>" if row["cells"][index] in (None, "") else str(row["cells"][index]) for index in shown]
         if prefix is not None and cells:
-            cells[0] = f"{prefix.qualified}/{cells[0]}"
+            cells[0] = prefix.shown(cells[0])
         rows.append(([row["object"]["metadata"].get("namespace", "")] if spaced else []) + cells)
     return rows
 
 
-def _watch(api: KubeApi, kind: Kind, namespace: str | None, name: str, table: Obj, args: argparse.Namespace) -> None:
+def _watch(api: KubeApi, wanted: Wanted, table: Obj, args: argparse.Namespace) -> None:
+    kind, namespace, name = wanted
     query = _query(args) | {"resourceVersion": table["metadata"]["resourceVersion"]}
     if name:
         query["fieldSelector"] = f"metadata.name={name}"
@@ -204,73 +253,15 @@ def _watch(api: KubeApi, kind: Kind, namespace: str | None, name: str, table: Ob
 # apply and delete
 
 
-def _documents(names: list[str]) -> Iterator[Obj]:
-    import yaml
-
-    if not names:
-        raise CommandError("say which file: -f FILE.")
-    found = False
-    for name in names:
-        paths: list[Path] = [Path(name)]
-        if name != "-" and paths[0].is_dir():
-            paths = sorted(path for path in paths[0].iterdir() if path.suffix in (".yaml", ".yml", ".json"))
-        for path in paths:
-            try:
-                # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
-                documents = _parsed(sys.stdin.buffer.read() if name == "-" else path.read_bytes())
-            except OSError as fault:
-                raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
-            except yaml.YAMLError as fault:
-                raise CommandError(f"{path} is no YAML: {fault}") from None
-            for document in documents:
-                if document is not None:
-                    found = True
-                    yield from _members(path, document)
-    if not found:
-        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
-
-
-def _parsed(content: bytes) -> list[Any]:
-    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
-    import yaml
-
-    try:
-        return [json.loads(content)]
-    except ValueError:
-        return list(yaml.safe_load_all(content))
-
-
-def _members(path: Path, document: Any) -> list[Obj]:
-    """The objects of a List, or the one that it is."""
-    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
-    members = (document.get("items") or []) if is_list else [document]
-    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
-        raise CommandError(f"{path} has something that is no object of Kubernetes: those have apiVersion and kind.")
-    return members
-
-
-def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> tuple[Kind, str, str]:
-    kind = api.kind_of(obj)
-    metadata = obj.get("metadata") or {}
-    if not metadata.get("name"):
-        raise CommandError(f"a {obj.get('kind')} without metadata.name cannot be applied.")
-    namespace = metadata.get("namespace") or args.namespace or api.namespace
-    if kind.namespaced and args.namespace and namespace != args.namespace:
-        raise CommandError(
-            f'the namespace from the provided object "{namespace}" does not match the namespace "{args.namespace}". '
-            f"You must pass '--namespace={namespace}' to perform this operation."
-        )
-    return kind, kind.path(namespace, metadata["name"]), f"{kind.qualified}/{metadata['name']}"
-
-
 def _apply(api: KubeApi, args: argparse.Namespace) -> int:
     failed = 0
-    for obj in _documents(args.filename):
+    for obj in documents(args.filename):
         query = {"fieldManager": MANAGER, "force": str(args.force_conflicts).lower(), "fieldValidation": "Strict"}
         if args.dry_run == "server":
             query["dryRun"] = "All"
         try:
-            kind, path, shown = _place(api, args, obj)
+            kind, namespace, name = _place(api, args, obj)
+            path, shown = kind.path(namespace, name), kind.shown(name)
             before = _found(api, path)
             after = api.call("PATCH", path, query, obj, content_type="application/apply-patch+yaml")
         except CommandError as refusal:
@@ -289,7 +280,7 @@ def _found(api: KubeApi, path: str) -> Obj | None:
     try:
         found: Obj = api.call("GET", path)
     except Refused as refusal:
-        if refusal.code == 404:
+        if refusal.code == NOT_FOUND:
             return None
         raise
     return found
@@ -303,44 +294,38 @@ def _content(obj: Obj) -> Obj:
 
 
 def _delete(api: KubeApi, args: argparse.Namespace) -> int:
-    if args.filename:
-        if args.what or args.selector or args.all_namespaces or args.all:
-            raise CommandError("-f says all: it does not go with TYPE NAME, -l, -A or --all.")
-        targets = [_place(api, args, obj) for obj in _documents(args.filename)][::-1]
-    else:
-        _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS, TYPE --all or -f FILE")
-        namespace = _namespace(api, args)
-        targets = [
-            (kind, kind.path(obj["metadata"].get("namespace") or namespace, obj["metadata"]["name"]),
-             f"{kind.qualified}/{obj['metadata']['name']}")
-            for kind, obj in _existing(api, args)
-        ]  # fmt: skip
+    _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS, TYPE --all or -f FILE")
+    wanted = _wanted(api, args)
+    targets = [target for one in (wanted[::-1] if args.filename else wanted) for target in _named(api, args, one)]
     failed = 0
     going: list[tuple[str, str, str]] = []
-    for _, path, shown in targets:
+    for kind, namespace, name in targets:
+        path, shown = kind.path(namespace, name), kind.shown(name)
         try:
             answer = api.call("DELETE", path, body={"propagationPolicy": args.cascade.capitalize()})
         except Refused as refusal:
-            if refusal.code != 404 or not args.ignore_not_found:
+            if refusal.code != NOT_FOUND or not args.ignore_not_found:
                 print(refusal, file=sys.stderr)
                 failed = 1
             continue
         print(f"{shown.replace('/', ' ', 1)} deleted")
         # The object as it goes, or a Status about it: whoever keeps it, as a StatefulSet its pods, makes it anew.
         going.append((path, shown, (answer.get("details") or answer.get("metadata") or {}).get("uid", "")))
+    if not targets:
+        print("No resources found.", file=sys.stderr)
     if args.wait == "true" and not failed:
         for path, shown, uid in going:
             kube_wait.until(api, path, kube_wait.DELETION, args.timeout, shown, uid)
     return failed
 
 
-def _existing(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
-    try:
-        return _objects(api, args)
-    except Refused as refusal:
-        if refusal.code == 404 and args.ignore_not_found:
-            return []
-        raise
+def _named(api: KubeApi, args: argparse.Namespace, wanted: Wanted) -> list[Wanted]:
+    """Each of those that are meant, by its name."""
+    kind, namespace, name = wanted
+    if name:
+        return [wanted]
+    found = [item["metadata"] for item in api.call("GET", kind.path(namespace), _query(args))["items"]]
+    return [(kind, metadata.get("namespace"), metadata["name"]) for metadata in found]
 
 
 # patch
@@ -350,24 +335,24 @@ def _patch(api: KubeApi, args: argparse.Namespace) -> int:
     import yaml
 
     try:
-        changes = _parsed(os.fsencode(args.patch))
+        changes = parsed(os.fsencode(args.patch))
     except yaml.YAMLError as fault:
         raise CommandError(f"the patch is neither JSON nor YAML: {fault}") from None
     wanted = list if args.type == "json" else dict
     if len(changes) != 1 or not isinstance(changes[0], wanted):
         raise CommandError(f"a patch of type {args.type} is {'a list' if wanted is list else 'an object'}.")
-    targets = _parse_what(api, args)
-    if not all(name for _, name in targets):
+    targets = _wanted(api, args)
+    if not all(name for _, _, name in targets):
         raise CommandError("say which: TYPE NAME or TYPE/NAME.")
     query = {"fieldManager": f"{MANAGER}-patch", "fieldValidation": "Strict"}
     if args.dry_run == "server":
         query["dryRun"] = "All"
-    for kind, name in targets:
-        path = kind.path(_namespace(api, args), name)
+    for kind, namespace, name in targets:
+        path = kind.path(namespace, name)
         before = api.call("GET", path)
         after = api.call("PATCH", path, query, changes[0], content_type=f"application/{PATCHES[args.type]}+json")
         same = " (no change)" if _content(before) == _content(after) else ""
-        print(f"{kind.qualified}/{name} patched{same}" + (" (server dry run)" if args.dry_run == "server" else ""))
+        print(f"{kind.shown(name)} patched{same}" + (" (server dry run)" if args.dry_run == "server" else ""))
     return 0
 
 
@@ -375,10 +360,10 @@ def _patch(api: KubeApi, args: argparse.Namespace) -> int:
 
 
 def _describe(api: KubeApi, args: argparse.Namespace) -> int:
-    found = _objects(api, args)
+    found, absent = _objects(api, args, _wanted(api, args))
     import yaml
 
-    if not found:
+    if not found and not absent:
         print("No resources found.", file=sys.stderr)
     for index, (_, obj) in enumerate(found):
         if index:
@@ -388,7 +373,7 @@ def _describe(api: KubeApi, args: argparse.Namespace) -> int:
             metadata.pop(field, None)
         print(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True), end="")
         _print_events(api, obj)
-    return 0
+    return _tell(absent)
 
 
 def _print_events(api: KubeApi, obj: Obj) -> None:
@@ -410,20 +395,17 @@ def _print_events(api: KubeApi, obj: Obj) -> None:
 
 def _wait(api: KubeApi, args: argparse.Namespace) -> int:
     goal: kube_wait.Goal = args.goal
-    _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS or TYPE --all")
+    _require_which(args, "TYPE NAME, TYPE/NAME, -l LABELS, TYPE --all or -f FILE")
     deadline = time.monotonic() + args.timeout
-    try:
-        found = _objects(api, args)
-    except Refused as refusal:
-        if goal.deletion and refusal.code == 404:
-            return 0
-        raise
-    if not found and not goal.deletion:
-        raise CommandError("no matching resources found.")
+    found, absent = _objects(api, args, _wanted(api, args))
+    if not goal.deletion:
+        if absent:
+            return _tell(absent)
+        if not found:
+            raise CommandError("no matching resources found.")
     for kind, obj in found:
         metadata = obj["metadata"]
-        path = kind.path(metadata.get("namespace"), metadata["name"])
-        shown = f"{kind.qualified}/{metadata['name']}"
+        path, shown = kind.path(metadata.get("namespace"), metadata["name"]), kind.shown(metadata["name"])
         kube_wait.until(api, path, goal, max(0.0, deadline - time.monotonic()), shown, str(metadata["uid"]))
         print(f"{shown} condition met")
     return 0

@@ -1,7 +1,6 @@
 """A small Kubernetes client on the standard library, for the commands that stand in for kubectl.
 
-It reads a kubeconfig (token, client certificate, basic authentication), knows resources by discovery, and speaks JSON.
-What it cannot do, such as login helpers, it refuses with a sentence.
+It knows resources by discovery and speaks JSON. Whatever is wrong becomes a sentence.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ import base64
 import http.client
 import json
 import socket
-import ssl
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from ballast_cli import CommandError
+from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, find_access
 
 Obj = dict[str, Any]
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
@@ -28,6 +25,7 @@ TIMEOUT_SECONDS = 60.0
 LOST = (OSError, http.client.HTTPException)
 
 
+NOT_FOUND = 404
 # Refusals of a server that cannot do it just now.
 BUSY = 429
 BROKEN = 500
@@ -65,6 +63,9 @@ class Kind:
         """How a line of output names the type."""
         return f"{self.singular}.{self.group}" if self.group else self.singular
 
+    def shown(self, name: str) -> str:
+        return f"{self.qualified}/{name}"
+
     def path(self, namespace: str | None, name: str = "") -> str:
         base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace:
@@ -72,51 +73,25 @@ class Kind:
         return f"{base}/{self.plural}" + (f"/{quote(name)}" if name else "")
 
 
-def _named(items: list[Obj], name: str, what: str) -> Obj:
-    for item in items:
-        if item.get("name") == name:
-            found: Obj = item.get(what) or {}
-            return found
-    raise CommandError(f"the kubeconfig has no {what} named {name!r}.")
-
-
-def _config_path(explicit: str | None) -> Path:
-    from ballast_operator.kubeconfig import named_kubeconfig
-
-    found = named_kubeconfig(explicit) or Path("~/.kube/config").expanduser()
-    if not found.is_file():
-        raise CommandError(f"there is no kubeconfig at {found}. ./ballast up prints the one of its cluster.")
-    return found
-
-
 class KubeApi:
-    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        import yaml
-
-        path = _config_path(kubeconfig)
+    def __init__(self, access: ApiAccess) -> None:
+        self.namespace = access.namespace
+        self.server = urlsplit(access.server)
         try:
-            config: Obj = yaml.safe_load(path.read_bytes())
-        except OSError as fault:
-            raise CommandError(f"{path} cannot be read: {fault.strerror}.") from None
-        except yaml.YAMLError:
-            config = {}
-        if not isinstance(config, dict) or not config:
-            raise CommandError(f"{path} is no kubeconfig. ./ballast up prints the one of its cluster.")
-        chosen = _named(config.get("contexts") or [], context or config.get("current-context", ""), "context")
-        cluster = _named(config.get("clusters") or [], chosen.get("cluster", ""), "cluster")
-        user = _named(config.get("users") or [], chosen.get("user", ""), "user")
-        self.namespace: str = chosen.get("namespace") or "default"
-        self.server = urlsplit(cluster["server"])
-        try:
-            self.headers = _authorization(user, path.parent)
-            self.tls = _tls(cluster, user, path.parent) if self.server.scheme == "https" else None
-        except ssl.SSLError as fault:
-            raise CommandError(f"{path} has something that is no certificate or no key: {fault}.") from None
-        except OSError as fault:
-            raise CommandError(f"{fault.filename}, which {path} names, cannot be read: {fault.strerror}.") from None
-        except ValueError as fault:
-            raise CommandError(f"{path} has data that is not base64: {fault}.") from None
+            self.headers = _authorization(access)
+            self.tls = access.ssl_context()
+        except KubeconfigError as error:
+            raise CommandError(f"{error}.") from error
         self._kinds: list[Kind] = []
+
+    @classmethod
+    def found(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """By the kubeconfig that is named, or the one that is found."""
+        try:
+            access = find_access(kubeconfig, context)
+        except KubeconfigError as error:
+            raise CommandError(f"{error}.") from error
+        return cls(access)
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self.server.hostname or "", self.server.port
@@ -168,8 +143,14 @@ class KubeApi:
         whole = path + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content_type}
         with self._send(method, whole, body, headers) as response:
-            decoded: Obj = json.loads(self._read(response))
-            return decoded
+            text = self._read(response)
+        try:
+            decoded = json.loads(text)
+        except ValueError:
+            decoded = None
+        if not isinstance(decoded, dict):  # of a proxy, or whatever else listens there
+            raise CommandError(f"what answers at {self.server.geturl()} is no Kubernetes API.")
+        return decoded
 
     def watch(self, path: str, query: dict[str, str], accept: str = "application/json") -> Iterator[Obj]:
         """Events until the server ends the watch, however long nothing happens."""
@@ -240,39 +221,11 @@ def _kind(group: str, version: str, row: Obj) -> Kind:
     )
 
 
-def _content(holder: Obj, field: str, base: Path) -> bytes | None:
-    if holder.get(f"{field}-data"):
-        return base64.b64decode(str(holder[f"{field}-data"]))
-    if holder.get(field):
-        return (base / str(holder[field])).read_bytes()
-    return None
-
-
-def _authorization(user: Obj, base: Path) -> dict[str, str]:
-    if user.get("exec") or user.get("auth-provider"):
-        raise CommandError("this kubeconfig logs in through a helper program; use kubectl with it.")
-    token = user.get("token")
-    if not token and user.get("tokenFile"):
-        token = (base / user["tokenFile"]).read_text().strip()
+def _authorization(access: ApiAccess) -> dict[str, str]:
+    token = access.bearer_token()
     if token:
         return {"Authorization": f"Bearer {token}"}
-    if user.get("username"):
-        pair = f"{user['username']}:{user.get('password', '')}".encode()
+    if access.username:
+        pair = f"{access.username}:{access.password or ''}".encode()
         return {"Authorization": "Basic " + base64.b64encode(pair).decode()}
     return {}
-
-
-def _tls(cluster: Obj, user: Obj, base: Path) -> ssl.SSLContext:
-    authority = _content(cluster, "certificate-authority", base)
-    # Bundles of certificates have names of authorities as comments, in any language.
-    context = ssl.create_default_context(cadata=authority.decode("ascii", "ignore") if authority else None)
-    if cluster.get("insecure-skip-tls-verify"):
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    certificate, key = _content(user, "client-certificate", base), _content(user, "client-key", base)
-    if certificate and key:
-        with tempfile.TemporaryDirectory() as directory:
-            pair = Path(directory) / "pair.pem"
-            pair.touch(0o600)
-            pair.write_bytes(certificate + b"\n" + key)
-            context.load_cert_chain(pair)
-    return context

@@ -12,19 +12,17 @@ import os
 import shutil
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_cli import CommandError, command_config
 from ballast_cli.arguments import addresses
+from ballast_cli.kube_api import NOT_FOUND, KubeApi, Refused
 from ballast_cli.reach import require_listener
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
-    from ballast_operator.kubeconfig import ApiAccess
     from ballast_operator.model.kafka import KafkaView
 
 WATCH_SECONDS = 2.0
@@ -140,24 +138,24 @@ def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettin
     if settings is not None:
         return [(settings, None)]
     from ballast_operator.kafka_client import ConnectionSettings
-    from ballast_operator.kubeconfig import KubeconfigError, find_access
 
+    api = _api()
     try:
-        access = find_access()
-    except (KubeconfigError, OSError) as error:
-        raise CommandError(f"{error}. {OTHERWISE}") from error
-    try:
-        bodies = _get(access, f"/apis/ballast.dev/v1alpha1/namespaces/{access.namespace}/kafkaclusters")["items"]
-    except urllib.error.HTTPError as error:
-        raise CommandError(
-            f"the Kubernetes API at {access.server} has no KafkaClusters: {error}. {OTHERWISE}"
-        ) from error
-    except OSError as error:
-        why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise CommandError(f"the Kubernetes API at {access.server} does not answer: {why}. {OTHERWISE}") from error
+        bodies = api.call("GET", f"/apis/ballast.dev/v1alpha1/namespaces/{api.namespace}/kafkaclusters")["items"]
+    except CommandError as error:
+        unknown = isinstance(error, Refused) and error.code == NOT_FOUND
+        said = f"the Kubernetes API at {api.server.geturl()} has no KafkaClusters." if unknown else str(error)
+        raise CommandError(f"{said} {OTHERWISE}") from error
     if not bodies:
-        raise CommandError(f"there is no KafkaCluster in the namespace {access.namespace}. {OTHERWISE}")
+        raise CommandError(f"there is no KafkaCluster in the namespace {api.namespace}. {OTHERWISE}")
     return [(ConnectionSettings(body.get("status", {}).get("bootstrapServers", "")), body) for body in bodies]
+
+
+def _api() -> KubeApi:
+    try:
+        return KubeApi.found()
+    except CommandError as error:
+        raise CommandError(f"{error} {OTHERWISE}") from error
 
 
 def _without_address(body: Mapping[str, Any]) -> str:
@@ -165,12 +163,3 @@ def _without_address(body: Mapping[str, Any]) -> str:
     said = [condition["message"] for condition in conditions if condition["type"] == "Ready"]
     why = said[0] if said else "no operator has looked at it yet."
     return f"KafkaCluster {body['metadata']['name']} has no address yet: {why} {OTHERWISE}"
-
-
-def _get(access: ApiAccess, path: str) -> Any:
-    request = urllib.request.Request(access.server + path, headers={"Accept": "application/json"})
-    token = access.bearer_token()
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, context=access.ssl_context(), timeout=10) as answer:
-        return json.load(answer)

@@ -1,11 +1,12 @@
 """Where the Kubernetes API is and how to authenticate: from a kubeconfig file or from inside a pod.
 
-What a kubeconfig may hold but is not understood here (exec plugins, auth providers) is refused by name.
+What a kubeconfig may hold but is not understood here (exec plugins, proxies, another identity) is refused by name.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import os
 import ssl
 import tempfile
@@ -13,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
+from urllib.parse import urlsplit
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# Whoever ignored them would ask another server, as somebody else, or in vain.
+NOT_UNDERSTOOD = {
+    "cluster": ("proxy-url", "tls-server-name"),
+    "user": ("exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"),
+}
 
 
 class KubeconfigError(Exception):
@@ -37,10 +42,18 @@ class ApiAccess:
     username: str | None = None
     password: str | None = None
     namespace: str = "default"
+    origin: str = "the way to Kubernetes"
 
     def ssl_context(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https"):
             return None
+        try:
+            return self._ssl_context()
+        except ssl.SSLError as error:
+            raise KubeconfigError(f"{self.origin} has something that is no certificate or no key: {error}") from error
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        # Bundles of certificates have names of authorities as comments, in any language.
         context = ssl.create_default_context(cadata=self.ca_pem.decode("ascii", "ignore") if self.ca_pem else None)
         if self.insecure:
             context.check_hostname = False
@@ -53,27 +66,37 @@ class ApiAccess:
         return context
 
     def bearer_token(self) -> str | None:
-        return self.token_file.read_text().strip() if self.token_file else self.token
+        if self.token_file is None:
+            return self.token
+        try:
+            return self.token_file.read_text().strip()
+        except OSError as error:
+            raise KubeconfigError(f"{self.token_file} cannot be read: {error.strerror}") from error
 
 
 def named_kubeconfig(given: str | None) -> Path | None:
     """The one given, else the first of $KUBECONFIG that is there, or its first; None where none is named."""
     named = [given] if given else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-    paths = [Path(one).expanduser() for one in named]
-    return next((path for path in paths if path.is_file()), paths[0] if paths else None)
+    paths = [_expanded(one) for one in named]
+    return next((path for path in paths if os.path.isfile(path)), paths[0] if paths else None)
 
 
-def find_access(kubeconfig: str | None = None) -> ApiAccess:
+def _expanded(text: str) -> Path:
+    """As it stands where nobody knows whose home it is, as for a user of a container who is a number only."""
+    return Path(os.path.expanduser(text))
+
+
+def find_access(kubeconfig: str | None = None, context: str | None = None) -> ApiAccess:
     """The kubeconfig given, else the first of $KUBECONFIG that is there, else the pod's service account, else
-    ~/.kube/config."""
+    ~/.kube/config. A context is one of a kubeconfig."""
     named = named_kubeconfig(kubeconfig)
     if named is not None:
-        return read_kubeconfig(named)
-    if (SERVICE_ACCOUNT / "token").exists():
+        return read_kubeconfig(named, context)
+    if context is None and os.path.exists(SERVICE_ACCOUNT / "token"):
         return _in_cluster()
-    default = Path("~/.kube/config").expanduser()
-    if default.exists():
-        return read_kubeconfig(default)
+    default = _expanded("~/.kube/config")
+    if os.path.exists(default):  # not Path.exists, which raises where one may not look
+        return read_kubeconfig(default, context)
     raise KubeconfigError("no Kubernetes found: set KUBECONFIG, or start one with ./ballast up")
 
 
@@ -87,47 +110,78 @@ def _in_cluster() -> ApiAccess:
     )
 
 
-def read_kubeconfig(path: Path) -> ApiAccess:
-    """The access of the current context."""
+def read_kubeconfig(path: Path, context: str | None = None) -> ApiAccess:
+    """The access of this context, or of the current one."""
+    document = _document(path)
+    chosen = _named(document, "contexts", context or document.get("current-context"), "context", path)
+    cluster = _named(document, "clusters", chosen.get("cluster"), "cluster", path)
+    user = _named(document, "users", chosen["user"], "user", path) if chosen.get("user") else {}
+    for kind, holder in (("cluster", cluster), ("user", user)):
+        for key in NOT_UNDERSTOOD[kind]:
+            if holder.get(key):
+                raise KubeconfigError(
+                    f"{path}: the {kind} {chosen[kind]} has {key}, which is understood by kubectl but not here"
+                )
+    return ApiAccess(
+        server=_server(cluster, path),
+        ca_pem=_pem(cluster, "certificate-authority", path),
+        insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        certificate_pem=_pem(user, "client-certificate", path),
+        key_pem=_pem(user, "client-key", path),
+        token=user.get("token"),
+        token_file=path.parent / user["tokenFile"] if user.get("tokenFile") else None,
+        username=user.get("username"),
+        password=user.get("password"),
+        namespace=chosen.get("namespace") or "default",
+        origin=str(path),
+    )
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    import yaml  # here, so that commands can explain themselves before it is installed
+
     try:
         document = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError:
         document = None
-    if not isinstance(document, Mapping):
-        raise KubeconfigError(f"{path} is no kubeconfig")
-    current = document.get("current-context")
-    context = _named(document, "contexts", current, "context", path)
-    cluster = _named(document, "clusters", context["cluster"], "cluster", path)
-    user = _named(document, "users", context["user"], "user", path) if context.get("user") else {}
-    for key in ("exec", "auth-provider"):
-        if key in user:
-            raise KubeconfigError(f"{path}: user {context['user']} uses {key}, which is not supported; use a token")
-    return ApiAccess(
-        server=cluster["server"].rstrip("/"),
-        ca_pem=_pem(cluster, "certificate-authority", path),
-        insecure=bool(cluster.get("insecure-skip-tls-verify")),
-        certificate_pem=_pem(user, "client-certificate", path),
-        key_pem=_pem(user, "client-key", path),
-        token=user.get("token"),
-        token_file=Path(user["tokenFile"]) if user.get("tokenFile") else None,
-        username=user.get("username"),
-        password=user.get("password"),
-        namespace=context.get("namespace") or "default",
-    )
+    if not isinstance(document, Mapping) or not document:
+        raise KubeconfigError(f"{path} is no kubeconfig; ./ballast up prints the one of its cluster")
+    return document
 
 
 def _named(document: Mapping[str, Any], section: str, name: str | None, key: str, path: Path) -> Mapping[str, Any]:
-    for row in document.get(section) or ():
-        if row.get("name") == name:
-            return dict(row[key] or {})
+    rows = document.get(section)
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, Mapping) and row.get("name") == name and isinstance(row.get(key) or {}, Mapping):
+            return dict(row.get(key) or {})
     raise KubeconfigError(f"{path}: there is no {key} named {name!r}")
+
+
+def _server(cluster: Mapping[str, Any], path: Path) -> str:
+    """It is split here, so that nobody meets a port that is none later."""
+    server = str(cluster.get("server") or "").rstrip("/")
+    try:
+        parts = urlsplit(server)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise KubeconfigError(f"{path}: {server!r} is no server such as https://kubernetes:6443")
+    return server
 
 
 def _pem(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
     if section.get(f"{key}-data"):
-        return base64.b64decode(section[f"{key}-data"])
+        try:
+            return base64.b64decode(section[f"{key}-data"])
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise KubeconfigError(f"{path} has data that is not base64: {error}") from error
     if section.get(key):
-        return Path(path.parent / section[key]).read_bytes()
+        file = path.parent / str(section[key])
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise KubeconfigError(f"{file}, which {path} names, cannot be read: {error.strerror}") from error
     return None

@@ -7,16 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.conftest import Running
+from tests.local.conftest import Api, Running
 
 from ballast_cli import CommandError, kube
 from ballast_cli.__main__ import load, main
-from ballast_cli.kube import _documents
 from ballast_cli.kube_api import KubeApi
+from ballast_cli.kube_files import documents
 from ballast_local.certificates import make_certificate
 from ballast_operator.kubeconfig import KubeconfigError, find_access
 
@@ -57,14 +58,14 @@ def test_files_are_utf_8_whatever_the_locale_is(tmp_path: Path) -> None:
     asked = f"""
 import io, sys
 from pathlib import Path
-from ballast_cli.kube import _documents
+from ballast_cli.kube_files import documents
 from ballast_cli.kube_api import KubeApi
 from ballast_operator.kubeconfig import read_kubeconfig
 assert open({str(config)!r}).encoding != "utf-8"
-KubeApi({str(config)!r})
+KubeApi.found({str(config)!r})
 read_kubeconfig(Path({str(config)!r}))
 for name in ({str(tmp_path / "one.yaml")!r}, "-"):
-    print(ascii(list(_documents([name]))))
+    print(ascii(list(documents([name]))))
 """
     foreign = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     done = subprocess.run(
@@ -79,7 +80,7 @@ def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
     """As kubectl takes it, and as many programs write it."""
     obj = {"kind": "KafkaTopic", "metadata": {"name": "orders"}}
     (tmp_path / "topic.json").write_text(json.dumps(obj, indent="\t"))
-    assert list(_documents([str(tmp_path)])) == [obj]
+    assert list(documents([str(tmp_path)])) == [obj]
 
 
 @pytest.mark.parametrize("command", ["apply", "delete"])
@@ -126,7 +127,7 @@ def test_a_folder_of_folders_holds_nothing(
 def test_a_bundle_of_authorities_has_their_names_in_any_language(encoding: str, tmp_path: Path) -> None:
     certificate, _ = make_certificate()
     bundle = base64.b64encode(f"# Autorité\n{certificate}".encode(encoding)).decode()
-    tls = KubeApi(str(kubeconfig(tmp_path, **{"certificate-authority-data": bundle}))).tls
+    tls = KubeApi.found(str(kubeconfig(tmp_path, **{"certificate-authority-data": bundle}))).tls
     assert tls is not None
     assert len(tls.get_ca_certs()) == 1
 
@@ -151,6 +152,69 @@ def test_certificates_that_are_not_there_are_told(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("part", "holds", "says"),
+    [
+        ("cluster", {"server": None}, "'' is no server such as https://kubernetes:6443"),
+        ("cluster", {"server": "kubernetes:6443"}, "'kubernetes:6443' is no server such as"),
+        ("cluster", {"server": "https://kubernetes:64430000"}, "is no server such as"),
+        (
+            "cluster",
+            {"proxy-url": "http://proxy:3128"},
+            "the cluster one has proxy-url, which is understood by",
+        ),
+        ("cluster", {"tls-server-name": "other"}, "the cluster one has tls-server-name, which"),
+        ("user", {"as": "somebody-else"}, "the user one has as, which"),
+        ("user", {"exec": {"command": "login"}}, "the user one has exec, which"),
+        ("user", {"tokenFile": "nowhere"}, "/nowhere cannot be read: No such file"),
+        ("context", {"cluster": None}, "there is no cluster named None"),
+        ("context", {"user": ["one"]}, "there is no user named ['one']"),
+    ],
+)
+@pytest.mark.parametrize("command", [["status"], ["get", "pods"], ["operator"]])
+def test_what_a_kubeconfig_has_and_nobody_here_understands_is_told(
+    command: list[str], part: str, holds: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The one was a traceback; the other went to the server as somebody who was not meant."""
+    path = kubeconfig(tmp_path)
+    config = json.loads(path.read_text())
+    config[f"{part}s"][0][part] |= holds
+    path.write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+
+
+def test_a_file_with_a_token_lies_beside_the_kubeconfig_that_names_it(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path)
+    config = json.loads(path.read_text())
+    config["users"][0]["user"] = {"tokenFile": "token"}
+    path.write_text(json.dumps(config))
+    (tmp_path / "token").write_text("secret\n")
+    assert find_access(str(path)).bearer_token() == "secret"
+    assert KubeApi.found(str(path)).headers == {"Authorization": "Bearer secret"}
+
+
+def test_where_nobody_may_look_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the home of root is for others, who have been given his variables. A name that is too long stands for it."""
+    denied = f"/{'d' * 300}"
+    monkeypatch.setenv("HOME", denied)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for command in ("get", "status", "operator"):
+        assert main([command, *(["pods"] if command == "get" else [])]) == 2
+        assert "no Kubernetes found: set KUBECONFIG" in capsys.readouterr().err
+    assert main(["get", "pods", "--kubeconfig", denied]) == 2
+    assert f"{denied} cannot be read: File name too long" in capsys.readouterr().err
+    assert main(["apply", "-f", denied, "--kubeconfig", str(kubeconfig(tmp_path))]) == 2
+    assert f"cannot read {denied}: File name too long" in capsys.readouterr().err
+    assert load("up").parse(["--data", denied]).data == Path(denied)
+
+
 def test_of_several_kubeconfigs_the_first_that_is_there_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,13 +223,63 @@ def test_of_several_kubeconfigs_the_first_that_is_there_is_taken(
     path = kubeconfig(tmp_path)
     for several in (f":{path}", f"{tmp_path / 'absent'}:{path}", f"{path}:{tmp_path / 'absent'}"):
         monkeypatch.setenv("KUBECONFIG", several)
-        assert KubeApi().server.geturl() == "https://127.0.0.1:1"
+        assert KubeApi.found().server.geturl() == "https://127.0.0.1:1"
         assert find_access().server == "https://127.0.0.1:1"
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{tmp_path / 'neither'}")
     with pytest.raises(CommandError, match="absent"):
-        KubeApi()
+        KubeApi.found()
     with pytest.raises(KubeconfigError, match="absent"):
         find_access()
+
+
+@pytest.fixture
+def maps(tmp_path: Path) -> Iterator[Api]:
+    """Of an API with the ConfigMaps a and b, which is the one that KUBECONFIG names."""
+    running = Running(tmp_path / "up")
+    try:
+        api = running.api()
+        for name in ("a", "b"):
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            api.post("/api/v1/namespaces/default/configmaps", body)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KUBECONFIG", str(running.kubeconfig))
+            yield api
+    finally:
+        running.close()
+
+
+def test_one_that_is_not_there_does_not_stand_for_the_others(maps: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing was deleted, and that was no failure; nothing was waited for, and that was success."""
+    assert main(["get", "configmap", "a", "absent", "b"]) == 1
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["NAME", "a", "b"], "one table, as of kubectl"
+    assert told.err == 'Error from server (NotFound): configmaps "absent" not found\n'
+    assert main(["get", "configmap/absent", "configmap/b", "-o", "name"]) == 1
+    assert capsys.readouterr().out == "configmap/b\n"
+    assert main(["describe", "configmap", "absent", "b"]) == 1
+    assert "name: b\n" in capsys.readouterr().out
+    assert main(["wait", "--for=delete", "configmap/absent", "configmap/b", "--timeout=0.1s"]) == 1
+    assert main(["delete", "configmap", "absent", "a", "--ignore-not-found"]) == 0
+    assert main(["delete", "configmap", "a", "b"]) == 1
+    assert maps.get("/api/v1/configmaps")["items"] == []
+
+
+def test_what_is_meant_may_be_said_by_its_file(maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "two.yaml"
+    bodies = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in ("a", "b")]
+    bodies.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+    file.write_text("\n---\n".join(map(json.dumps, bodies)))
+    assert main(["get", "-f", str(file)]) == 0
+    names = [line.split()[:1] for line in capsys.readouterr().out.splitlines()]
+    assert names == [["NAME"], ["configmap/a"], ["configmap/b"], [], ["NAME"], ["namespace/default"]]
+    assert main(["get", "-f", str(file), "-o", "name"]) == 0
+    assert capsys.readouterr().out.split() == ["configmap/a", "configmap/b", "namespace/default"]
+    assert main(["wait", "--for=jsonpath={.metadata.name}", "-f", str(file), "--timeout=5s"]) == 0
+    assert capsys.readouterr().out.count("condition met") == 3
+    assert main(["describe", "-f", str(file)]) == 0
+    assert "name: default\n" in capsys.readouterr().out
+    assert main(["get", "configmap", "-f", str(file)]) == 2
+    assert "-f says all" in capsys.readouterr().err
 
 
 @pytest.mark.spec("OPR-40")

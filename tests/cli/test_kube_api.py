@@ -39,7 +39,7 @@ def server_that_says(answer: bytes | list[bytes], folder: Path, pause: float = 0
             "current-context": "one",
         }
         (folder / "kubeconfig").write_text(json.dumps(config))
-        yield KubeApi(str(folder / "kubeconfig"))
+        yield KubeApi.found(str(folder / "kubeconfig"))
         thread.join()
 
 
@@ -55,6 +55,14 @@ def test_a_server_that_dies_before_or_within_its_answer_cannot_be_reached(answer
     with server_that_says(answer, tmp_path) as api, pytest.raises(CommandError, match="cannot reach") as raised:
         api.call("GET", "/version")
     assert not isinstance(raised.value, Refused)
+
+
+@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"[1, 2, 3]"])
+def test_what_is_no_kubernetes_is_told(body: bytes, tmp_path: Path) -> None:
+    """Where a proxy or another server has the port."""
+    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with server_that_says(answer, tmp_path) as api, pytest.raises(CommandError, match="is no Kubernetes API"):
+        api.call("GET", "/version")
 
 
 @pytest.mark.parametrize(("code", "passing"), [(403, False), (404, False), (409, False), (429, True), (503, True)])

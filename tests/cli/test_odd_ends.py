@@ -194,7 +194,9 @@ def test_a_broker_logs_what_it_is_asked_to(tmp_path: Path) -> None:
 def test_status_says_which_api_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as deaf:
+    """It is asked as kubectl asks it, not through the proxy that this machine has for the world outside."""
+    with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
         deaf.bind(("127.0.0.1", 0))
         server = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         config = {
@@ -206,7 +208,8 @@ def test_status_says_which_api_does_not_answer(
         (tmp_path / "config").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         assert main(["status"]) == 2
-    assert f"the Kubernetes API at {server} does not answer: [Errno 111]" in capsys.readouterr().err
+        assert select.select([proxy], [], [], 0)[0] == []
+    assert f"cannot reach the Kubernetes API at {server}: [Errno 111]" in capsys.readouterr().err
 
 
 def test_what_up_says_to_type_can_be_typed() -> None:

@@ -18,11 +18,10 @@ import pytest
 from tests.operator.making import topic_view, view
 from tests.operator.world import World
 
-from ballast_cli import CommandError, status
+from ballast_cli import CommandError, kube_api, status
 from ballast_cli.__main__ import main
 from ballast_cli.picture import draw, summary
 from ballast_cli.up import ROOT
-from ballast_operator import kubeconfig
 from ballast_operator.kafka_client import ConnectionSettings
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView
@@ -136,8 +135,8 @@ def test_a_cluster_without_an_address_says_why(
         {"metadata": {"name": "new"}},
         {"metadata": {"name": "well"}, "status": {"bootstrapServers": "well:1"}},
     ]
-    monkeypatch.setattr(status, "_get", lambda *_: {"items": bodies})
-    monkeypatch.setattr(kubeconfig, "find_access", lambda _=None: ApiAccess("https://127.0.0.1:1"))
+    monkeypatch.setattr(kube_api, "find_access", lambda *_: ApiAccess("https://127.0.0.1:1"))
+    monkeypatch.setattr(kube_api.KubeApi, "call", lambda *_: {"items": bodies})
     monkeypatch.setattr(status, "_look", lambda address, _: view(brokers=[7]))
     assert main(["status"]) == 1
     shown = capsys.readouterr().out

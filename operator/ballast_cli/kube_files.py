@@ -1,0 +1,62 @@
+"""The objects in files of YAML or JSON that somebody names with -f."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ballast_cli import CommandError
+from ballast_cli.kube_api import Obj
+
+
+def documents(names: list[str]) -> Iterator[Obj]:
+    import yaml
+
+    if not names:
+        raise CommandError("say which file: -f FILE.")
+    found = False
+    for name in names:
+        reading = Path(name)
+        try:
+            for reading in _files(Path(name)):
+                # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
+                for document in parsed(sys.stdin.buffer.read() if name == "-" else reading.read_bytes()):
+                    if document is not None:
+                        found = True
+                        yield from _members(reading, document)
+        except OSError as fault:
+            raise CommandError(f"cannot read {reading}: {fault.strerror}.") from None
+        except yaml.YAMLError as fault:
+            raise CommandError(f"{reading} is no YAML: {fault}") from None
+    if not found:
+        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _files(path: Path) -> list[Path]:
+    """Itself; of a folder, what is right in it."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(one for one in path.iterdir() if one.suffix in (".yaml", ".yml", ".json"))
+
+
+def parsed(content: bytes) -> list[Any]:
+    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
+    import yaml
+
+    try:
+        return [json.loads(content)]
+    except ValueError:
+        return list(yaml.safe_load_all(content))
+
+
+def _members(path: Path, document: Any) -> list[Obj]:
+    """The objects of a List, or the one that it is."""
+    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
+    members = (document.get("items") or []) if is_list else [document]
+    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        raise CommandError(f"{path} has something that is no object of Kubernetes: those have apiVersion and kind.")
+    return members
