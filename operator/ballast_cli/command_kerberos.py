@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 
 from ballast_cli import CommandError
@@ -37,7 +36,7 @@ def login(given: Mapping[str, str], options: Mapping[str, str]) -> tuple[str, st
     if options.get("useKeyTab", "").lower() == "true":
         if not keytab or not principal:
             raise CommandError("sasl.jaas.config needs keyTab and principal with useKeyTab")
-        if not Path(keytab).is_file():
+        if not os.path.isfile(keytab):
             raise CommandError(f"sasl.jaas.config: there is no keytab {keytab}")
         os.environ["KRB5_CLIENT_KTNAME"], os.environ["KRB5CCNAME"] = f"FILE:{keytab}", IN_MEMORY
     elif options.get("useTicketCache", "").lower() == "true":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +20,27 @@ def documents(names: list[str]) -> Iterator[Obj]:
         raise CommandError("say which file: -f FILE.")
     found = False
     for name in names:
-        paths: list[Path] = [Path(name)]
-        if name != "-" and paths[0].is_dir():
-            paths = sorted(path for path in paths[0].iterdir() if path.suffix in (".yaml", ".yml", ".json"))
-        for path in paths:
-            try:
+        reading = Path(name)
+        try:
+            for reading in _files(Path(name)):
                 # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
-                read = parsed(sys.stdin.buffer.read() if name == "-" else path.read_bytes())
-            except OSError as fault:
-                raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
-            except yaml.YAMLError as fault:
-                raise CommandError(f"{path} is no YAML: {fault}") from None
-            for document in read:
-                if document is not None:
-                    found = True
-                    yield from _members(path, document)
+                for document in parsed(sys.stdin.buffer.read() if name == "-" else reading.read_bytes()):
+                    if document is not None:
+                        found = True
+                        yield from _members(reading, document)
+        except OSError as fault:
+            raise CommandError(f"cannot read {reading}: {fault.strerror}.") from None
+        except yaml.YAMLError as fault:
+            raise CommandError(f"{reading} is no YAML: {fault}") from None
     if not found:
         raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _files(path: Path) -> list[Path]:
+    """Itself; of a folder, what is right in it."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(one for one in path.iterdir() if one.suffix in (".yaml", ".yml", ".json"))
 
 
 def parsed(content: bytes) -> list[Any]:

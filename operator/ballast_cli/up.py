@@ -131,7 +131,7 @@ class Stack:
             operator.cancel()
         if operator.done() and not operator.cancelled():
             return f"the operator has ended; see {self.data / 'operator.log'}"
-        return f"nothing can be written to {self.data} any more: is the disk full?"
+        return f"nothing can be written to {self.data} any more: is the disk full, or was it removed?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Server-side apply of one of our objects, as a person's: `./ballast apply` goes on with it."""

@@ -1,5 +1,6 @@
 """Where an embedded Kubernetes may keep everything. Told before the rest of it is loaded, or installed."""
 
+import os
 from pathlib import Path
 
 _DISTURBING = frozenset(",\\'\"\n\r\t")
@@ -7,7 +8,7 @@ _DISTURBING = frozenset(",\\'\"\n\r\t")
 
 def disturbing(path: Path) -> str:
     """Why not there; empty where it may be."""
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isdir(path):  # which do not raise where one may not look
         return "it is no directory"
     name = str(path.resolve())
     found = sorted(_DISTURBING & set(name))

@@ -6,6 +6,9 @@ never torn. A power cut may lose the last moments (synchronous=NORMAL), never co
 """
 
 import asyncio
+import errno
+import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from ballast_local.errors import ApiError
 
+LOG = logging.getLogger("ballast.local")
 Row = tuple[str, str, str, int, bytes]
 
 # Revisions skipped at each start: more than can be in flight unwritten, so none is ever given out twice.
@@ -102,6 +106,8 @@ class Storage:
 
     def _commit(self, batch: list[tuple[int, str, str, str, bytes | None]]) -> None:
         assert self._connection is not None
+        if not self._path.exists():  # removed or moved: SQLite goes on writing what nobody will find
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         final = {row[1:4]: row for row in batch}
         puts = [(r, ns, n, revision, body) for revision, r, ns, n, body in final.values() if body is not None]
         gone = [key for key, row in final.items() if row[4] is None]
@@ -123,7 +129,11 @@ class Storage:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._pending and self._failure is None:
-            await loop.run_in_executor(self._executor, self._commit, self._pending)
+            try:
+                await loop.run_in_executor(self._executor, self._commit, self._pending)
+            except Exception as failure:  # all else has to be put away nevertheless
+                self._failure = failure
+                LOG.error("%s", self._unwritable().message)
         if self._connection is not None:
             await loop.run_in_executor(self._executor, self._connection.close)
         self._executor.shutdown(wait=True)

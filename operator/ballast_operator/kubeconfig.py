@@ -77,8 +77,13 @@ class ApiAccess:
 def named_kubeconfig(given: str | None) -> Path | None:
     """The one given, else the first of $KUBECONFIG that is there, or its first; None where none is named."""
     named = [given] if given else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-    paths = [Path(one).expanduser() for one in named]
-    return next((path for path in paths if path.is_file()), paths[0] if paths else None)
+    paths = [_expanded(one) for one in named]
+    return next((path for path in paths if os.path.isfile(path)), paths[0] if paths else None)
+
+
+def _expanded(text: str) -> Path:
+    """As it stands where nobody knows whose home it is, as for a user of a container who is a number only."""
+    return Path(os.path.expanduser(text))
 
 
 def find_access(kubeconfig: str | None = None, context: str | None = None) -> ApiAccess:
@@ -87,10 +92,10 @@ def find_access(kubeconfig: str | None = None, context: str | None = None) -> Ap
     named = named_kubeconfig(kubeconfig)
     if named is not None:
         return read_kubeconfig(named, context)
-    if context is None and (SERVICE_ACCOUNT / "token").exists():
+    if context is None and os.path.exists(SERVICE_ACCOUNT / "token"):
         return _in_cluster()
-    default = Path("~/.kube/config").expanduser()
-    if default.exists():
+    default = _expanded("~/.kube/config")
+    if os.path.exists(default):  # not Path.exists, which raises where one may not look
         return read_kubeconfig(default, context)
     raise KubeconfigError("no Kubernetes found: set KUBECONFIG, or start one with ./ballast up")
 

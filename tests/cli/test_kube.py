@@ -198,6 +198,23 @@ def test_a_file_with_a_token_lies_beside_the_kubeconfig_that_names_it(tmp_path: 
     assert KubeApi.found(str(path)).headers == {"Authorization": "Bearer secret"}
 
 
+def test_where_nobody_may_look_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the home of root is for others, who have been given his variables. A name that is too long stands for it."""
+    denied = f"/{'d' * 300}"
+    monkeypatch.setenv("HOME", denied)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for command in ("get", "status", "operator"):
+        assert main([command, *(["pods"] if command == "get" else [])]) == 2
+        assert "no Kubernetes found: set KUBECONFIG" in capsys.readouterr().err
+    assert main(["get", "pods", "--kubeconfig", denied]) == 2
+    assert f"{denied} cannot be read: File name too long" in capsys.readouterr().err
+    assert main(["apply", "-f", denied, "--kubeconfig", str(kubeconfig(tmp_path))]) == 2
+    assert f"cannot read {denied}: File name too long" in capsys.readouterr().err
+    assert load("up").parse(["--data", denied]).data == Path(denied)
+
+
 def test_of_several_kubeconfigs_the_first_that_is_there_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,34 @@ def test_any_fault_of_writing_ends_the_waiting(tmp_path: Path, monkeypatch: pyte
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_folder_that_is_taken_away_is_noticed(
+    closing: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite went on in a file without a name, and who stopped was told that the data stays."""
+
+    async def run() -> None:
+        folder = tmp_path / "data"
+        folder.mkdir()
+        storage = Storage(folder / "db", lambda revision: None)
+        await storage.open()
+        storage.put(2, "configmaps.", "n", "a", b"{}")
+        await storage.durable(2)
+        folder.rename(tmp_path / "elsewhere")
+        storage.put(3, "configmaps.", "n", "b", b"{}")
+        if not closing:
+            async with asyncio.timeout(10):
+                with pytest.raises(ApiError, match=r"cannot write its database .*/data/db: .*No such file"):
+                    await storage.durable(3)
+                await storage.failed.wait()
+        await storage.close()
+        assert len(caplog.messages) == int(closing)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection_of(storage).execute("SELECT 1")
+
+    asyncio.run(run())
+
+
 def obj(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name, "namespace": "n"}}
 
