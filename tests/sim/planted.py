@@ -22,7 +22,6 @@ from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
-from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import RegistrationGate, whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
 from ballast_broker.metadata.partition_merge import merge_change
@@ -323,11 +322,6 @@ def eligible_without_its_memory(patch: Planting) -> None:
     patch.setattr(brokers, "_stopped_cleanly", lambda before, request: before is not None)
 
 
-def eligible_though_less_is_asked(patch: Planting) -> None:
-    """Who was eligible still is when the ISR may commit alone what it lacks."""
-    patch.setattr(MetadataDelta, "_clear_elr", lambda self, topic_id: None)
-
-
 def leave_readers_to_find_out(patch: Planting) -> None:
     """A reader is not told that what it has read last is not what this leader has."""
 
@@ -346,7 +340,6 @@ OF_CONTROLLERS_APART: dict[str, Plant] = {
         two_of_five_are_enough,
         say_to_have_what_is_not_on_disk,
         eligible_without_its_memory,
-        eligible_though_less_is_asked,
         leave_readers_to_find_out,
     )
 }
