@@ -46,7 +46,8 @@ class Alphabet:
     """The letters of which names are made; a set of them is an int."""
 
     def __init__(self, letters: Iterable[str]) -> None:
-        self._sorted = sorted(set(letters))
+        own = set(letters)
+        self._sorted = sorted(own.union(*(_cases(letter) for letter in own)))
         self.bits = {letter: 1 << place for place, letter in enumerate(self._sorted)}
         self.any = (1 << len(self.bits)) - 1
         self._alike: dict[str, int] = {}
@@ -77,6 +78,10 @@ class Alphabet:
             return None
         letters = self.set_of(found)
         return letters if name.islower() else self.any & ~letters
+
+
+def _cases(letter: str) -> set[str]:
+    return {each for each in (letter.upper(), _without_case(letter)) if len(each) == 1}
 
 
 def _without_case(letter: str) -> str:
@@ -286,7 +291,7 @@ class _Reader:
             return _Edge(letter == "A")
         if (known := self._alphabet.a_class(letter)) is not None:
             self._at += 1
-            return _Letter(known)
+            return _Letter(self._alphabet.and_in_other_cases(known) if self._any_case else known)
         return self._literal(self._escape())
 
     def _escape(self) -> str:
@@ -302,7 +307,7 @@ class _Reader:
             while len(letter) < MOST_OCTAL and self._peek() in OCTAL:
                 letter += self._take()
             return chr(int(letter, 8))
-        if letter.isascii() and not letter.isalnum():
+        if not (letter.isascii() and letter.isalnum()):
             return letter
         raise BadPattern(f"invalid escape sequence: \\{letter}")
 
