@@ -45,12 +45,13 @@ def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:10]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:11]] == [
         ["test", "ok"],
         ["compiled", "ok"],
         ["simulation", "no"],
         ["disks", "no"],
         ["java", "no"],
+        ["go", "no"],
         ["prometheus", "ok"],
         ["chromium", "no"],
         ["kubernetes", "no"],
@@ -92,6 +93,16 @@ def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(
     code, table, _ = run_ci({"--prepare": "exit 1"}, "kubernetes", tested=["kubernetes"])
     assert code == 1
     assert "FAILED (1)" in table
+
+
+def test_a_machine_without_go_does_not_fail_for_it(run_ci: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "bin" / "go").write_text("#!/bin/sh\necho go version go1.19.8 linux/amd64\n")
+    (tmp_path / "bin" / "go").chmod(0o755)
+    code, table, out = run_ci({}, "go", tested=["go"])
+    assert code == 0
+    assert "cannot run here" in table
+    assert "there is no Go 1.21 or newer" in out
+    assert "ran test" not in out
 
 
 def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci: Callable[..., tuple[int, str, str]]) -> None:
