@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -40,3 +41,10 @@ def test_records_and_offsets_outlive_the_broker(
     member.subscribe([topic])
     assert [one.value() for one in read(member, 1)] == [b"after"]
     member.close()
+    assert unclean_elections(broker) == 0, "what only this broker has no other one could have had more of"
+
+
+def unclean_elections(broker: RunningBroker) -> float:
+    with urllib.request.urlopen(broker.metrics, timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("ballast_unclean_elections_total"))

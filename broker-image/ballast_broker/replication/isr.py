@@ -127,8 +127,9 @@ class IsrChanges:
         return outcome
 
     def count_election(self, replica: Replica, in_line: frozenset[int]) -> None:
-        """This broker leads now; those in line may have done so without a loss."""
-        if self._broker_id not in in_line:
+        """This broker leads now; those in line may have done so without a loss, and who is the only one has all there
+        is."""
+        if replica.state.followers and self._broker_id not in in_line:
             self.unclean_elections += 1
             log.warning("%s: leads it without having been in sync: what it lacks is lost", replica.topic_partition)
 
