@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+from collections.abc import Callable
 
 import pytest
 from tests.operator.making import move
@@ -34,22 +35,22 @@ def test_moves_that_were_changed_are_refused() -> None:
         decode([], PLAN.hash)
 
 
+WRITTEN: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "no gzip": lambda: b"no gzip",
+    "cut off": lambda: gzip.compress(b"{}")[:-4],
+    "a list": lambda: gzip.compress(b"[]"),
+    "lists in lists": lambda: gzip.compress(b"[" * 100_000),
+    "a move that is none": lambda: gzip.compress(b'{"moves":[1],"unplaced":[]}'),
+    "far too much": lambda: gzip.compress(bytes(MOST_BYTES + 1)),
+}
+
+
 @pytest.mark.spec("OPR-32")
-@pytest.mark.parametrize(
-    "written",
-    [
-        b"",
-        b"no gzip",
-        gzip.compress(b"{}")[:-4],
-        gzip.compress(b"[]"),
-        gzip.compress(b"[" * 100_000),
-        gzip.compress(b'{"moves":[1],"unplaced":[]}'),
-        gzip.compress(bytes(MOST_BYTES + 1)),
-    ],
-)
-def test_what_somebody_wrote_in_its_place_is_refused(written: bytes) -> None:
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+def test_what_somebody_wrote_in_its_place_is_refused(written: Callable[[], bytes]) -> None:
     with pytest.raises(StoredPlanError, match="cannot be read"):
-        decode([{"binaryData": {KEY: base64.b64encode(written).decode()}}], PLAN.hash)
+        decode([{"binaryData": {KEY: base64.b64encode(written()).decode()}}], PLAN.hash)
 
 
 @pytest.mark.spec("OPR-32")
