@@ -18,9 +18,9 @@ from tests.sim.kept import DeletedKeptTopic
 from tests.sim.machine import Machine
 from tests.sim.members import PROPERTIES as OF_MEMBERS
 from tests.sim.schedule import CHECK_INTERVAL_S, QUIET_LIMIT_S, TOPIC, TOPICS, Plan, Run
+from tests.sim.unclean import LATER_THAN_ALL, NOT_KNOWN, Epochs, UncleanTopic
 from tests.sim.unclean import NAME as UNCLEAN
 from tests.sim.unclean import PARTITION as UNCLEAN_PARTITION
-from tests.sim.unclean import UncleanTopic
 
 from ballast_wire.messages import message
 
@@ -68,10 +68,19 @@ class ApartRun(Run):
         tasks = super()._clients(hosts)
         rng = random.Random(f"apart {self.seed}")
         writer, reader, keeper = (SimClient(self.fabric, name, hosts) for name in ("u", "v", "w"))
-        self.unclean = UncleanTopic(writer, reader, rng)
+        self.unclean = UncleanTopic(writer, reader, rng, self._epochs_at)
         self._deleted = DeletedKeptTopic(keeper, rng)
         self._reading = self.loop.create_task(self.unclean.run())
         return [*tasks, self._reading, self.loop.create_task(self._deleted.run()), self.loop.create_task(self._along())]
+
+    def _epochs_at(self, host: str) -> Epochs:
+        process = next(each.process for each in self.machines if each.host == host)
+        broker = None if process is None else process.node.broker
+        state = None if broker is None else broker.replicas.partition(UNCLEAN_PARTITION)
+        log = None if broker is None else broker.replicas.local_log(UNCLEAN_PARTITION)
+        if state is None or log is None:
+            return NOT_KNOWN
+        return Epochs(min((epoch for epoch, _ in log.epochs.entries), default=LATER_THAN_ALL), state.leader_epoch)
 
     async def _along(self) -> None:
         while True:
@@ -208,7 +217,10 @@ class ApartFaults(AimedFaults):
     # -- brokers --------------------------------------------------------------------------------------------------
     async def _who_is_only_eligible_is_back_first(self) -> None:
         """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
-        memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead."""
+        memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead.
+
+        That one loses its memory is noticed before another one dies: where both happen at once, the controllers may
+        take the one without for the last that led, as those of Apache Kafka do."""
         await self._set_minimum(2)
         await self._until(self.run.settled)
         if not self.run.settled():
@@ -224,11 +236,13 @@ class ApartFaults(AimedFaults):
         eligible.kill()
         if not in_order:
             eligible.lose_power()
+            await self._until(lambda: self._is_in_sync_nowhere(eligible))
         if alone:
             self.run.note(f"min.insync.replicas of {TOPIC} becomes 1")
             await self._set_minimum(1)
         await asyncio.sleep(self.rng.choice([1.0, APART_S] if alone else [0.0, 0.05, 1.0, APART_S]))
-        last.kill()
+        if in_order or self._is_in_sync_nowhere(eligible):
+            last.kill()
         await asyncio.sleep(self.rng.choice([0.0, 1.0]))
         for machine in (eligible, behind, last):
             if not machine.is_up:
@@ -272,6 +286,11 @@ class ApartFaults(AimedFaults):
         request: Any = kind(resources=[wanted], validate_only=False)
         while (await self._person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.2)
+
+    def _is_in_sync_nowhere(self, machine: Machine) -> bool:
+        self.run.history.look(self.run.everybody)
+        partitions = (each for topic in self.run.history.image.topics for each in topic.partitions.values())
+        return all(machine.node_id not in each.isr for each in partitions)
 
     def _is_active(self, machine: Machine) -> bool:
         driver = driver_of(machine)

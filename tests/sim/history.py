@@ -17,6 +17,7 @@ from tests.sim.machine import Machine
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, RECOVERED, MetadataImage, PartitionRegistration, TopicImage
+from ballast_broker.metadata.records import MalformedRecord
 from ballast_broker.raft.driver import RaftDriver
 
 Place = tuple[UUID, int]
@@ -82,8 +83,11 @@ class MetadataHistory:
                 if batch.last_offset < self.next_offset:
                     continue
                 delta = MetadataDelta(self.image)
-                for each in batch.records:
-                    delta.replay(each)
+                try:
+                    for each in batch.records:
+                        delta.replay(each)
+                except MalformedRecord as error:
+                    raise Broken(f"what is committed follows from what was: at {batch.last_offset} {error}") from error
                 before, self.image = self.image, delta.apply(batch.last_offset, batch.epoch)
                 self._check(before, delta)
                 self.next_offset = batch.last_offset + 1

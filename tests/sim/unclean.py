@@ -1,16 +1,18 @@
 """A topic that may be led by anybody rather than by nobody: what is lost is what its epochs say, and no more.
 
-A record of some epoch may be gone only where a leader that was elected uncleanly, later, began before it. Whoever reads
-says what it has read last; it is told to go back, and how far, before it is given anything else: so what it has in the
-end is what every replica has.
+A record of some epoch may be gone only where a leader that was elected uncleanly, later, did not have it: it began
+before it, or had one of an earlier epoch there. Whoever reads says what it has read last; it is told to go back, and
+how far, before it is given anything else: so what it has in the end is what every replica has. How far is not told only
+by a leader that has nothing of that time, nor of any before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.sim.checkers import Broken, records
 from tests.sim.clients import RETRY_S, SimClient, create_topic
@@ -29,15 +31,33 @@ FETCH = 12
 CONFIGS = {"unclean_leader_election_enable": "true"}
 
 
+LATER_THAN_ALL = 2**31
+
+
+class Epochs(NamedTuple):
+    """Of a host's log: the oldest one that it has records of, and the newest one that the host can have led in."""
+
+    oldest: int
+    newest: int
+
+
+NOT_KNOWN = Epochs(LATER_THAN_ALL, LATER_THAN_ALL)
+
+
 @dataclass(frozen=True)
 class Acked:
     value: bytes
     since_epoch: int
     """The leader's at the least: who wrote it knew of that one when it did."""
+    until_epoch: int
+    """The leader's at the most: what it had come to when the answer was there."""
 
 
 class UncleanTopic:
-    def __init__(self, writer: SimClient, reader: SimClient, rng: random.Random) -> None:
+    def __init__(
+        self, writer: SimClient, reader: SimClient, rng: random.Random, epochs_at: Callable[[str], Epochs]
+    ) -> None:
+        self._epochs_at = epochs_at
         self._writer = writer
         self._reader = reader
         self._rng = rng
@@ -68,7 +88,7 @@ class UncleanTopic:
             self._sent.add(value)
             offset = await self._writer.produce(host, PARTITION, [Record(value=value, timestamp=1)], timeout_ms=1000)
             if offset is not None:
-                self._acked.append((offset, Acked(value, epoch)))
+                self._acked.append((offset, Acked(value, epoch, self._epochs_at(host).newest)))
         self._has_written = True
 
     async def _leader(self, client: SimClient) -> tuple[str | None, int]:
@@ -87,20 +107,20 @@ class UncleanTopic:
     # -- reading --------------------------------------------------------------------------------------------------
     async def _read_on(self) -> None:
         while True:
-            host, _ = await self._leader(self._reader)
+            host, leader_epoch = await self._leader(self._reader)
             try:
-                while host is not None and await self._fetch(host):
+                while host is not None and await self._fetch(host, leader_epoch):
                     pass
             except (OSError, TimeoutError):
                 self._reader.forget_leader(PARTITION)
             await asyncio.sleep(RETRY_S)
 
-    async def _fetch(self, host: str) -> bool:
+    async def _fetch(self, host: str, leader_epoch: int) -> bool:
         """Whether this host is still the one to ask."""
         kind = message("FetchRequest")
         offset = self._read[-1][0] + 1 if self._read else 0
         part = kind.FetchTopic.FetchPartition(
-            version=FETCH, partition=0, current_leader_epoch=-1, fetch_offset=offset,
+            version=FETCH, partition=0, current_leader_epoch=leader_epoch, fetch_offset=offset,
             last_fetched_epoch=self._read[-1][1] if self._read else -1, log_start_offset=-1,
             partition_max_bytes=1 << 20,
         )  # fmt: skip
@@ -112,7 +132,10 @@ class UncleanTopic:
         answer = await self._reader.ask(host, request, FETCH)
         result = answer.responses[0].partitions[0]
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise Broken(f"who reads is told how far to go back: {offset} is out of range, and nothing else is said")
+            if not self._read or self._epochs_at(host).oldest <= self._read[-1][1]:
+                raise Broken(f"who reads is told how far to go back: {offset} is out of range, is all that is said")
+            self._read.clear()
+            return True
         if result.error_code != ErrorCode.NONE:
             return False
         if result.diverging_epoch is not None and result.diverging_epoch.epoch >= 0:
@@ -155,14 +178,16 @@ class UncleanTopic:
         assert process is not None
         log = process.node.logs.logs[PARTITION]
         elections = history.unclean.get((log.topic_id, 0), []) if log.topic_id is not None else []
-        began = [(each.epoch, _beginning(log.epochs.entries, each.epoch, log.log_end_offset)) for each in elections]
+        entries = log.epochs.entries
+        began = [(each.epoch, _beginning(entries, each.epoch, log.log_end_offset)) for each in elections]
         for offset, acked in self._acked:
             if there.get(offset) == acked.value:
                 continue
-            if not any(epoch > acked.since_epoch and start <= offset for epoch, start in began):
+            is_older = _epoch_of(entries, offset) < acked.until_epoch
+            if not any(epoch > acked.since_epoch and (is_older or start <= offset) for epoch, start in began):
                 raise Broken(
                     f"only what a later, uncleanly elected leader lacks is lost: offset {offset} was {acked}, is "
-                    f"{there.get(offset)!r}; elections: {began}"
+                    f"{there.get(offset)!r}; elections: {began}, epochs: {entries}"
                 )
 
     def lost(self, machines: Sequence[Machine]) -> int:
@@ -173,6 +198,10 @@ class UncleanTopic:
 def _beginning(entries: Sequence[tuple[int, int]], epoch: int, end: int) -> int:
     """Where this leader, or the first after it that wrote anything, began."""
     return min((start for each, start in entries if each >= epoch), default=end)
+
+
+def _epoch_of(entries: Sequence[tuple[int, int]], offset: int) -> int:
+    return max((epoch for epoch, start in entries if start <= offset), default=-1)
 
 
 def whole(machine: Machine) -> bytes:
