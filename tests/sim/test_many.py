@@ -30,7 +30,7 @@ OF_VOTERS = 60
 OF_FIVE = 10
 WORKERS = 2
 NICENESS = 10
-SEEDS_PER_BUG = 24
+SEEDS_PER_BUG = 36
 
 
 def settle_down() -> None:
