@@ -211,7 +211,8 @@ def test_a_deleted_pod_comes_back(installed: World) -> None:
 @pytest.mark.spec("OPR-45")
 @pytest.mark.usefixtures("orders")
 def test_a_broker_loses_its_disks_and_nobody_else_is_evicted_until_they_are_filled_again(installed: World) -> None:
-    installed.apply(topic("bulk", partitions=6, replicas=3, config={"follower.replication.throttled.replicas": "*"}))
+    throttled = {"follower.replication.throttled.replicas": "*"}
+    installed.apply(topic("bulk", partitions=6, replicas=3, config=throttled, deletionPolicy="Delete"))
     installed.until_ready("kafkatopic", "bulk")
     produce(installed, "bulk", [bytes(100_000)] * 300, partitions=6)
     until_in_sync(installed)
@@ -231,6 +232,7 @@ def test_a_broker_loses_its_disks_and_nobody_else_is_evicted_until_they_are_fill
     assert account.problems == []
     assert len(consume(installed, "bulk", 300)) == 300
     installed.kubectl("delete", "kafkatopic", "bulk")
+    assert "bulk" not in installed.view().topics
     installed.say(f"then it went; meanwhile {account}")
 
 

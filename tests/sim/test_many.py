@@ -24,8 +24,8 @@ from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
 
-# With those in which voters change these are some 400 schedules.
-MANY = os.environ.get("SIM_MANY", "10-360")
+# With those in which voters change these are some 370 schedules.
+MANY = os.environ.get("SIM_MANY", "10-310")
 OF_VOTERS = 60
 OF_FIVE = 10
 WORKERS = 2
