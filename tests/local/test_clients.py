@@ -186,8 +186,8 @@ def test_our_own_commands(ballast: Command, tmp_path: Path, namespace: str) -> N
     assert "size cannot shrink" in ballast("apply", "-f", str(path))
     assert ballast.code == 1
     assert ballast("delete", "-f", str(path)) == "gizmo.test.dev g deleted\n"
-    with pytest.raises(CommandRefused, match=r'gizmos\.test\.dev "g" not found'):
-        ballast("get", "gizmo", "g")
+    assert 'gizmos.test.dev "g" not found' in ballast("get", "gizmo", "g")
+    assert ballast.code == 1
     assert ballast("wait", "gizmo/g", "--for", "delete") == ""
     with pytest.raises(CommandError, match="resource type"):
         ballast("get", "nonsense")
@@ -255,5 +255,5 @@ def test_what_is_asked_for_is_not_answered_with_something_else(
         ballast("delete", "cm", "c", "--timeout", "soon")
     assert ballast("get", "cm/c", "-o", "name") == "configmap/c\n"
     ballast("delete", "cm", "c", "--timeout", "0")
-    with pytest.raises(CommandRefused):
-        ballast("get", "cm", "c")
+    assert 'configmaps "c" not found' in ballast("get", "cm", "c")
+    assert ballast.code == 1
