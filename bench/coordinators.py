@@ -88,9 +88,7 @@ def workloads(seconds: float) -> Iterator[Workload]:
                 run=partial(_steps, count=count, prepare=prepare, seconds=seconds),
             )  # fmt: skip
     for protocol in ("classic", "consumer"):
-        yield Workload(
-            f"a group of {MEMBERS}, {protocol}", "mem/s", 1.0, 0.8, quick=True, run=partial(_group, protocol=protocol)
-        )
+        yield Workload(f"a group of {MEMBERS}, {protocol}", "mem/s", 1.0, 0.8, run=partial(_group, protocol=protocol))
 
 
 # -- the same step again and again ------------------------------------------------------------------------------------

@@ -219,7 +219,8 @@ class TransactionCoordinator:
                     raise
             change = self._changes.setdefault(transactional_id, loop.create_future())
             await asyncio.wait((change,), timeout=give_up_s - loop.time())
-            self._changed(transactional_id)
+            if not change.done():  # nobody else forgets it
+                self._changed(transactional_id)
 
     def _changed(self, transactional_id: str) -> None:
         """Whoever waits looks again."""

@@ -252,6 +252,30 @@ async def test_a_producer_that_begins_the_next_one_early_waits_for_the_last_mark
         assert coordinator._changes == {}
 
 
+async def test_those_who_wait_for_the_same_change_do_not_wake_each_other(tmp_path: Path) -> None:
+    config = TransactionConfig(partitions=1, busy_patience_ms=60_000)
+    async with scene(tmp_path, config=config) as (made, coordinator):
+        made.brokers.slow = asyncio.Event()
+        producer = await begun(coordinator)
+        await coordinator.end("x", producer, True, 0)
+        asked, add = [0], coordinator.add_partitions
+
+        async def counting(*what: Any) -> None:
+            asked[0] += 1
+            await add(*what)
+
+        coordinator.add_partitions = counting  # type: ignore[method-assign]
+        early = [asyncio.create_task(coordinator.add_partitions_when_free("x", producer, [p], 0)) for p in (ON_1, ON_2)]
+        await eventually(lambda: asked[0] >= 2, "both wait")
+        coordinator._changed("x")  # as by a change that leaves it busy
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert asked[0] == 4, "each looked again, once"
+        made.brokers.slow.set()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*early)
+
+
 async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     config = TransactionConfig(partitions=1, busy_patience_ms=20)
     async with scene(tmp_path, config=config) as (made, coordinator):
