@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,9 @@ async def test_a_producer_that_begins_the_next_one_early_waits_for_the_last_mark
         assert coordinator._changes == {}
 
 
-async def test_those_who_wait_for_the_same_change_do_not_wake_each_other(tmp_path: Path) -> None:
+async def test_those_who_wait_for_the_same_change_do_not_wake_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = TransactionConfig(partitions=1, busy_patience_ms=60_000)
     async with scene(tmp_path, config=config) as (made, coordinator):
         made.brokers.slow = asyncio.Event()
@@ -260,11 +262,13 @@ async def test_those_who_wait_for_the_same_change_do_not_wake_each_other(tmp_pat
         await coordinator.end("x", producer, True, 0)
         asked, add = [0], coordinator.add_partitions
 
-        async def counting(*what: Any) -> None:
+        async def counting(
+            name: str, producer: ProducerIdentity, partitions: Collection[TopicPartition], client_version: int
+        ) -> None:
             asked[0] += 1
-            await add(*what)
+            await add(name, producer, partitions, client_version)
 
-        coordinator.add_partitions = counting  # type: ignore[method-assign]
+        monkeypatch.setattr(coordinator, "add_partitions", counting)
         early = [asyncio.create_task(coordinator.add_partitions_when_free("x", producer, [p], 0)) for p in (ON_1, ON_2)]
         await eventually(lambda: asked[0] >= 2, "both wait")
         coordinator._changed("x")  # as by a change that leaves it busy
