@@ -10,7 +10,7 @@ import struct
 
 from ballast_broker.coordinator.transactions import NO_ID, STORED_STATES, Standing, TransactionState
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition, by_topic
+from ballast_wire.names import TopicPartition
 
 KIND = 0  # what a key begins with
 _short = struct.Struct(">h")
@@ -32,7 +32,9 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
     kind = message("TransactionLogValue")
     partitions = None
     if standing.state is not TransactionState.EMPTY:
-        of_topic = by_topic(sorted(standing.partitions))
+        of_topic: dict[str, list[int]] = {}
+        for topic, number in sorted(standing.partitions):
+            of_topic.setdefault(topic, []).append(number)
         partitions = [kind.PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in of_topic.items()]
     value = kind(
         producer_id=standing.producer_id,
