@@ -10,7 +10,7 @@ from ballast_broker.api import broker_loggers
 from ballast_broker.api.authorizer import CLUSTER, Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.config_entries import ConfigEntries, ConfigEntry
+from ballast_broker.config.entries import ConfigEntries, ConfigEntry
 from ballast_broker.config_types import node_id
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,

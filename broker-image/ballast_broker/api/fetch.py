@@ -54,8 +54,8 @@ from ballast_wire.names import ZERO_UUID, TopicPartition, uuid_of
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
-    from ballast_broker.request_metrics import RequestMetrics
 
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.broker.raft.memory import SeededRandom, static_voters
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
 from ballast_broker.raft.leader import misfit
