@@ -33,19 +33,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
         errors = await _of_client(request.v3_and_below_transactional_id, producer, partitions, context)
-        return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, errors))
+        return kind(results_by_topic_v3_and_below=_by_topic(kind, errors))
     if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     found = await asyncio.gather(*(_of_broker(asked, context.broker) for asked in request.transactions))
     results = [
-        kind.AddPartitionsToTxnResult(
-            version=version,
-            transactional_id=asked.transactional_id,
-            topic_results=_by_topic(kind, errors),
-        )
+        kind.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=_by_topic(kind, errors))
         for asked, errors in zip(request.transactions, found, strict=True)
     ]
-    return kind(version=version, error_code=ErrorCode.NONE, results_by_transaction=results)
+    return kind(error_code=ErrorCode.NONE, results_by_transaction=results)
 
 
 async def _of_client(

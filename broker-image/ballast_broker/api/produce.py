@@ -46,8 +46,8 @@ from ballast_wire.records import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_BYTES
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import Throttle
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
-    from ballast_broker.request_metrics import RequestMetrics
     from ballast_broker.storage.slices import AppendInfo
 
 ACKS_ALL = -1

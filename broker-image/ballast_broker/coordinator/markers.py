@@ -19,7 +19,7 @@ from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 log = logging.getLogger(__name__)
 
@@ -220,9 +220,7 @@ def _request(waiting: Waiting) -> Any:
     kind = message("WriteTxnMarkersRequest")
     markers = []
     for ending, partitions in waiting.items():
-        topics: dict[str, list[int]] = {}
-        for topic, number in sorted(partitions):
-            topics.setdefault(topic, []).append(number)
+        topics = by_topic(sorted(partitions))
         marker = kind.WritableTxnMarker
         markers.append(
             marker(

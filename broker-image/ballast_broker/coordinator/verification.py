@@ -25,7 +25,7 @@ from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from ballast_broker.metadata.image import MetadataImage
@@ -233,20 +233,17 @@ def _request(questions: list[_Question]) -> Any:
     topic_kind = kind.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic
     transactions = []
     for question in questions:
-        topics: dict[str, list[int]] = {}
-        for partition in question.partitions:
-            topics.setdefault(partition.topic, []).append(partition.partition)
+        topics = by_topic(question.partitions)
         transactions.append(
             kind.AddPartitionsToTxnTransaction(
-                version=VERSION,
                 transactional_id=question.transactional_id,
                 producer_id=question.producer_id,
                 producer_epoch=question.epoch,
                 verify_only=not question.add,
-                topics=[topic_kind(version=VERSION, name=name, partitions=found) for name, found in topics.items()],
+                topics=[topic_kind(name=name, partitions=found) for name, found in topics.items()],
             )
         )
-    return kind(version=VERSION, transactions=transactions)
+    return kind(transactions=transactions)
 
 
 def _errors_in(result: Any) -> Errors:
