@@ -287,7 +287,12 @@ class Produce:
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             if self._refusals.refused:
                 self._check_refusals(partition, topic_id, batches)
-            if transaction is not None and verified is not None and verified is not NOT_ASKED:
+            if (
+                transaction is not None
+                and verified is not None
+                and verified is not NOT_ASKED
+                and not transaction.agreed_here(partition)
+            ):
                 later = self._append_verified(partition, topic_id, bytearray(batches), request, transaction, verified)
                 return ProduceAnswer(number, 0), later
             info = replicas.append(partition, topic_id, batches, acks, origin=origin, verified=verified)
