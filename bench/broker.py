@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -46,15 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    directory = Path(tempfile.mkdtemp(prefix="bench-broker-"))
-    try:
-        clients = Clients(directory)
-        clients.build()
-        if args.profile:
-            return _profile(clients, args)
-        return _compare(clients, args)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with Clients.built() as clients:
+        return _profile(clients, args) if args.profile else _compare(clients, args)
 
 
 def _compare(clients: Clients, args: argparse.Namespace) -> int:

@@ -10,8 +10,10 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,16 @@ class Clients:
         self._answerer = directory / "answerer"
         self._topics = 0
 
-    def build(self) -> None:
+    @classmethod
+    @contextmanager
+    def built(cls) -> Iterator[Clients]:
+        """In a directory that goes with them."""
+        with tempfile.TemporaryDirectory(prefix="bench-clients-", ignore_cleanup_errors=True) as directory:
+            clients = cls(Path(directory))
+            clients._build()
+            yield clients
+
+    def _build(self) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler is None:
             raise ServerFailed("no C compiler (cc): the load generator cannot be built")

@@ -3,7 +3,7 @@
 One broker of each kind runs all the time, and librdkafka's clients take turns between them. A transaction writes three
 records to three partitions; with offsets it commits those of a group as well, as who reads, works and writes does. A
 commit of offsets is waited for. A group is there when every partition of its topic has an owner, from the first of its
-members that starts.
+members that starts. What fails ends all clients at once, and is told with the server's name and the end of its log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -39,10 +39,13 @@ MEMBERS = 20
 PARTITIONS_OF_GROUP = 2 * MEMBERS
 VALUE = bytes(100)
 LIMIT_S = 60.0
+PIECE_S = 1.0
 MILLION = 1e6
 UNPACED_NETWORK = True
 
 Step = Callable[[], None]
+Prepare = Callable[[Server, threading.Event], AbstractContextManager[Step]]
+"""The event says that another client has failed."""
 _names = (f"bench-{number}" for number in itertools.count())
 
 
@@ -92,41 +95,72 @@ def workloads(seconds: float) -> Iterator[Workload]:
 
 
 # -- the same step again and again ------------------------------------------------------------------------------------
-def _steps(server: Server, count: int, prepare: Callable[[Server], Any], seconds: float) -> Sample:
+def _steps(server: Server, count: int, prepare: Prepare, seconds: float) -> Sample:
     """Steps a second of so many clients together; cost in microseconds of the server's processor for each."""
-    with ExitStack() as stack:
-        steps = [stack.enter_context(prepare(server)) for _ in range(count)]
+    failed = threading.Event()
+    with _told_of(server), ExitStack() as stack:
+        steps = [stack.enter_context(prepare(server, failed)) for _ in range(count)]
         for step in steps:
             step()  # connects, and makes what has to be there
         before, began = server.cpu_seconds(), time.perf_counter()
         with ThreadPoolExecutor(count) as pool:
-            took = list(itertools.chain(*pool.map(partial(_repeat, until=began + seconds), steps)))
+            repeated = pool.map(partial(_repeat, until=began + seconds, failed=failed), steps)
+            took = list(itertools.chain(*repeated))
         used, lasted = server.cpu_seconds() - before, time.perf_counter() - began
     return Sample(len(took) / lasted, used * MILLION / len(took), sorted(took)[len(took) * 99 // 100] * 1000)
 
 
-def _repeat(step: Step, until: float) -> list[float]:
+def _repeat(step: Step, until: float, failed: threading.Event) -> list[float]:
     took = []
-    while (began := time.perf_counter()) < until:
-        step()
+    while (began := time.perf_counter()) < until and not failed.is_set():
+        try:
+            step()
+        except BaseException:
+            failed.set()
+            raise
         took.append(time.perf_counter() - began)
     return took
 
 
 @contextmanager
-def _transactions(server: Server) -> Iterator[Step]:
+def _told_of(server: Server) -> Iterator[None]:
+    try:
+        yield
+    except ServerFailed:
+        raise
+    except Exception as error:
+        raise ServerFailed(f"{server.name}: {error}. The end of its log:\n{server.tail()}") from error
+
+
+def _in_pieces(call: Callable[[float], object], failed: threading.Event) -> None:
+    """What librdkafka may be asked again where its time is over: so it ends soon after another client has failed."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    until = time.perf_counter() + LIMIT_S
+    while True:
+        try:
+            call(PIECE_S)
+            return
+        except KafkaException as error:
+            over = failed.is_set() or time.perf_counter() > until
+            if over or error.args[0].code() != KafkaError._TIMED_OUT:
+                raise
+
+
+@contextmanager
+def _transactions(server: Server, failed: threading.Event) -> Iterator[Step]:
     producer, topic = _transactional(server), _new_topic(server, PARTITIONS)
 
     def step() -> None:
         producer.begin_transaction()
         _write(producer, topic)
-        producer.commit_transaction(LIMIT_S)
+        _in_pieces(producer.commit_transaction, failed)
 
     yield step
 
 
 @contextmanager
-def _transactions_with_offsets(server: Server) -> Iterator[Step]:
+def _transactions_with_offsets(server: Server, failed: threading.Event) -> Iterator[Step]:
     from confluent_kafka import TopicPartition
 
     producer, topic = _transactional(server), _new_topic(server, PARTITIONS)
@@ -137,14 +171,15 @@ def _transactions_with_offsets(server: Server) -> Iterator[Step]:
             producer.begin_transaction()
             _write(producer, topic)
             places = [TopicPartition(topic, 0, next(offsets))]
-            producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), LIMIT_S)
-            producer.commit_transaction(LIMIT_S)
+            group = consumer.consumer_group_metadata()
+            _in_pieces(partial(producer.send_offsets_to_transaction, places, group), failed)
+            _in_pieces(producer.commit_transaction, failed)
 
         yield step
 
 
 @contextmanager
-def _commits(server: Server) -> Iterator[Step]:
+def _commits(server: Server, _: threading.Event) -> Iterator[Step]:
     from confluent_kafka import TopicPartition
 
     topic = _new_topic(server, PARTITIONS)
@@ -200,27 +235,34 @@ def _group(server: Server, protocol: str) -> Sample:
     settings: dict[str, Any] = {"group.id": group, "group.protocol": protocol}
     if protocol == "classic":
         settings |= {"heartbeat.interval.ms": HEARTBEAT_MS}
-    owned, complete = [0] * MEMBERS, threading.Event()
+    owned, complete, ended = [0] * MEMBERS, threading.Event(), threading.Event()
+
+    def take_part(number: int) -> None:
+        try:
+            live(number)
+        finally:
+            complete.set()  # also where one fails: nobody waits for it
+
     before, began = server.cpu_seconds(), time.perf_counter()
 
     def live(number: int) -> None:
         with _consumer(server, **settings) as consumer:
             consumer.subscribe([topic])
-            while not complete.is_set():
+            while not complete.is_set() and not ended.is_set():
                 consumer.poll(0.02)
                 owned[number] = len(consumer.assignment())
                 if sum(owned) == PARTITIONS_OF_GROUP and all(owned):
                     complete.set()
-                if time.perf_counter() - began > LIMIT_S:
-                    raise ServerFailed(f"{server.name}: a group of {MEMBERS} is not complete:\n{server.tail()}")
 
-    with ThreadPoolExecutor(MEMBERS) as pool:
-        members = [pool.submit(live, number) for number in range(MEMBERS)]
-        complete.wait(LIMIT_S)
+    with _told_of(server), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [pool.submit(take_part, number) for number in range(MEMBERS)]
+        in_time = complete.wait(LIMIT_S)
         took, used = time.perf_counter() - began, server.cpu_seconds() - before
-        complete.set()
+        ended.set()
         for member in members:
             member.result()
+        if not in_time:
+            raise TimeoutError(f"a group of {MEMBERS} is not complete after {LIMIT_S:g} s")
     return Sample(MEMBERS / took, used * 1000 / MEMBERS)
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from bench.clients import Clients
 from bench.servers import ApacheKafka, Ballast, Server
@@ -43,13 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     count = args.count or (QUICK_COUNT if args.quick else COUNT)
-    directory = Path(tempfile.mkdtemp(prefix="bench-partitions-"))
-    try:
-        clients = Clients(directory)
-        clients.build()
+    with Clients.built() as clients:
         ours, theirs = (measure(clients, kind(volumes=VOLUMES), count) for kind in (Ballast, ApacheKafka))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     own, other = asdict(ours), asdict(theirs)
     ratios = {name: own[name] / other[name] for name in own if other[name]}
     print(f"{f'{count} partitions':24} {'Ballast':>10} {'Kafka':>10} {'ratio':>8}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,13 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    directory = Path(tempfile.mkdtemp(prefix="bench-scale-"))
-    try:
-        clients = Clients(directory)
-        clients.build()
+    with Clients.built() as clients:
         return _compare(clients, args)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _compare(clients: Clients, args: argparse.Namespace) -> int:

@@ -3,10 +3,10 @@
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from ballast_broker.broker_properties import BROKER_PROPERTIES, WITHOUT_EFFECT
+from ballast_broker.config.broker_properties import BROKER_PROPERTIES, WITHOUT_EFFECT
+from ballast_broker.config.groups import GROUP_PROPERTIES
+from ballast_broker.config.topics import TOPIC_PROPERTIES
 from ballast_broker.config_types import Property
-from ballast_broker.group_config import GROUP_PROPERTIES
-from ballast_broker.topic_config import TOPIC_PROPERTIES
 
 
 def _table(properties: Iterable[Property]) -> Iterator[str]:

@@ -12,17 +12,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.config import BrokerConfig, address, broker_config
+from ballast_broker.config.broker import BrokerConfig, address, broker_config
+from ballast_broker.config.properties_file import parse_properties, text_of
 from ballast_broker.config_types import ConfigError
 from ballast_broker.log_lines import to_stderr
-from ballast_broker.loop_lag import LoopLag
+from ballast_broker.metrics.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
-from ballast_broker.properties_file import parse_properties, text_of
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
-    from ballast_broker.metrics import Observed
-    from ballast_broker.metrics_server import MetricsServer
+    from ballast_broker.metrics.page import Observed
+    from ballast_broker.metrics.server import MetricsServer
     from ballast_broker.net.server import Server
     from ballast_broker.seams import Threads
     from ballast_broker.storage.disk import RealThreads
@@ -207,8 +207,8 @@ async def _open_metrics(node: Node, server: Server, lag: LoopLag | None) -> Metr
     """Open before the node starts, so that probes hear "not ready" instead of nothing."""
     if node.config.metrics_port is None or lag is None:
         return None
-    from ballast_broker.metrics import MetricsPage
-    from ballast_broker.metrics_server import MetricsServer
+    from ballast_broker.metrics.page import MetricsPage
+    from ballast_broker.metrics.server import MetricsServer
 
     pages: list[MetricsPage] = []
 
@@ -223,7 +223,7 @@ async def _open_metrics(node: Node, server: Server, lag: LoopLag | None) -> Metr
 
 
 def _observed(node: Node, server: Server, lag: LoopLag) -> Observed:
-    from ballast_broker.metrics import Observed
+    from ballast_broker.metrics.page import Observed
 
     config, broker = node.config, node.broker
     return Observed(

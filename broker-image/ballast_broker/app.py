@@ -19,7 +19,7 @@ from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.services import ControllerServices
 from ballast_broker.broker_half import BrokerHalf
-from ballast_broker.config import BrokerConfig, Endpoint
+from ballast_broker.config.broker import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.replica import MetadataReplica
@@ -27,6 +27,8 @@ from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, is_of_nodes
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, MetadataImage
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.patience import patiently
 from ballast_broker.raft import founding
@@ -35,13 +37,11 @@ from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.voters import Voter
 from ballast_broker.raft.wire import Quorum
-from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.token_logins import TokenLogins
-from ballast_broker.traffic import Traffic
 from ballast_broker.world import World
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker import settings
-from ballast_broker.api.add_partitions_to_txn import answer_broker
+from ballast_broker.api import add_partitions_to_txn
 from ballast_broker.api.automatic_topics import AutomaticTopics
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
@@ -79,7 +79,8 @@ class BrokerHalf:
             world.network,
             config.inter_broker_listener,
             config.node_id,
-            lambda *asked: answer_broker(self.services, *asked, waits=True),
+            lambda *asked: add_partitions_to_txn.verify(self.services, *asked),
+            lambda *asked: add_partitions_to_txn.add(self.services, *asked, waits=True),
             timeout_s=config.request_timeout_ms / 1000,
             retry_s=config.add_partitions_to_txn_retry_backoff_ms / 1000,
             patience_s=config.add_partitions_to_txn_retry_backoff_max_ms / 1000,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ballast_broker.broker_properties import BROKER_PROPERTIES
-from ballast_broker.config import BrokerConfig
-from ballast_broker.config_entries import DYNAMIC_BROKER_PROPERTIES, ConfigEntries
+from ballast_broker.config.broker import BrokerConfig
+from ballast_broker.config.broker_properties import BROKER_PROPERTIES
+from ballast_broker.config.entries import DYNAMIC_BROKER_PROPERTIES, ConfigEntries
+from ballast_broker.config.groups import GROUP_PROPERTIES, check_group_configs
+from ballast_broker.config.topics import TOPIC_PROPERTIES, broker_default, check_log_times, check_topic_configs
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
-from ballast_broker.group_config import GROUP_PROPERTIES, check_group_configs
-from ballast_broker.topic_config import TOPIC_PROPERTIES, broker_default, check_log_times, check_topic_configs
 from ballast_wire.errors import ApiError, ErrorCode
 
 TOPIC = 2

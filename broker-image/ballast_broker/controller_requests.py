@@ -150,7 +150,7 @@ class ControllerHandlers:
             check_cluster(Operation.CLUSTER_ACTION, context)
         elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):  # else a broker has asked whether somebody may
             check_cluster(operation, context)
-        return await self._driver.handle(context.api_key, context.version, request)
+        return await self._driver.handle(context.api_key, request)
 
     async def _controller(self, request: Any, context: RequestContext) -> Any:
         asker = None if is_of_nodes(context) else context.asker
@@ -214,21 +214,21 @@ class ControllerHandlers:
             version=version,
             error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[
-                kind.ApiVersion(version=version, api_key=a.key, min_version=a.lowest, max_version=a.highest)
+                kind.ApiVersion(api_key=a.key, min_version=a.lowest, max_version=a.highest)
                 for a in CONTROLLER_APIS.values()
             ],
-            **(self._features(kind, version) if version >= FEATURES_SINCE else {}),
+            **(self._features(kind) if version >= FEATURES_SINCE else {}),
         )
 
-    def _features(self, kind: Any, version: int) -> dict[str, Any]:
+    def _features(self, kind: Any) -> dict[str, Any]:
         """Those whose lowest level is 0 in the third version as well: nodes look for kraft.version there."""
         image = self._image()
         supported = [
-            kind.SupportedFeatureKey(version=version, name=name, min_version=low, max_version=high)
+            kind.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in SUPPORTED.items()
         ]
         finalized = [
-            kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
+            kind.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in (*image.features.levels.items(), (KRAFT_VERSION, self._driver.kraft_version))
             if level > 0
         ]
@@ -241,23 +241,20 @@ class ControllerHandlers:
     async def _cluster(self, request: Any, context: RequestContext) -> Any:
         check_cluster(Operation.ALTER, context)
         kind = message("DescribeClusterResponse")
-        version = context.version
         wants_controllers = getattr(request, "endpoint_type", 1) == 2
         if not wants_controllers:
             text = "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
             return kind(
-                version=version,
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message=text,
                 cluster_id=self._cluster_id,
                 brokers=[],
             )
         nodes = [
-            kind.DescribeClusterBroker(version=version, broker_id=node_id, host=e.host, port=e.port, rack=None)
+            kind.DescribeClusterBroker(broker_id=node_id, host=e.host, port=e.port, rack=None)
             for node_id, e in self._driver.voter_endpoints()
         ]
         return kind(
-            version=version,
             error_code=ErrorCode.NONE,
             endpoint_type=2,
             cluster_id=self._cluster_id,

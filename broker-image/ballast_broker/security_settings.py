@@ -6,7 +6,7 @@ from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ballast_broker.config import BrokerConfig
+from ballast_broker.config.broker import BrokerConfig
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.going import Going, Login
 from ballast_broker.net.sasl import (

@@ -7,9 +7,10 @@ from functools import lru_cache
 from math import isnan
 
 from ballast_broker.api.client_quotas import QuotaWindows
-from ballast_broker.broker_properties import RACK_AWARE_SELECTOR
-from ballast_broker.config import BrokerConfig
-from ballast_broker.config_entries import dynamic_values
+from ballast_broker.config.broker import BrokerConfig
+from ballast_broker.config.broker_properties import RACK_AWARE_SELECTOR
+from ballast_broker.config.entries import dynamic_values
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.controller.commands.context import ControllerConfig, TokenConfig
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
@@ -17,7 +18,6 @@ from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
 from ballast_broker.coordinator.rebalance import GroupLimits
 from ballast_broker.coordinator.service import CoordinatorConfig
 from ballast_broker.coordinator.transaction_service import TransactionConfig
-from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from ballast_broker.net.connection_rates import ConnectionRates, CreationRates, canonical
 from ballast_broker.net.server import Limits

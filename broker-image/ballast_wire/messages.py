@@ -1,6 +1,8 @@
 """One class per Kafka message, version as a field, both directions: kafka-python's engine behind one adapter.
 
 `message("MetadataResponse")` returns the class; it is made at first use (all at once would cost 0.3 s and 15 MB).
+Versions belong to encoding: what a message is made of needs none. A response that names one is encoded in that one,
+and not in its request's (ApiVersions, where the request's is unknown).
 Schemas come from kafka-python; those it lacks (inter-broker RPCs, metadata and group records) are ours, in `schemas/`.
 kafka-python's own package start would import its whole client; in the broker only the protocol part is loaded.
 """

@@ -157,9 +157,9 @@ class BatchView:
         self.header = self.header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
 
 
-def iterate_batches(buffer: memoryview, position: int = 0, *, whole: bool = True) -> Iterator[BatchView]:
+def iterate_batches(buffer: memoryview, *, whole: bool = True) -> Iterator[BatchView]:
     """The batches of a buffer. `whole`: bytes left over at the end are an error; else they are passed over."""
-    end = len(buffer)
+    position, end = 0, len(buffer)
     while position < end:
         if end - position < HEADER_BYTES:
             break

@@ -67,7 +67,7 @@ def settings_of(bootstrap: str, file: Path | None) -> ConnectionSettings:
 
     if file is None:
         return ConnectionSettings(bootstrap)
-    from ballast_broker.properties_file import parse_properties, text_of
+    from ballast_broker.config.properties_file import parse_properties, text_of
 
     try:
         given = parse_properties(text_of(file.read_bytes()))

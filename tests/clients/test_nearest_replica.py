@@ -12,7 +12,7 @@ from e2e.clients import QUIET
 from tests.clients.test_java_tools import run
 from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
-from ballast_broker.broker_properties import RACK_AWARE_SELECTOR
+from ballast_broker.config.broker_properties import RACK_AWARE_SELECTOR
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("REP-08")]
 

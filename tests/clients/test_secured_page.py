@@ -14,7 +14,7 @@ from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
 from tests.docs.commands import block, to_type
 
-from ballast_broker.properties_file import parse_properties
+from ballast_broker.config.properties_file import parse_properties
 from ballast_cli.__main__ import main
 
 pytestmark = pytest.mark.spec("CLI-06")

@@ -14,7 +14,7 @@ from tests.sim.loop import NODE, SimLoop
 from tests.sim.network import Fabric, SimListening, SimNetwork
 
 from ballast_broker.app import Node
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.replication import movers
 from ballast_broker.world import World
 

@@ -9,7 +9,7 @@ from tests.sim.clients import SimClient, create_topic
 from tests.sim.loop import run
 from tests.sim.schedule import TOPIC, Plan, Run
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_wire.names import TopicPartition
 
 DEFAULTS = [

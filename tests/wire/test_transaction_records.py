@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ballast_broker.coordinator.transaction_records import key_of, standing_of, transactional_id_of, value_of
-from ballast_broker.coordinator.transactions import Standing, TransactionState
+from ballast_broker.coordinator.transactions import STORED_STATES, Standing, TransactionState
+from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 pytestmark = pytest.mark.spec("CLI-05")
@@ -66,6 +69,46 @@ def test_a_value(standing: Standing, cluster_version: int, value: str) -> None:
     assert found.updated_ms == standing.updated_ms
     if cluster_version:
         assert (found.version, found.next_id) == (standing.version, standing.next_id)
+
+
+ids = st.integers(-1, 2**63 - 1)
+epochs = st.integers(-1, 2**15 - 1)
+topics = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+standings = st.builds(
+    Standing,
+    producer_id=ids,
+    epoch=epochs,
+    timeout_ms=st.integers(0, 2**31 - 1),
+    state=st.sampled_from(STORED_STATES),
+    partitions=st.frozensets(st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1)), max_size=5),
+    started_ms=ids,
+    updated_ms=ids,
+    version=st.integers(0, 2),
+    previous_id=ids,
+    next_id=ids,
+)
+
+
+@given(standings, st.integers(0, 2))
+def test_what_is_written_by_hand_is_what_kafkas_schema_says(standing: Standing, cluster_version: int) -> None:
+    kind = message("TransactionLogValue")
+    of_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(standing.partitions):
+        of_topic.setdefault(topic, []).append(number)
+    found = [kind.PartitionsSchema(topic=topic, partition_ids=numbers) for topic, numbers in of_topic.items()]
+    schema = kind(
+        producer_id=standing.producer_id,
+        previous_producer_id=-1 if standing.previous_id == standing.producer_id else standing.previous_id,
+        next_producer_id=standing.next_id,
+        producer_epoch=standing.epoch,
+        transaction_timeout_ms=standing.timeout_ms,
+        transaction_status=STORED_STATES.index(standing.state),
+        transaction_partitions=None if standing.state is S.EMPTY else found,
+        transaction_last_update_timestamp_ms=standing.updated_ms,
+        transaction_start_timestamp_ms=standing.started_ms,
+        client_transaction_version=standing.version,
+    )
+    assert value_of(standing, cluster_version) == bytes(schema.encode(min(cluster_version, 1)))
 
 
 @pytest.mark.parametrize("status", ["06", "07", "ff"])

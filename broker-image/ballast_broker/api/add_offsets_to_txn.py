@@ -26,4 +26,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await context.broker.transactions.add_partitions_when_free(*asked)
     except ApiError as refused:
         error = understood(refused.code, context.version, FIRST_WITH_FENCED)
-    return message("AddOffsetsToTxnResponse")(version=context.version, error_code=error)
+    return message("AddOffsetsToTxnResponse")(error_code=error)

@@ -33,19 +33,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
         errors = await _of_client(request.v3_and_below_transactional_id, producer, partitions, context)
-        return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, errors))
+        return kind(results_by_topic_v3_and_below=_by_topic(kind, errors))
     if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     found = await asyncio.gather(*(_of_broker(asked, context.broker) for asked in request.transactions))
     results = [
-        kind.AddPartitionsToTxnResult(
-            version=version,
-            transactional_id=asked.transactional_id,
-            topic_results=_by_topic(kind, errors),
-        )
+        kind.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=_by_topic(kind, errors))
         for asked, errors in zip(request.transactions, found, strict=True)
     ]
-    return kind(version=version, error_code=ErrorCode.NONE, results_by_transaction=results)
+    return kind(error_code=ErrorCode.NONE, results_by_transaction=results)
 
 
 async def _of_client(
@@ -64,25 +60,15 @@ async def _of_client(
 
 
 async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
-    producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
-    return await answer_broker(
-        broker, asked.transactional_id, producer, _partitions(asked.topics), not asked.verify_only
-    )
+    """Nobody is let wait: behind this request are those for others."""
+    producer, partitions = ProducerIdentity(asked.producer_id, asked.producer_epoch), _partitions(asked.topics)
+    if asked.verify_only:
+        return verify(broker, asked.transactional_id, producer, partitions)
+    return await add(broker, asked.transactional_id, producer, partitions, waits=False)
 
 
-async def answer_broker(
-    broker: BrokerServices,
-    name: str,
-    producer: ProducerIdentity,
-    partitions: list[TopicPartition],
-    add: bool,
-    *,
-    waits: bool = False,
-) -> Errors:
-    """What a broker is told that asks for a producer of its own. Another one is not let wait: behind its request are
-    those for others."""
-    if add:
-        return await _add(name, producer, partitions, {}, 2, broker, waits=waits)
+def verify(broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition]) -> Errors:
+    """Whether they are in the producer's open transaction."""
     unknown = _unknown(partitions, broker)
     if unknown:
         return _none_but(unknown, partitions)
@@ -90,6 +76,13 @@ async def answer_broker(
         return broker.transactions.verify(name, producer, partitions)
     except ApiError as error:
         return dict.fromkeys(partitions, error.code)
+
+
+async def add(
+    broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], *, waits: bool
+) -> Errors:
+    """By the leader of the partitions, as their first records come in."""
+    return await _add(name, producer, partitions, {}, 2, broker, waits=waits)
 
 
 async def _add(
@@ -107,10 +100,10 @@ async def _add(
     if refused:
         return _none_but(refused, partitions)
     coordinator = broker.transactions
-    add = coordinator.add_partitions_when_free if waits else coordinator.add_partitions
+    adding = coordinator.add_partitions_when_free if waits else coordinator.add_partitions
     error = ErrorCode.NONE
     try:
-        await add(name, producer, partitions, client_version)
+        await adding(name, producer, partitions, client_version)
     except ApiError as failed:
         error = failed.code
     return dict.fromkeys(partitions, error)

@@ -53,7 +53,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             remaining.append(each)
     if remaining:
         outcomes |= await _ask_controller(name, remaining, request.validate_only, context)
-    return _response(name, request, outcomes, context.version)
+    return _response(name, request, outcomes)
 
 
 async def handle_at_controller(request: Any, context: RequestContext, ask: Ask) -> Any:
@@ -62,11 +62,10 @@ async def handle_at_controller(request: Any, context: RequestContext, ask: Ask) 
     request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
     kind = message("IncrementalAlterConfigsResponse")
     answers = [
-        _result(kind, context.version, each, _alter_loggers_at_controller(each, request.validate_only, context))
-        for each in loggers
+        _result(kind, each, _alter_loggers_at_controller(each, request.validate_only, context)) for each in loggers
     ]
     if loggers and not request.resources:  # a controller need not be the active one to have loggers
-        return kind(version=context.version, responses=answers)
+        return kind(responses=answers)
     response = await ask(request)
     response.responses = [*response.responses, *answers]
     return response
@@ -167,7 +166,7 @@ def _alter_loggers(asked: Any, validate_only: bool) -> Outcome:
 async def _ask_controller(
     name: str, resources: list[Any], validate_only: bool, context: RequestContext
 ) -> dict[tuple[int, str], Outcome]:
-    asked = message(name + "Request")(version=context.version, resources=resources, validate_only=validate_only)
+    asked = message(name + "Request")(resources=resources, validate_only=validate_only)
     try:
         response = await forward(asked, context)
     except ApiError as error:
@@ -177,20 +176,14 @@ async def _ask_controller(
     }
 
 
-def _response(name: str, request: Any, outcomes: dict[tuple[int, str], Outcome], version: int) -> Any:
+def _response(name: str, request: Any, outcomes: dict[tuple[int, str], Outcome]) -> Any:
     kind = message(name + "Response")
-    responses = [
-        _result(kind, version, each, outcomes[each.resource_type, each.resource_name]) for each in request.resources
-    ]
-    return kind(version=version, responses=responses)
+    responses = [_result(kind, each, outcomes[each.resource_type, each.resource_name]) for each in request.resources]
+    return kind(responses=responses)
 
 
-def _result(kind: Any, version: int, asked: Any, outcome: Outcome) -> Any:
+def _result(kind: Any, asked: Any, outcome: Outcome) -> Any:
     error, text = outcome
     return kind.AlterConfigsResourceResponse(
-        version=version,
-        error_code=error,
-        error_message=text,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+        error_code=error, error_message=text, resource_type=asked.resource_type, resource_name=asked.resource_name
     )

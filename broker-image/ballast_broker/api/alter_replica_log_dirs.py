@@ -12,7 +12,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 MOVES_PER_TURN = 5  # each makes a folder, in a millisecond or so; then others have their turn
 
@@ -29,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         errors = {each: _known(error, each, context) for each, error in (await _alter(wanted, context)).items()}
     else:
         errors = dict.fromkeys(wanted, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return _response({each: errors[each] for each in wanted}, context.version)
+    return _response({each: errors[each] for each in wanted})
 
 
 async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) -> dict[TopicPartition, ErrorCode]:
@@ -50,17 +50,12 @@ def _known(error: ErrorCode, topic_partition: TopicPartition, context: RequestCo
     return error
 
 
-def _response(errors: dict[TopicPartition, ErrorCode], version: int) -> Any:
+def _response(errors: dict[TopicPartition, ErrorCode]) -> Any:
     kind = message("AlterReplicaLogDirsResponse")
-    partitions: dict[str, list[Any]] = {}
-    for topic_partition, error in errors.items():
-        partitions.setdefault(topic_partition.topic, []).append(
-            kind.AlterReplicaLogDirTopicResult.AlterReplicaLogDirPartitionResult(
-                version=version, partition_index=topic_partition.partition, error_code=error
-            )
-        )
-    results = [
-        kind.AlterReplicaLogDirTopicResult(version=version, topic_name=name, partitions=answers)
-        for name, answers in partitions.items()
-    ]
-    return kind(version=version, results=results)
+    of_topic = kind.AlterReplicaLogDirTopicResult
+    of_partition = of_topic.AlterReplicaLogDirPartitionResult
+    results = []
+    for name, numbers in by_topic(errors).items():
+        answers = [of_partition(partition_index=n, error_code=errors[TopicPartition(name, n)]) for n in numbers]
+        results.append(of_topic(topic_name=name, partitions=answers))
+    return kind(results=results)

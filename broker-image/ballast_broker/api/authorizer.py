@@ -15,7 +15,7 @@ from ballast_broker.net_reply import Principal
 
 if TYPE_CHECKING:
     from ballast_broker.api.context import RequestContext
-    from ballast_broker.config import BrokerConfig
+    from ballast_broker.config.broker import BrokerConfig
     from ballast_broker.metadata.delta import MetadataDelta
     from ballast_broker.metadata.image import MetadataImage
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from ballast_broker.config import BrokerConfig
+from ballast_broker.config.broker import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.metadata.image import MetadataImage

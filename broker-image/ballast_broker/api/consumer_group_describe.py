@@ -19,24 +19,22 @@ NOT_ALL_TOPICS = "The group has described topic(s) that the client is not author
 
 async def handle(request: Any, context: RequestContext) -> Any:
     groups = [_describe(group_id, request, context) for group_id in request.group_ids]
-    return message("ConsumerGroupDescribeResponse")(version=context.version, groups=groups)
+    return message("ConsumerGroupDescribeResponse")(groups=groups)
 
 
 def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
     kind = message("ConsumerGroupDescribeResponse").DescribedGroup
-    version = context.version
     try:
         check_enabled(context)
         if not context.authorize(Operation.DESCRIBE, group_resource(group_id)):
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         group = context.broker.groups.consumers.describe(group_id)
     except ApiError as error:
-        return kind(version=version, error_code=error.code, error_message=error.message, group_id=group_id)
+        return kind(error_code=error.code, error_message=error.message, group_id=group_id)
     if not _may_know(group, context):
         error_code, text = ErrorCode.TOPIC_AUTHORIZATION_FAILED, NOT_ALL_TOPICS
-        return kind(version=version, error_code=error_code, error_message=text, group_id=group_id)
+        return kind(error_code=error_code, error_message=text, group_id=group_id)
     described = kind(
-        version=version,
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
@@ -67,7 +65,6 @@ def _members(group: ConsumerGroup, context: RequestContext) -> list[Any]:
     kind = message("ConsumerGroupDescribeResponse").DescribedGroup.Member
     return [
         kind(
-            version=context.version,
             member_id=member.member_id,
             instance_id=member.about.instance_id,
             rack_id=member.about.rack_id,
@@ -77,16 +74,14 @@ def _members(group: ConsumerGroup, context: RequestContext) -> list[Any]:
             subscribed_topic_names=sorted(member.about.topics),
             subscribed_topic_regex=member.about.pattern,
             assignment=kind.Assignment(
-                version=context.version,
-                topic_partitions=_named(kind.Assignment.AssignmentTopicPartitions, member.current.assigned, context),
+                topic_partitions=_named(kind.Assignment.AssignmentTopicPartitions, member.current.assigned, context)
             ),
             target_assignment=kind.TargetAssignment(
-                version=context.version,
                 topic_partitions=_named(
                     kind.TargetAssignment.TargetAssignmentTopicPartitions,
                     group.targets.get(member.member_id, NONE),
                     context,
-                ),
+                )
             ),
             member_type=CONSUMER_MEMBER if member.about.classic is None else CLASSIC_MEMBER,
         )
@@ -96,9 +91,9 @@ def _members(group: ConsumerGroup, context: RequestContext) -> list[Any]:
 
 def _named(kind: Any, partitions: Partitions, context: RequestContext) -> list[Any]:
     """Of topics that there still are."""
-    topics, version = context.broker.image().topics, context.version
+    topics = context.broker.image().topics
     return [
-        kind(version=version, topic_id=topic_id, topic_name=topic.name, partitions=sorted(numbers))
+        kind(topic_id=topic_id, topic_name=topic.name, partitions=sorted(numbers))
         for topic_id, numbers in partitions.items()
         if (topic := topics.by_id(topic_id)) is not None
     ]

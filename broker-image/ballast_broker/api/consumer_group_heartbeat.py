@@ -28,19 +28,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
         check_enabled(context)
         refusal = _refusal(request, context)
         if refusal is not None:  # without a text, as in Kafka
-            return kind(version=context.version, error_code=refusal, error_message=None)
+            return kind(error_code=refusal, error_message=None)
         ask = _ask(request, context)
         answer = await groups.heartbeat(request.group_id, ask, _may_describe(context))
     except ApiError as error:
         text = error.message or WORDING.get(error.code)
-        return kind(version=context.version, error_code=error.code, error_message=text)
+        return kind(error_code=error.code, error_message=text)
     assignment = None
     if answer.assigned is not None:
-        partitions = listed(kind.Assignment.TopicPartitions, answer.assigned, context.version)
-        assignment = kind.Assignment(version=context.version, topic_partitions=partitions)
+        partitions = listed(kind.Assignment.TopicPartitions, answer.assigned)
+        assignment = kind.Assignment(topic_partitions=partitions)
     leaves = ask.epoch in (LEAVING, LEAVING_FOR_A_WHILE)
     return kind(
-        version=context.version,
         error_code=ErrorCode.NONE,
         member_id=answer.member_id,
         member_epoch=answer.epoch,

@@ -13,12 +13,10 @@ from ballast_wire.messages import message
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DeleteGroupsResponse")
     results = [
-        kind.DeletableGroupResult(
-            version=context.version, group_id=group_id, error_code=await _delete(group_id, context)
-        )
+        kind.DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context))
         for group_id in dict.fromkeys(request.groups_names)
     ]
-    return kind(version=context.version, results=results)
+    return kind(results=results)
 
 
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:

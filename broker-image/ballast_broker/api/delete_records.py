@@ -26,7 +26,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         answers[topic_partition] = (error, NO_LOW_WATERMARK)
     if possible:
         answers |= await context.broker.replicas.delete_records(possible, request.timeout_ms)
-    return _response(answers, context.version)
+    return _response(answers)
 
 
 def _refusal(topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:
@@ -40,20 +40,14 @@ def _refusal(topic_partition: TopicPartition, context: RequestContext) -> ErrorC
     return ErrorCode.NONE if context.broker.replicas.partition(topic_partition) is not None else missing
 
 
-def _response(answers: dict[TopicPartition, Answer], version: int) -> Any:
+def _response(answers: dict[TopicPartition, Answer]) -> Any:
     kind = message("DeleteRecordsResponse")
     partitions: dict[str, list[Any]] = {}
     for topic_partition, (error, low_watermark) in answers.items():
         partitions.setdefault(topic_partition.topic, []).append(
             kind.DeleteRecordsTopicResult.DeleteRecordsPartitionResult(
-                version=version,
-                partition_index=topic_partition.partition,
-                low_watermark=low_watermark,
-                error_code=error,
+                partition_index=topic_partition.partition, low_watermark=low_watermark, error_code=error
             )
         )
-    topics = [
-        kind.DeleteRecordsTopicResult(version=version, name=name, partitions=results)
-        for name, results in partitions.items()
-    ]
-    return kind(version=version, topics=topics)
+    topics = [kind.DeleteRecordsTopicResult(name=name, partitions=results) for name, results in partitions.items()]
+    return kind(topics=topics)

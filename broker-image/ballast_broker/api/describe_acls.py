@@ -26,32 +26,21 @@ async def handle(request: Any, context: RequestContext) -> Any:
     for acl in sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)}):
         by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
     kind = message("DescribeAclsResponse")
-    version = context.version
     resources, described = [], 0
     for (resource_type, name, pattern), acls in by_resource.items():
         descriptions = []
         for acl in acls:
-            descriptions.append(_description(kind.DescribeAclsResource.AclDescription, acl, version))
+            descriptions.append(_description(kind.DescribeAclsResource.AclDescription, acl))
             described += 1
             if described % ACLS_PER_TURN == 0:
                 await asyncio.sleep(0)
         resources.append(
             kind.DescribeAclsResource(
-                version=version,
-                resource_type=resource_type,
-                resource_name=name,
-                pattern_type=pattern,
-                acls=descriptions,
+                resource_type=resource_type, resource_name=name, pattern_type=pattern, acls=descriptions
             )
         )
-    return kind(version=version, error_code=ErrorCode.NONE, error_message="", resources=resources)
+    return kind(error_code=ErrorCode.NONE, error_message="", resources=resources)
 
 
-def _description(kind: Any, acl: Acl, version: int) -> Any:
-    return kind(
-        version=version,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission,
-    )
+def _description(kind: Any, acl: Acl) -> Any:
+    return kind(principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission)

@@ -21,12 +21,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
     wanted = _wanted(request.components)
     quotas = context.broker.image().client_quotas.by_entity
     entries = [
-        _entry(entity, values, context.version)
+        _entry(entity, values)
         for entity, values in quotas.items()
         if values and _matches(entity, wanted, request.strict)
     ]
     kind = message("DescribeClientQuotasResponse")
-    return kind(version=context.version, error_code=ErrorCode.NONE, error_message="", entries=entries)
+    return kind(error_code=ErrorCode.NONE, error_message="", entries=entries)
 
 
 def _wanted(components: list[Any]) -> dict[str, tuple[int, str | None]]:
@@ -71,10 +71,9 @@ def _matches(entity: QuotaEntity, wanted: dict[str, tuple[int, str | None]], str
     return True
 
 
-def _entry(entity: QuotaEntity, values: Any, version: int) -> Any:
+def _entry(entity: QuotaEntity, values: Any) -> Any:
     kind = message("DescribeClientQuotasResponse").EntryData
     return kind(
-        version=version,
-        entity=[kind.EntityData(version=version, entity_type=name, entity_name=value) for name, value in entity],
-        values=[kind.ValueData(version=version, key=key, value=value) for key, value in values.items()],
+        entity=[kind.EntityData(entity_type=name, entity_name=value) for name, value in entity],
+        values=[kind.ValueData(key=key, value=value) for key, value in values.items()],
     )

@@ -26,12 +26,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if request.include_cluster_authorized_operations:
         fields["cluster_authorized_operations"] = cluster_operations(context)
     return kind(
-        version=version,
         cluster_id=context.broker.cluster_id,
         controller_id=live[context.correlation_id % len(live)] if live else -1,
         brokers=[
             kind.DescribeClusterBroker(
-                version=version,
                 broker_id=each.id,
                 host=each.listeners[context.listener].host,
                 port=each.listeners[context.listener].port,

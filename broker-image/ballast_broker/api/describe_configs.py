@@ -10,7 +10,7 @@ from ballast_broker.api import broker_loggers
 from ballast_broker.api.authorizer import CLUSTER, Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.config_entries import ConfigEntries, ConfigEntry
+from ballast_broker.config.entries import ConfigEntries, ConfigEntry
 from ballast_broker.config_types import node_id
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
@@ -87,7 +87,7 @@ class _Description:
             return self._encoded(self._of_broker(name), wanted)
         if resource_type == RESOURCE_BROKER_LOGGER:
             _check_broker(name, context, f"expected {context.broker.node_id} but received {name}")
-            loggers = [each for each in _loggers(context.version) if not wanted or each.name in wanted]
+            loggers = [each for each in _loggers() if not wanted or each.name in wanted]
             return encode_configs(context.version, loggers)
         if resource_type == RESOURCE_GROUP:
             return self._encoded(self._entries.of_group(self._image.configs.of(RESOURCE_GROUP, name)), wanted)
@@ -116,7 +116,7 @@ class _Description:
     def _encoded(self, entries: Iterable[ConfigEntry], wanted: frozenset[str] = frozenset()) -> bytes:
         chosen = (each for each in entries if not wanted or each.name in wanted)
         version = self._context.version
-        return encode_configs(version, _rendered(chosen, self._with_synonyms, version))
+        return encode_configs(version, _rendered(chosen, self._with_synonyms))
 
 
 def _check_allowed(resource_type: int, name: str, context: RequestContext) -> None:
@@ -138,20 +138,17 @@ def _check_broker(name: str, context: RequestContext, expectation: str) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, {expectation}")
 
 
-def _rendered(entries: Iterable[ConfigEntry], with_synonyms: bool, version: int) -> list[Any]:
+def _rendered(entries: Iterable[ConfigEntry], with_synonyms: bool) -> list[Any]:
     kind = message("DescribeConfigsResponse").DescribeConfigsResult.DescribeConfigsResourceResult
     return [
         kind(
-            version=version,
             name=each.name,
             value=None if each.sensitive else each.value,
             read_only=each.read_only,
             config_source=each.source,
             is_sensitive=each.sensitive,
             synonyms=[
-                kind.DescribeConfigsSynonym(
-                    version=version, name=s.name, value=None if each.sensitive else s.value, source=s.source
-                )
+                kind.DescribeConfigsSynonym(name=s.name, value=None if each.sensitive else s.value, source=s.source)
                 for s in (each.synonyms if with_synonyms else ())
             ],
             config_type=each.type,
@@ -161,11 +158,10 @@ def _rendered(entries: Iterable[ConfigEntry], with_synonyms: bool, version: int)
     ]
 
 
-def _loggers(version: int) -> list[Any]:
+def _loggers() -> list[Any]:
     kind = message("DescribeConfigsResponse").DescribeConfigsResult.DescribeConfigsResourceResult
     return [
         kind(
-            version=version,
             name=name,
             value=level,
             read_only=False,

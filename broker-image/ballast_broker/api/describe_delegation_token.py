@@ -34,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             tokens.append(_described(kind.DescribedDelegationToken, token, secret, context.version))
         if number % TOKENS_PER_TURN == 0:
             await asyncio.sleep(0)
-    return kind(version=context.version, error_code=ErrorCode.NONE, tokens=tokens)
+    return kind(error_code=ErrorCode.NONE, tokens=tokens)
 
 
 def _may_see(token: DelegationToken, context: RequestContext) -> bool:
@@ -49,7 +49,6 @@ def _described(kind: Any, token: DelegationToken, secret: bytes, version: int) -
     owner_type, owner_name = parted(token.owner)
     requester_type, requester_name = parted(token.requester)
     described = kind(
-        version=version,
         principal_type=owner_type,
         principal_name=owner_name,
         issue_timestamp=token.issued_ms,
@@ -58,7 +57,7 @@ def _described(kind: Any, token: DelegationToken, secret: bytes, version: int) -
         token_id=token.id,
         hmac=hmac_of(secret, token.id),
         renewers=[
-            kind.DescribedDelegationTokenRenewer(version=version, principal_type=each, principal_name=name)
+            kind.DescribedDelegationTokenRenewer(principal_type=each, principal_name=name)
             for each, name in map(parted, token.renewers)
         ],
     )

@@ -18,7 +18,7 @@ NO_OPERATIONS_ASKED = -(2**31)
 
 async def handle(request: Any, context: RequestContext) -> Any:
     groups = [_describe(group_id, request, context) for group_id in request.groups]
-    return message("DescribeGroupsResponse")(version=context.version, groups=groups)
+    return message("DescribeGroupsResponse")(groups=groups)
 
 
 def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
@@ -52,7 +52,6 @@ def _members(group: Group, context: RequestContext) -> list[Any]:
     stable = group.is_in(GroupState.STABLE)
     return [
         kind(
-            version=context.version,
             member_id=m.member_id,
             group_instance_id=m.group_instance_id,
             client_id=m.client_id,
@@ -77,7 +76,6 @@ def _answer(
     operations: int = NO_OPERATIONS_ASKED,
 ) -> Any:
     return message("DescribeGroupsResponse").DescribedGroup(
-        version=context.version,
         error_code=error_code,
         error_message=error_message,
         group_id=group_id,

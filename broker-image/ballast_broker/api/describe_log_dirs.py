@@ -20,22 +20,21 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeLogDirsResponse")
     if not context.authorize(Operation.DESCRIBE, CLUSTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if context.version >= FIRST_VERSION_WITH_ERROR else 0
-        return kind(version=context.version, error_code=error, results=[])
+        return kind(error_code=error, results=[])
     wanted = None
     if request.topics is not None:
         wanted = {TopicPartition(each.topic, number) for each in request.topics for number in each.partitions}
     directories = context.broker.replicas.describe_log_dirs(wanted)
-    results = [_directory(each, context.version) for each in directories]
-    return kind(version=context.version, error_code=ErrorCode.NONE, results=results)
+    results = [_directory(each) for each in directories]
+    return kind(error_code=ErrorCode.NONE, results=results)
 
 
-def _directory(directory: LogDirectoryInfo, version: int) -> Any:
+def _directory(directory: LogDirectoryInfo) -> Any:
     kind = message("DescribeLogDirsResponse").DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}
     for each in sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future)):
         by_topic.setdefault(each.topic_partition.topic, []).append(
             kind.DescribeLogDirsTopic.DescribeLogDirsPartition(
-                version=version,
                 partition_index=each.topic_partition.partition,
                 partition_size=each.size_bytes,
                 offset_lag=each.offset_lag,
@@ -43,13 +42,9 @@ def _directory(directory: LogDirectoryInfo, version: int) -> Any:
             )
         )
     return kind(
-        version=version,
         error_code=directory.error,
         log_dir=directory.path,
-        topics=[
-            kind.DescribeLogDirsTopic(version=version, name=name, partitions=partitions)
-            for name, partitions in by_topic.items()
-        ],
+        topics=[kind.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
         is_cordoned=directory.cordoned,

@@ -21,13 +21,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeProducersResponse")
     topics = [
         kind.TopicResponse(
-            version=context.version,
-            name=asked.name,
-            partitions=[_partition(asked.name, number, context) for number in asked.partition_indexes],
+            name=asked.name, partitions=[_partition(asked.name, number, context) for number in asked.partition_indexes]
         )
         for asked in request.topics
     ]
-    return kind(version=context.version, topics=topics)
+    return kind(topics=topics)
 
 
 def _partition(name: str, number: int, context: RequestContext) -> Any:
@@ -38,11 +36,10 @@ def _partition(name: str, number: int, context: RequestContext) -> Any:
     if error is ErrorCode.NONE and log is None:
         error = _why_not_here(topic_partition, context)
     return kind(
-        version=context.version,
         partition_index=number,
         error_code=error,
         error_message=text,
-        active_producers=[] if log is None else _producers(kind.ProducerState, log, context.version),
+        active_producers=[] if log is None else _producers(kind.ProducerState, log),
     )
 
 
@@ -65,10 +62,9 @@ def _why_not_here(topic_partition: TopicPartition, context: RequestContext) -> E
     return absence(context.broker.image(), topic_partition)
 
 
-def _producers(kind: Any, log: Log, version: int) -> list[Any]:
+def _producers(kind: Any, log: Log) -> list[Any]:
     return [
         kind(
-            version=version,
             producer_id=producer_id,
             producer_epoch=state.epoch,
             last_sequence=state.last_sequence,

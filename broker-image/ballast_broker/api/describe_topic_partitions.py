@@ -59,13 +59,12 @@ def _response(topics: list[Any], cursor: tuple[str, int] | None, context: Reques
     kind = message("DescribeTopicPartitionsResponse")
     following = None
     if cursor is not None:
-        following = kind.Cursor(version=context.version, topic_name=cursor[0], partition_index=cursor[1])
-    return kind(version=context.version, topics=topics, next_cursor=following)
+        following = kind.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    return kind(topics=topics, next_cursor=following)
 
 
 def _unknown(name: str, context: RequestContext) -> Any:
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
-        version=context.version,
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
         topic_id=ZERO_UUID,
@@ -78,7 +77,6 @@ def _unknown(name: str, context: RequestContext) -> Any:
 def _unauthorized(name: str, context: RequestContext) -> Any:
     """Nothing is told of it."""
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
-        version=context.version,
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name,
         topic_id=ZERO_UUID,
@@ -90,7 +88,6 @@ def _unauthorized(name: str, context: RequestContext) -> Any:
 def _topic(found: TopicImage, page: list[tuple[int, PartitionRegistration]], context: RequestContext) -> Any:
     cluster = context.broker.image().cluster
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
-        version=context.version,
         error_code=ErrorCode.NONE,
         name=found.name,
         topic_id=found.id,
@@ -103,7 +100,6 @@ def _topic(found: TopicImage, page: list[tuple[int, PartitionRegistration]], con
 def _partition(number: int, partition: PartitionRegistration, cluster: ClusterImage, context: RequestContext) -> Any:
     kind = message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic
     return kind.DescribeTopicPartitionsResponsePartition(
-        version=context.version,
         error_code=ErrorCode.NONE,  # a partition without a leader is told by leader -1 only
         partition_index=number,
         leader_id=reachable_leader(partition, cluster, context.listener),

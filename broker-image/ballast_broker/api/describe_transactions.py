@@ -8,29 +8,30 @@ from ballast_broker.api.authorizer import Operation, topic, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.names import by_topic
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeTransactionsResponse")
     states = [_describe(kind, name, context) for name in request.transactional_ids]
-    return kind(version=context.version, transaction_states=states)
+    return kind(transaction_states=states)
 
 
 def _describe(kind: Any, name: str, context: RequestContext) -> Any:
     state = kind.TransactionState
     if not context.authorize(Operation.DESCRIBE, transactional_id(name)):
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return state(version=context.version, transactional_id=name, error_code=error)
+        return state(transactional_id=name, error_code=error)
     try:
         found = context.broker.transactions.describe(name)
     except ApiError as refused:
-        return state(version=context.version, transactional_id=name, error_code=refused.code)
-    topics: dict[str, list[int]] = {}
-    for of_topic, number in sorted(found.partitions):
-        if context.may(Operation.DESCRIBE, topic(of_topic)):
-            topics.setdefault(of_topic, []).append(number)
+        return state(transactional_id=name, error_code=refused.code)
+    topics = {
+        name: numbers
+        for name, numbers in by_topic(sorted(found.partitions)).items()
+        if context.may(Operation.DESCRIBE, topic(name))
+    }
     return state(
-        version=context.version,
         error_code=ErrorCode.NONE,
         transactional_id=name,
         transaction_state=found.state.value,
@@ -38,5 +39,5 @@ def _describe(kind: Any, name: str, context: RequestContext) -> Any:
         transaction_start_time_ms=found.started_ms,
         producer_id=found.producer_id,
         producer_epoch=found.epoch,
-        topics=[state.TopicData(version=context.version, topic=n, partitions=p) for n, p in topics.items()],
+        topics=[state.TopicData(topic=n, partitions=p) for n, p in topics.items()],
     )

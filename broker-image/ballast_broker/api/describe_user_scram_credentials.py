@@ -14,16 +14,16 @@ from ballast_wire.messages import message
 
 async def handle(request: Any, context: RequestContext) -> Any:
     check_cluster(Operation.DESCRIBE, context)
-    kind, version = message("DescribeUserScramCredentialsResponse"), context.version
+    kind = message("DescribeUserScramCredentialsResponse")
     result_kind = kind.DescribeUserScramCredentialsResult
     known: dict[str, list[Any]] = defaultdict(list)
     for (user, mechanism), kept in sorted(context.broker.image().security.scram_credentials.items()):
-        known[user].append(result_kind.CredentialInfo(version=version, mechanism=mechanism, iterations=kept.iterations))
+        known[user].append(result_kind.CredentialInfo(mechanism=mechanism, iterations=kept.iterations))
     asked = [each.name for each in request.users or ()] or list(known)
     times = Counter(asked)
     results = []
     for user in times:
-        result = result_kind(version=version, user=user, error_code=ErrorCode.NONE, credential_infos=[])
+        result = result_kind(user=user, error_code=ErrorCode.NONE, credential_infos=[])
         if times[user] > 1:
             result.error_code = ErrorCode.DUPLICATE_RESOURCE
             result.error_message = (
@@ -35,4 +35,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
         else:
             result.credential_infos = known[user]
         results.append(result)
-    return kind(version=version, error_code=ErrorCode.NONE, error_message="", results=results)
+    return kind(error_code=ErrorCode.NONE, error_message="", results=results)

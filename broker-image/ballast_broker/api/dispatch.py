@@ -22,8 +22,8 @@ from ballast_broker.api.registry import Api, Handler, handler_of
 from ballast_broker.api.request_time import RequestTime, Timed, is_between_brokers
 from ballast_broker.api.services import BrokerServices, ControllerServices
 from ballast_broker.controller.commands.mutations import STRICT_SINCE
+from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.net_reply import Peer, Pending, Reply
-from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.entries import entries_in
 from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode

@@ -26,6 +26,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
         )
     except ApiError as refused:
         error = understood(refused.code, context.version, FIRST_WITH_FENCED)
-    return message("EndTxnResponse")(
-        version=context.version, error_code=error, producer_id=producer.producer_id, producer_epoch=producer.epoch
-    )
+    return message("EndTxnResponse")(error_code=error, producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -54,8 +54,8 @@ from ballast_wire.names import ZERO_UUID, TopicPartition, uuid_of
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
-    from ballast_broker.request_metrics import RequestMetrics
 
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
@@ -106,7 +106,7 @@ class Fetch:
             quota.exempt(peer)
             quota = None
         rate = None if quota is None else quota.rate
-        asked = self._asked(request, version, peer)
+        asked = self._asked(request, peer)
         throttled_s = 0.0 if rate is None else min(rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
             session, incremental = self._session(request, asked, version, peer, may_open=not throttled_s)
@@ -161,10 +161,10 @@ class Fetch:
             rack=request.rack,
         )
 
-    def _asked(self, request: FetchRequest, version: int, peer: Peer) -> list[Followed]:
+    def _asked(self, request: FetchRequest, peer: Peer) -> list[Followed]:
         """Of a partition that is named twice the last place counts, as in Kafka."""
         named = {(key, each.partition): each for key, partitions in request.topics for each in partitions}
-        return [self._follow(key, each, version, peer, request.replica_id) for (key, _), each in named.items()]
+        return [self._follow(key, each, peer, request.replica_id) for (key, _), each in named.items()]
 
     def _not_isolated(self, request: FetchRequest, version: int, correlation_id: int) -> Reply:
         """As Kafka answers it: nothing is read for who asks for an isolation that there is not."""
@@ -315,7 +315,7 @@ class Fetch:
     def _checked_for(self, peer: Peer, asker: Asker) -> Hashable:
         return self._authorizer.generation, peer.principal, peer.host, asker.replica_id >= 0
 
-    def _follow(self, key: str | UUID, asked: FetchPartition, version: int, peer: Peer, replica_id: int) -> Followed:
+    def _follow(self, key: str | UUID, asked: FetchPartition, peer: Peer, replica_id: int) -> Followed:
         followed = Followed(
             TopicPartition("" if isinstance(key, UUID) else key, asked.partition),
             key if isinstance(key, UUID) else ZERO_UUID,

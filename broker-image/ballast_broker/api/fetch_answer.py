@@ -20,8 +20,8 @@ from ballast_wire.fast.produce import NodeEndpoint
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
-    from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNREADABLE = frozenset(

@@ -26,7 +26,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if not many:
         error, node, host, port = _find(request.key, request.key_type, context)
         return kind(
-            version=version,
             error_code=error,
             error_message=_text(error, version),
             node_id=node,
@@ -35,7 +34,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
         )
     coordinators = [
         kind.Coordinator(
-            version=version,
             key=key,
             node_id=node,
             host=host,
@@ -46,7 +44,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for key in request.coordinator_keys
         for error, node, host, port in [_find(key, request.key_type, context)]
     ]
-    return kind(version=version, coordinators=coordinators)
+    return kind(coordinators=coordinators)
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> Found:

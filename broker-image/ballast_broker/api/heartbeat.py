@@ -16,4 +16,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
     error = context.broker.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )
-    return message("HeartbeatResponse")(version=context.version, error_code=error)
+    return message("HeartbeatResponse")(error_code=error)

@@ -32,7 +32,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         except ApiError as refused:
             error = understood(refused.code, context.version, FIRST_WITH_FENCED)
     return message("InitProducerIdResponse")(
-        version=context.version, error_code=error, producer_id=producer.producer_id, producer_epoch=producer.epoch
+        error_code=error, producer_id=producer.producer_id, producer_epoch=producer.epoch
     )
 
 

@@ -42,7 +42,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if protocol_name is None and version < FIRST_VERSION_WITH_NO_PROTOCOL:
         protocol_name = ""
     return kind(
-        version=version,
         error_code=result.error,
         generation_id=result.generation,
         protocol_type=result.protocol_type,
@@ -52,7 +51,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         member_id=result.member_id,
         members=[
             kind.JoinGroupResponseMember(
-                version=version, member_id=m.member_id, group_instance_id=m.group_instance_id, metadata=m.metadata
+                member_id=m.member_id, group_instance_id=m.group_instance_id, metadata=m.metadata
             )
             for m in result.members
         ],
@@ -61,6 +60,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 def _refused(version: int, error: ErrorCode) -> Any:
     protocol_name = "" if version < FIRST_VERSION_WITH_NO_PROTOCOL else None
-    return message("JoinGroupResponse")(
-        version=version, error_code=error, generation_id=-1, protocol_name=protocol_name, members=[]
-    )
+    return message("JoinGroupResponse")(error_code=error, generation_id=-1, protocol_name=protocol_name, members=[])

@@ -21,11 +21,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         errors = await context.broker.groups.leave(request.group_id, members)
     except ApiError as error:
-        return kind(version=context.version, error_code=error.code, members=[])
+        return kind(error_code=error.code, members=[])
     if not many:
-        return kind(version=context.version, error_code=errors[0])
+        return kind(error_code=errors[0])
     answers = [
-        kind.MemberResponse(version=context.version, member_id=m, group_instance_id=instance, error_code=error)
+        kind.MemberResponse(member_id=m, group_instance_id=instance, error_code=error)
         for (m, instance), error in zip(members, errors, strict=True)
     ]
-    return kind(version=context.version, error_code=ErrorCode.NONE, members=answers)
+    return kind(error_code=ErrorCode.NONE, members=answers)

@@ -32,11 +32,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("ListConfigResourcesResponse")
     image = context.broker.image()
     resources = [
-        kind.ConfigResource(version=context.version, resource_name=name, resource_type=each)
-        for each in types
-        for name in _names(each, image)
+        kind.ConfigResource(resource_name=name, resource_type=each) for each in types for name in _names(each, image)
     ]
-    return kind(version=context.version, error_code=ErrorCode.NONE, config_resources=resources)
+    return kind(error_code=ErrorCode.NONE, config_resources=resources)
 
 
 def _names(resource_type: int, image: MetadataImage) -> list[str]:

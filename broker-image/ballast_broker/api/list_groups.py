@@ -21,12 +21,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         groups = context.broker.groups.list_groups()
     except ApiError as error:
-        return kind(version=context.version, error_code=error.code, groups=[])
+        return kind(error_code=error.code, groups=[])
     if not context.may(Operation.DESCRIBE, CLUSTER):  # who may describe the cluster sees all
         groups = [each for each in groups if context.may(Operation.DESCRIBE, group(each.group_id))]
     listed = [
         kind.ListedGroup(
-            version=context.version,
             group_id=each.group_id,
             protocol_type=CONSUMER if isinstance(each, ConsumerGroup) else each.protocol_type or "",
             group_state=each.state.value,
@@ -35,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for each in groups
         if (not states or each.state.value.casefold() in states) and (not types or _type_of(each) in types)
     ]
-    return kind(version=context.version, error_code=ErrorCode.NONE, groups=listed)
+    return kind(error_code=ErrorCode.NONE, groups=listed)
 
 
 def _type_of(group: Group | ConsumerGroup) -> str:

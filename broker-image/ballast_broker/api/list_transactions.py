@@ -39,22 +39,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
         if version >= FIRST_WITH_PATTERN and request.transactional_id_pattern:
             found = await _fitting(request.transactional_id_pattern, found)
     except ApiError as error:
-        return kind(version=version, error_code=error.code)
+        return kind(error_code=error.code)
     listed = [
         kind.TransactionState(
-            version=version,
             transactional_id=each.transactional_id,
             producer_id=each.now.producer_id,
             transaction_state=each.now.state.value,
         )
         for each in found
     ]
-    return kind(
-        version=version,
-        error_code=ErrorCode.NONE,
-        unknown_state_filters=sorted(states - STATES),
-        transaction_states=listed,
-    )
+    return kind(error_code=ErrorCode.NONE, unknown_state_filters=sorted(states - STATES), transaction_states=listed)
 
 
 async def _fitting(text: str, found: list[Transaction]) -> list[Transaction]:

@@ -27,15 +27,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         errors = await context.broker.groups.delete_offsets(request.group_id, known)
     except ApiError as error:
-        return kind(version=context.version, error_code=error.code, topics=[])
+        return kind(error_code=error.code, topics=[])
     topic_kind = kind.OffsetDeleteResponseTopic
     answers = [
         topic_kind(
-            version=context.version,
             name=t.name,
             partitions=[
                 topic_kind.OffsetDeleteResponsePartition(
-                    version=context.version,
                     partition_index=p.partition_index,
                     error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     if t.name in refused
@@ -47,4 +45,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for t in request.topics
         if t.partitions
     ]
-    return kind(version=context.version, error_code=ErrorCode.NONE, topics=answers)
+    return kind(error_code=ErrorCode.NONE, topics=answers)

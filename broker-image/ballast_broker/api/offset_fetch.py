@@ -12,7 +12,7 @@ from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_broker.metadata.image import TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
-from ballast_wire.names import ZERO_UUID, TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition, by_topic
 
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
@@ -61,10 +61,7 @@ def _reader(asked: Any, version: int) -> tuple[str | None, int]:
 
 def _add_everything(response: OffsetFetchResponse, context: RequestContext, view: View) -> None:
     by_id = context.version >= FIRST_VERSION_WITH_TOPIC_IDS
-    of_topic: dict[str, list[int]] = {}
-    for partition in view.offsets:
-        of_topic.setdefault(partition.topic, []).append(partition.partition)
-    for name, indexes in of_topic.items():
+    for name, indexes in by_topic(view.offsets).items():
         if not context.may(Operation.DESCRIBE, topic_resource(name)):
             continue
         topic = context.broker.image().topics.by_name(name)

@@ -23,18 +23,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
             error, (epoch, end_offset) = _answer(TopicPartition(asked.topic, each.partition), each, context)
             answers.append(
                 kind.OffsetForLeaderTopicResult.EpochEndOffset(
-                    version=context.version,
-                    error_code=error,
-                    partition=each.partition,
-                    leader_epoch=epoch,
-                    end_offset=end_offset,
+                    error_code=error, partition=each.partition, leader_epoch=epoch, end_offset=end_offset
                 )
             )
-    topics = [
-        kind.OffsetForLeaderTopicResult(version=context.version, topic=name, partitions=answers)
-        for name, answers in partitions.items()
-    ]
-    return kind(version=context.version, topics=topics)
+    topics = [kind.OffsetForLeaderTopicResult(topic=name, partitions=answers) for name, answers in partitions.items()]
+    return kind(topics=topics)
 
 
 def _answer(topic_partition: TopicPartition, asked: Any, context: RequestContext) -> tuple[ErrorCode, tuple[int, int]]:

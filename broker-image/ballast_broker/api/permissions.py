@@ -70,9 +70,7 @@ async def _create_topics(request: Any, context: RequestContext, ask: Ask) -> Any
         refused = {name for name in once if not _may(Operation.CREATE, name, context)}
     kind = message("CreateTopicsResponse")
     answers = [
-        kind.CreatableTopicResult(
-            version=context.version, name=name, error_code=UNAUTHORIZED, error_message="Authorization failed."
-        )
+        kind.CreatableTopicResult(name=name, error_code=UNAUTHORIZED, error_message="Authorization failed.")
         for name in refused
     ]
     response = await _ask_for_rest(request, "topics", lambda each: each.name not in refused, ask, kind, context)
@@ -100,7 +98,7 @@ async def _ask_for_rest(
     asked = getattr(request, field)
     allowed = [each for each in asked if is_allowed(each)]
     if asked and not allowed:
-        return kind(version=context.version)
+        return kind()
     setattr(request, field, allowed)
     return await ask(request)
 
@@ -153,7 +151,6 @@ def _refused_deletion(kind: Any, context: RequestContext, name: str | None, topi
     if found is not None and context.may(Operation.DESCRIBE, topic(found.name)):
         name = found.name
     return kind.DeletableTopicResult(
-        version=context.version,
         name=name,
         topic_id=topic_id,
         error_code=error,
@@ -166,10 +163,7 @@ async def _create_partitions(request: Any, context: RequestContext, ask: Ask) ->
     once = _once(each.name for each in request.topics)
     refused = {name for name in once if not _may(Operation.ALTER, name, context)}
     answers = [
-        kind.CreatePartitionsTopicResult(
-            version=context.version, name=name, error_code=UNAUTHORIZED, error_message=None
-        )
-        for name in refused
+        kind.CreatePartitionsTopicResult(name=name, error_code=UNAUTHORIZED, error_message=None) for name in refused
     ]
     response = await _ask_for_rest(request, "topics", lambda each: each.name not in refused, ask, kind, context)
     response.results = [*response.results, *answers]
@@ -205,7 +199,6 @@ async def _alter_configs(request: Any, context: RequestContext, ask: Ask) -> Any
         *response.responses,
         *(
             kind.AlterConfigsResourceResponse(
-                version=context.version,
                 resource_type=resource_type,
                 resource_name=resource_name,
                 error_code=error.code,

@@ -46,8 +46,8 @@ from ballast_wire.records import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_BYTES
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import Throttle
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
-    from ballast_broker.request_metrics import RequestMetrics
     from ballast_broker.storage.slices import AppendInfo
 
 ACKS_ALL = -1
@@ -287,7 +287,12 @@ class Produce:
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             if self._refusals.refused:
                 self._check_refusals(partition, topic_id, batches)
-            if transaction is not None and verified is not None and verified is not NOT_ASKED:
+            if (
+                transaction is not None
+                and verified is not None
+                and verified is not NOT_ASKED
+                and not transaction.agreed_here(partition)
+            ):
                 later = self._append_verified(partition, topic_id, bytearray(batches), request, transaction, verified)
                 return ProduceAnswer(number, 0), later
             info = replicas.append(partition, topic_id, batches, acks, origin=origin, verified=verified)

@@ -13,8 +13,8 @@ HANDSHAKE = 17
 
 async def handle(request: Any, context: RequestContext) -> Any:
     del request
-    version, error = context.version, ErrorCode.ILLEGAL_SASL_STATE
+    error = ErrorCode.ILLEGAL_SASL_STATE
     if context.api_key == HANDSHAKE:
-        return message("SaslHandshakeResponse")(version=version, error_code=error, mechanisms=[])
+        return message("SaslHandshakeResponse")(error_code=error, mechanisms=[])
     text = "SaslAuthenticate request received after successful authentication"
-    return message("SaslAuthenticateResponse")(version=version, error_code=error, error_message=text, auth_bytes=b"")
+    return message("SaslAuthenticateResponse")(error_code=error, error_message=text, auth_bytes=b"")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ballast_broker.api.authorizer import Authorizer
     from ballast_broker.api.client_quotas import ClientQuotas
-    from ballast_broker.config import BrokerConfig
+    from ballast_broker.config.broker import BrokerConfig
     from ballast_broker.controller.client import ControllerClient
     from ballast_broker.coordinator.service import GroupCoordinator
     from ballast_broker.coordinator.transaction_service import TransactionCoordinator
     from ballast_broker.coordinator.verification import TransactionVerifier
     from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.metrics.traffic import Traffic
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock
     from ballast_broker.storage.manager import LogManager
-    from ballast_broker.traffic import Traffic
     from ballast_wire.envelope import Asker
 
 

@@ -17,7 +17,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("SyncGroupResponse")
     names_protocol = context.version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL
     if names_protocol and (request.protocol_type is None or request.protocol_name is None):
-        return kind(version=context.version, error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
+        return kind(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
     if not context.authorize(Operation.READ, group(request.group_id)):
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     ask = SyncAsk(
@@ -30,7 +30,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
     result = await context.broker.groups.sync(request.group_id, ask)
     return kind(
-        version=context.version,
         error_code=result.error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,

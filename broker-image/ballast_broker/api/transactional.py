@@ -75,7 +75,7 @@ class Transactional:
         return None
 
     def hold(self, partition: TopicPartition, batches: memoryview | None) -> Verification | None:
-        """What the append is to show. `asks_for` says whether the coordinator is to be waited for before."""
+        """What the append is to show; None or NOT_ASKED where nobody is to be asked before."""
         header = transactional_header(batches)
         if header is None or not self._asks:
             return NOT_ASKED
@@ -89,6 +89,16 @@ class Transactional:
         if held is not None:
             self._asked.append(partition)
         return held
+
+    def agreed_here(self, partition: TopicPartition) -> bool:
+        """Whether the coordinator is this broker, and agrees at once; raises where it does not. Else it is to be waited
+        for."""
+        if self._adds:
+            return False
+        errors = self._broker.verifier.verify_here(self._id, self._producer_id, self._epoch, [partition])
+        if errors:
+            raise self._told(errors[partition])
+        return errors is not None
 
     async def answer_for(self, partition: TopicPartition) -> None:
         """Raises where the coordinator does not agree. Asked once for all partitions of the request."""

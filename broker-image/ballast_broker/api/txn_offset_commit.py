@@ -46,7 +46,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 )
     if offsets:
         errors |= await _commit(request, context, offsets)
-    return _response(request, context.version, errors)
+    return _response(request, errors)
 
 
 async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Errors:
@@ -84,18 +84,15 @@ def _told(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _response(request: Any, version: int, errors: Errors) -> Any:
+def _response(request: Any, errors: Errors) -> Any:
     kind = message("TxnOffsetCommitResponse")
     answers = kind.TxnOffsetCommitResponseTopic
     return kind(
-        version=version,
         topics=[
             answers(
-                version=version,
                 name=asked.name,
                 partitions=[
                     answers.TxnOffsetCommitResponsePartition(
-                        version=version,
                         partition_index=p.partition_index,
                         error_code=errors[TopicPartition(asked.name, p.partition_index)],
                     )
@@ -103,5 +100,5 @@ def _response(request: Any, version: int, errors: Errors) -> Any:
                 ],
             )
             for asked in request.topics
-        ],
+        ]
     )

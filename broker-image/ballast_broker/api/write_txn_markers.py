@@ -25,7 +25,7 @@ MARKERS_PER_TURN = 100  # some milliseconds of work, then others have their turn
 async def handle(request: Any, context: RequestContext) -> Any:
     if not context.may(Operation.ALTER, CLUSTER) and not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return _response(await write_markers(context.broker, _asked(request)), context.version)
+    return _response(await write_markers(context.broker, _asked(request)))
 
 
 def _asked(request: Any) -> Iterator[Marking]:
@@ -103,17 +103,17 @@ async def _tell_groups(
     return await broker.groups.transaction_ended(shard, marking.producer_id, marking.committed)
 
 
-def _response(outcomes: Outcomes, version: int) -> Any:
+def _response(outcomes: Outcomes) -> Any:
     kind = message("WriteTxnMarkersResponse")
     result_kind = kind.WritableTxnMarkerResult
     topic_kind = result_kind.WritableTxnMarkerTopicResult
     partition_kind = topic_kind.WritableTxnMarkerPartitionResult
     producers: dict[int, dict[str, list[Any]]] = {}
     for (producer_id, partition), code in outcomes.items():
-        answer = partition_kind(version=version, partition_index=partition.partition, error_code=code)
+        answer = partition_kind(partition_index=partition.partition, error_code=code)
         producers.setdefault(producer_id, {}).setdefault(partition.topic, []).append(answer)
     markers = []
     for producer_id, topics in producers.items():
-        answers = [topic_kind(version=version, name=name, partitions=found) for name, found in topics.items()]
-        markers.append(result_kind(version=version, producer_id=producer_id, topics=answers))
-    return kind(version=version, markers=markers)
+        answers = [topic_kind(name=name, partitions=found) for name, found in topics.items()]
+        markers.append(result_kind(producer_id=producer_id, topics=answers))
+    return kind(markers=markers)

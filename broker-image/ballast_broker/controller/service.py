@@ -352,7 +352,7 @@ class ControllerService:
                 return await self._heartbeat(request, context)
             if api_key in OF_THE_QUORUM:
                 self._context()  # only the active controller knows how far the others are
-                return await self._driver.handle(api_key, version, request)
+                return await self._driver.handle(api_key, request)
             if api_key == LIST_PARTITION_REASSIGNMENTS:
                 listed = list_partition_reassignments(self._context(), request)
                 return await self._commit(Outcome([], listed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Ending:
     left: set[TopicPartition]
     coordinator_epoch: Callable[[], int]
     """-1 where this broker does not coordinate it any more."""
-    marked: Callable[[TopicPartition], None]
+    marked: Callable[[Collection[TopicPartition]], None]
     done: Callable[[], None]
 
 
@@ -91,11 +91,11 @@ class MarkerSender:
     def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
         if ending.coordinator_epoch() < 0:
             return
-        leaderless = []
+        leaderless, gone = [], []
         for partition in partitions:
             leader = self._leader(partition)
             if leader is None:
-                self._end_of(ending, partition)
+                gone.append(partition)
             elif leader == NO_LEADER:
                 leaderless.append(partition)
             else:
@@ -104,6 +104,7 @@ class MarkerSender:
                     self._sending[leader] = asyncio.get_running_loop().create_task(self._send_to(leader))
         if leaderless:
             self._route_later(ending, leaderless)
+        self._end_of(ending, gone)
 
     def _route_later(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
         def again() -> None:
@@ -114,10 +115,11 @@ class MarkerSender:
         self._timers.add(timer)
 
     @staticmethod
-    def _end_of(ending: Ending, partition: TopicPartition) -> None:
-        if partition in ending.left:
-            ending.left.discard(partition)
-            ending.marked(partition)
+    def _end_of(ending: Ending, partitions: Collection[TopicPartition]) -> None:
+        found = ending.left.intersection(partitions)
+        if found:
+            ending.left -= found
+            ending.marked(found)
             if not ending.left:
                 ending.done()
 
@@ -170,15 +172,16 @@ class MarkerSender:
         return None if registration is None else registration.leader
 
     def _settle(self, ending: Ending, partitions: set[TopicPartition], outcomes: Outcomes) -> None:
-        again = []
+        again, written = [], []
         for partition in partitions:
             error = outcomes.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)
             if error is ErrorCode.NONE:
-                self._end_of(ending, partition)
+                written.append(partition)
             elif error in STOPPED:
                 log.warning("no marker of producer %d in %s: %s", ending.producer_id, partition, error.name)
             else:
                 again.append(partition)
+        self._end_of(ending, written)
         if again:
             self._route_later(ending, again)
 
@@ -217,9 +220,7 @@ def _request(waiting: Waiting) -> Any:
     kind = message("WriteTxnMarkersRequest")
     markers = []
     for ending, partitions in waiting.items():
-        topics: dict[str, list[int]] = {}
-        for topic, number in sorted(partitions):
-            topics.setdefault(topic, []).append(number)
+        topics = by_topic(sorted(partitions))
         marker = kind.WritableTxnMarker
         markers.append(
             marker(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,6 +106,7 @@ class CoordinatorStore:
         self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
+        self._waiting: Counter[int] = Counter()  # for their commit, by partition
 
     def append(
         self,
@@ -152,20 +154,28 @@ class CoordinatorStore:
         except ApiError as refused:
             settled(False)
             return CLIENT_ERROR.get(refused.code, refused.code)
-        outcome = self._outcome(target, info.last_offset + 1, settled)
-        await asyncio.wait((outcome,), timeout=self._timeout_ms / 1000)
-        error = outcome.result() if outcome.done() else ErrorCode.REQUEST_TIMED_OUT
+        error = self._replicas.await_committed(target, info.last_offset + 1, NO_TIMEOUT_MS)
+        if isinstance(error, ErrorCode) and not self._waiting[target.partition]:
+            settled(error in COMMITTED)
+        else:
+            outcome = self._outcome(target.partition, later(error), settled)
+            await asyncio.wait((outcome,), timeout=self._timeout_ms / 1000)
+            error = outcome.result() if outcome.done() else ErrorCode.REQUEST_TIMED_OUT
         return ErrorCode.NONE if error in COMMITTED else CLIENT_ERROR.get(error, error)
 
-    def _outcome(self, target: TopicPartition, end: int, settled: Settled) -> asyncio.Future[ErrorCode]:
-        """Whether everything before `end` is committed, however long it takes; `settled` is told first."""
+    def _outcome(
+        self, partition: int, committed: asyncio.Future[ErrorCode], settled: Settled
+    ) -> asyncio.Future[ErrorCode]:
+        """What came of it, however long it takes; `settled` is told first."""
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def known(done: asyncio.Future[ErrorCode]) -> None:
+            self._waiting[partition] -= 1
             settled(done.result() in COMMITTED)
             outcome.set_result(done.result())
 
-        later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS)).add_done_callback(known)
+        self._waiting[partition] += 1
+        committed.add_done_callback(known)
         return outcome
 
     async def all_committed(self, partition: int) -> None:

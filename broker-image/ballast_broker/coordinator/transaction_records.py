@@ -2,6 +2,7 @@
 
 Version 1 of a value is written where the cluster's transaction.version is 1 or more: older brokers cannot read it.
 Of the ids before and after this one only what differs is said; Apache Kafka 4.1 stores neither, and reads both.
+Written by hand, as each transaction is written three times.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 import struct
 
 from ballast_broker.coordinator.transactions import NO_ID, STORED_STATES, Standing, TransactionState
+from ballast_wire.fast import writer
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 KIND = 0  # what a key begins with
 _short = struct.Struct(">h")
+_long = struct.Struct(">q")
+_start_of_value = struct.Struct(">hqhib")  # version, producer's id, epoch, timeout, state
+_times = struct.Struct(">qq")
+_NO_ARRAY = struct.pack(">i", -1)
+_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = b"\0\x08", b"\1\x08", b"\2\x02"  # a field's number, and its size
 
 
 def key_of(transactional_id: str) -> bytes:
-    return bytes(message("TransactionLogKey")(transactional_id=transactional_id).encode(KIND))
+    return _short.pack(KIND) + writer.string(transactional_id, flexible=False)
 
 
 def transactional_id_of(key: bytes) -> str | None:
@@ -29,26 +36,42 @@ def transactional_id_of(key: bytes) -> str | None:
 
 
 def value_of(standing: Standing, cluster_version: int) -> bytes:
-    kind = message("TransactionLogValue")
-    partitions = None
-    if standing.state is not TransactionState.EMPTY:
-        of_topic: dict[str, list[int]] = {}
-        for topic, number in sorted(standing.partitions):
-            of_topic.setdefault(topic, []).append(number)
-        partitions = [kind.PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in of_topic.items()]
-    value = kind(
-        producer_id=standing.producer_id,
-        previous_producer_id=NO_ID if standing.previous_id == standing.producer_id else standing.previous_id,
-        next_producer_id=standing.next_id,
-        producer_epoch=standing.epoch,
-        transaction_timeout_ms=standing.timeout_ms,
-        transaction_status=STORED_STATES.index(standing.state),
-        transaction_partitions=partitions,
-        transaction_last_update_timestamp_ms=standing.updated_ms,
-        transaction_start_timestamp_ms=standing.started_ms,
-        client_transaction_version=standing.version,
-    )
-    return bytes(value.encode(1 if cluster_version >= 1 else 0))
+    flexible = cluster_version >= 1
+    status = STORED_STATES.index(standing.state)
+    parts = [
+        _start_of_value.pack(1 if flexible else 0, standing.producer_id, standing.epoch, standing.timeout_ms, status),
+        _partitions(standing, flexible),
+        _times.pack(standing.updated_ms, standing.started_ms),
+    ]
+    if flexible:
+        parts.append(_tags(standing))
+    return b"".join(parts)
+
+
+def _partitions(standing: Standing, flexible: bool) -> bytes:
+    if standing.state is TransactionState.EMPTY:
+        return b"\0" if flexible else _NO_ARRAY
+    of_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(standing.partitions):
+        of_topic.setdefault(topic, []).append(number)
+    parts = [writer.count(len(of_topic), flexible)]
+    end = writer.NO_TAGS if flexible else b""
+    for topic, numbers in of_topic.items():
+        ids = struct.pack(f">{len(numbers)}i", *numbers)
+        parts += (writer.string(topic, flexible), writer.count(len(numbers), flexible), ids, end)
+    return b"".join(parts)
+
+
+def _tags(standing: Standing) -> bytes:
+    """Fields that have their usual value are left out."""
+    found = []
+    if standing.previous_id not in (NO_ID, standing.producer_id):
+        found.append(_PREVIOUS_ID + _long.pack(standing.previous_id))
+    if standing.next_id != NO_ID:
+        found.append(_NEXT_ID + _long.pack(standing.next_id))
+    if standing.version:
+        found.append(_CLIENT_VERSION + _short.pack(standing.version))
+    return bytes((len(found),)) + b"".join(found)
 
 
 def standing_of(value: bytes) -> Standing:

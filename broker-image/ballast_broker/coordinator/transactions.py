@@ -101,9 +101,9 @@ class Transaction:
             self.now = self.pending
         self.pending = None
 
-    def mark(self, partition: TopicPartition) -> None:
-        """This partition has its marker."""
-        self.now = replace(self.now, partitions=self.now.partitions - {partition})
+    def mark(self, partitions: Collection[TopicPartition]) -> None:
+        """These have their markers."""
+        self.now = replace(self.now, partitions=self.now.partitions.difference(partitions))
 
 
 class Refused(NamedTuple):

@@ -25,7 +25,7 @@ from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from ballast_broker.metadata.image import MetadataImage
@@ -35,8 +35,10 @@ logger = logging.getLogger(__name__)
 VERSION = 5
 
 Errors = dict[TopicPartition, ErrorCode]
-OwnAnswer = Callable[[str, ProducerIdentity, list[TopicPartition], bool], Awaitable[Errors]]
-"""Of the coordinator that this broker is; asked whether to add."""
+OwnVerdict = Callable[[str, ProducerIdentity, list[TopicPartition]], Errors]
+"""Of the coordinator that this broker is: whether they belong to the transaction."""
+OwnAddition = Callable[[str, ProducerIdentity, list[TopicPartition]], Awaitable[Errors]]
+"""By the coordinator that this broker is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +83,8 @@ class TransactionVerifier:
         network: Network,
         listener: str,
         node_id: int,
-        own_answer: OwnAnswer,
+        own_verdict: OwnVerdict,
+        own_addition: OwnAddition,
         *,
         timeout_s: float,
         retry_s: float,
@@ -92,7 +95,8 @@ class TransactionVerifier:
         self._network = network
         self._listener = listener
         self._node_id = node_id
-        self._own_answer = own_answer
+        self._own_verdict = own_verdict
+        self._own_addition = own_addition
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._patience_s = patience_s
@@ -114,26 +118,45 @@ class TransactionVerifier:
                 return errors
             await asyncio.sleep(self._retry_s)
 
+    def verify_here(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition]
+    ) -> Errors | None:
+        """What `verify` answers without adding, at once; None where another broker is to be asked."""
+        if self._coordinator_of(transactional_id) != self._node_id:
+            return None
+        return self._verdict_here(transactional_id, ProducerIdentity(producer_id, epoch), partitions)
+
     async def _ask_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition], add: bool
     ) -> Errors:
         leader = self._coordinator_of(transactional_id)
         if leader == self._node_id:
-            return await self._ask_own(transactional_id, ProducerIdentity(producer_id, epoch), partitions, add)
+            producer = ProducerIdentity(producer_id, epoch)
+            if add:
+                return await self._add_here(transactional_id, producer, partitions)
+            return self._verdict_here(transactional_id, producer, partitions)
         endpoint = None if leader is None else self._endpoint_of(leader)
         if endpoint is None:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return await self._ask_at(endpoint, _Question(transactional_id, producer_id, epoch, partitions, add))
 
-    async def _ask_own(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+    def _verdict_here(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition]
     ) -> Errors:
         try:
-            errors = await self._own_answer(transactional_id, producer, partitions, add)
+            errors = self._own_verdict(transactional_id, producer, partitions)
         except Exception:
-            logger.exception("transactions could not be verified")
-            return dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return {partition: error for partition, error in errors.items() if error is not ErrorCode.NONE}
+            return _failed(partitions)
+        return _only_errors(errors)
+
+    async def _add_here(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition]
+    ) -> Errors:
+        try:
+            errors = await self._own_addition(transactional_id, producer, partitions)
+        except Exception:
+            return _failed(partitions)
+        return _only_errors(errors)
 
     async def _ask_at(self, endpoint: Endpoint, question: _Question) -> Errors:
         lane = self._lanes.get(endpoint)
@@ -196,25 +219,31 @@ class TransactionVerifier:
         self._lanes.clear()
 
 
+def _only_errors(errors: Errors) -> Errors:
+    return {partition: error for partition, error in errors.items() if error is not ErrorCode.NONE}
+
+
+def _failed(partitions: list[TopicPartition]) -> Errors:
+    logger.exception("transactions could not be verified")
+    return dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 def _request(questions: list[_Question]) -> Any:
     kind = message("AddPartitionsToTxnRequest")
     topic_kind = kind.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic
     transactions = []
     for question in questions:
-        topics: dict[str, list[int]] = {}
-        for partition in question.partitions:
-            topics.setdefault(partition.topic, []).append(partition.partition)
+        topics = by_topic(question.partitions)
         transactions.append(
             kind.AddPartitionsToTxnTransaction(
-                version=VERSION,
                 transactional_id=question.transactional_id,
                 producer_id=question.producer_id,
                 producer_epoch=question.epoch,
                 verify_only=not question.add,
-                topics=[topic_kind(version=VERSION, name=name, partitions=found) for name, found in topics.items()],
+                topics=[topic_kind(name=name, partitions=found) for name, found in topics.items()],
             )
         )
-    return kind(version=VERSION, transactions=transactions)
+    return kind(transactions=transactions)
 
 
 def _errors_in(result: Any) -> Errors:

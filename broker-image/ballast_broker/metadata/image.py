@@ -29,7 +29,6 @@ RECOVERING = 1
 
 # Reserved directory ids: replicas whose place is not known yet, lost, or kept by a broker without ids.
 DIRECTORY_UNASSIGNED = UUID(int=0)
-DIRECTORY_LOST = UUID(int=1)
 DIRECTORY_MIGRATING = UUID(int=2)
 FIRST_FREE_DIRECTORY = 100
 

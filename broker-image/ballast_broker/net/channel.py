@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from ballast_broker.config import address
+from ballast_broker.config.broker import address
 from ballast_broker.net.going import Going, Login, authenticate, shake_hands
 from ballast_broker.net.tls_socket import TlsSocket
 from ballast_broker.security.tls import reason_of

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ballast_broker.config import address
+from ballast_broker.config.broker import address
 from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net.connection_rates import ConnectionRates, CreationRates

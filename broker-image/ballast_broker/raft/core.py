@@ -90,7 +90,7 @@ class RaftCore(Elections):
             self._tick_leader(self.leadership, now)
         if now >= self._fetch_at:
             self._fetch_at = FOREVER
-            self._send_fetch(now)
+            self._send_fetch()
         if now >= self._election_at:
             self._election_timed_out(now)
 
@@ -128,7 +128,7 @@ class RaftCore(Elections):
 
     # ------------------------------------------------------------------ following
 
-    def _send_fetch(self, now: float) -> None:
+    def _send_fetch(self) -> None:
         if self._fetch_outstanding is not None or self.loading is not None or self._log.end_offset > self._flushed:
             return  # asking for an offset says that everything below it is on stable storage
         target = self._whom_to_fetch_from()
@@ -194,7 +194,7 @@ class RaftCore(Elections):
             self._pending_high_watermark = reply.high_watermark
             return
         self._follow_high_watermark(reply.high_watermark)
-        self._send_fetch(now)
+        self._send_fetch()
 
     def records_refused(self, now: float) -> None:
         """What was fetched is spoilt: nothing of it is in the log, and it is asked for again."""
@@ -246,7 +246,7 @@ class RaftCore(Elections):
         if self.voter_set is not leadership.voter_set:
             leadership.follow_voters(self.voter_set)
             self._send_begin_epoch(leadership, now)
-        self._answer_parked(leadership, now)
+        self._answer_parked(leadership)
 
     def change_voters(self, now: float, change: Callable[[Leadership, LogView], VoterSet]) -> int:
         """As leader: what `change` makes of them, where it allows that; the offset that has to be committed."""
@@ -264,9 +264,9 @@ class RaftCore(Elections):
         elif self.role is Role.FOLLOWER:
             self._in_vain = 0
             self._follow_high_watermark(self._pending_high_watermark)
-            self._send_fetch(now)
+            self._send_fetch()
         elif self.role is Role.UNATTACHED:
-            self._send_fetch(now)  # who votes no more and has resigned asks around once its log is flushed
+            self._send_fetch()  # who votes no more and has resigned asks around once its log is flushed
 
     # ------------------------------------------------------------------ leading
 
@@ -274,7 +274,7 @@ class RaftCore(Elections):
         if leadership.advance_high_watermark():
             self.high_watermark = leadership.high_watermark
             self._effects.append(HighWatermark(self.high_watermark))
-            self._answer_parked(leadership, now)
+            self._answer_parked(leadership)
             if not self.is_voter and self._log.voters_offset < self.high_watermark:
                 self.resign(now)  # what was left to do was to commit that
 
@@ -343,7 +343,7 @@ class RaftCore(Elections):
     def _misfit(self, request: Fetch) -> FetchReply | None:
         return misfit(self._log, self.epoch, self.me, request)
 
-    def _answer_parked(self, leadership: Leadership, now: float) -> None:
+    def _answer_parked(self, leadership: Leadership) -> None:
         for parked in list(leadership.parked.values()):
             told = leadership.progress(parked.request.replica, parked.request.directory).told_high_watermark
             if parked.request.offset < self._log.end_offset or told < leadership.high_watermark:

@@ -252,7 +252,7 @@ class RaftDriver:
 
     # ------------------------------------------------------------------ requests from others
 
-    async def handle(self, api_key: int, version: int, request: Any) -> Any:
+    async def handle(self, api_key: int, request: Any) -> Any:
         """The response to a request of the quorum's own: `answering` has them, and `voter_requests`."""
         if api_key in VOTER_KEYS:
             return await self.voter_requests.handle(api_key, request)

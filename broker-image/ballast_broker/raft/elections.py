@@ -98,7 +98,7 @@ class Elections(ABC):
         self._pending_high_watermark = -1
 
     @abstractmethod
-    def _send_fetch(self, now: float) -> None:
+    def _send_fetch(self) -> None:
         """As a follower: ask the leader for what comes next."""
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Elections(ABC):
         self._leader_ended = False
         self._term_began = now
         self._election_at = now + self._timeouts.fetch_s
-        self._send_fetch(now)
+        self._send_fetch()
 
     def _become_prospective(self, now: float) -> None:
         """Ask whether an election could be won before disturbing anybody with a new epoch."""

@@ -79,10 +79,6 @@ def voter_set(version: int, voters: Iterable[Voter]) -> VoterSet:
     return VoterSet(version, tuple(sorted(voters, key=lambda voter: voter.id)))
 
 
-def static_voters(ids: Iterable[int]) -> VoterSet:
-    return voter_set(STATIC, (Voter(each) for each in ids))
-
-
 NO_VOTERS = VoterSet(STATIC, ())
 """Of a node that was told of none and whose log is empty: it finds the leader by the bootstrap servers."""
 

@@ -19,7 +19,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
-    from ballast_broker.log_config import LogConfig
+    from ballast_broker.config.logs import LogConfig
     from ballast_broker.replication.waiting import ParkedFetch, Wakeups
     from ballast_broker.replication.watching import Watched
     from ballast_broker.seams import Clock

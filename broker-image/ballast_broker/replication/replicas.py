@@ -41,7 +41,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
-    from ballast_broker.log_config import LogConfig
+    from ballast_broker.config.logs import LogConfig
     from ballast_broker.metadata.delta import MetadataDelta
     from ballast_broker.replication.watching import Watch
     from ballast_broker.seams import Clock, Network, Threads

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ballast_broker.log_config import LONG_MAX
+from ballast_broker.config.logs import LONG_MAX
 from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanedGroup, CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerMissing, CleanerRunner

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
 from ballast_broker.storage.opening import opened
 from ballast_broker.storage.timestamps import MOST_NAMED, refuse_times

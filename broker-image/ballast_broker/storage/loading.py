@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import doubts, retention, truncation
 from ballast_broker.storage.checkpoint import (
     LEADER_EPOCHS,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 from uuid import UUID
 
-from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage import appending, flushing, lookup, retention, rolling, truncation
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext

@@ -17,7 +17,7 @@ from functools import partial
 from types import MappingProxyType
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage import first_look
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import PARTITION_METADATA, parse_partition_metadata
 from ballast_broker.storage.directories import DELETE_SUFFIX, STRAY_SUFFIX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import flushing, lookup, retention
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
 from ballast_wire.names import TopicPartition, spread

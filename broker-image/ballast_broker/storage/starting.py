@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Threads
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.context import LogContext

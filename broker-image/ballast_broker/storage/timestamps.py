@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NoReturn
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage.errors import InvalidRecords
 from ballast_broker.storage.opening import opened
 from ballast_wire.errors import ApiError, ErrorCode

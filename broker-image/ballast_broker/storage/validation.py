@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage.timestamps import refuse_append_time, refuse_too_new
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import (

@@ -16,7 +16,7 @@ from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import BROKER_APIS, handler_of
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.service import COMMANDS
 from ballast_broker.net_reply import ANONYMOUS, Principal

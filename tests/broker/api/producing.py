@@ -11,10 +11,10 @@ from tests.broker.replication.cluster import Node as Broker
 
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING, Authorizer
 from ballast_broker.api.produce import Produce
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
-from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.traffic import Traffic
 from ballast_wire.fast.produce import FIRST_FLEXIBLE
 from ballast_wire.headers import frame_request
 from ballast_wire.messages import message

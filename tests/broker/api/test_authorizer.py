@@ -20,7 +20,7 @@ from ballast_broker.api.authorizer import (
     group,
     topic,
 )
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.metadata.acls import Acl, PatternType, Permission
 from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.records import record

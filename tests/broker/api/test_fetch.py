@@ -14,11 +14,11 @@ from tests.broker.api.asking import Peer
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import EVICTION_S, FetchSessions
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.watching import Watch
-from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition

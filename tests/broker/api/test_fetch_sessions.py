@@ -32,10 +32,10 @@ from ballast_broker.metadata.acls import Acl, PatternType, Permission
 from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.records import record
 from ballast_broker.metadata.snapshot import acl_record
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import ANONYMOUS, Pending, Principal
 from ballast_broker.real_world import RealClock
-from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition

@@ -17,7 +17,7 @@ from ballast_broker.api.authorizer import AclAuthorizer, Operation, ResourceKind
 from ballast_broker.api.client_quotas import REQUESTS, ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import handler_of
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.controller.service import COMMANDS
 from ballast_broker.controller_requests import (
     CONTROLLER_APIS,

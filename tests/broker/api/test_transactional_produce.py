@@ -83,10 +83,20 @@ class Coordinator:
             results.append(result(transactional_id=transaction.transactional_id, topic_results=topics))
         return round_trip(kind(error_code=self.whole_error, results_by_transaction=results), version)
 
-    async def own_answer(
-        self, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], add: bool
+    def own_verdict(
+        self, name: str, producer: ProducerIdentity, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        self.asked_here.append([(name, *producer, not add, partitions)])
+        return self._own_answer(name, producer, partitions, verify_only=True)
+
+    async def own_addition(
+        self, name: str, producer: ProducerIdentity, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        return self._own_answer(name, producer, partitions, verify_only=False)
+
+    def _own_answer(
+        self, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], *, verify_only: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        self.asked_here.append([(name, *producer, verify_only, partitions)])
         return {partition: self.says(name, partition) for partition in partitions}
 
     def close(self) -> None:
@@ -101,7 +111,8 @@ class Client(Producing):
             coordinator,
             "PLAINTEXT",
             node.broker_id,
-            coordinator.own_answer,
+            coordinator.own_verdict,
+            coordinator.own_addition,
             timeout_s=5,
             retry_s=RETRY_S,
             patience_s=PATIENCE_S,
@@ -169,28 +180,39 @@ async def test_the_coordinator_is_asked_once_for_a_transaction(tmp_path: Path, v
 
 
 @pytest.mark.spec("CLI-05")
-@pytest.mark.parametrize(("version", "verify_only"), [(ABORTABLE, True), (ADDING, False)])
-async def test_a_coordinator_that_is_this_broker_is_asked_without_the_network(
-    tmp_path: Path, version: int, verify_only: bool
-) -> None:
+async def test_a_coordinator_that_is_this_broker_adds_without_the_network(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, _node, client, coordinator):
         refused = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         coordinator.says = lambda _, partition: NONE if partition == ORDERS else refused
-        told = await client.told(version, ORDERS, BILLS, name=OWN_ID)
+        told = await client.told(ADDING, ORDERS, BILLS, name=OWN_ID)
         assert told == [(NONE, 0), (refused, -1)]
-        assert coordinator.asked_here == [[(OWN_ID, 7, 0, verify_only, [ORDERS, BILLS])]]
+        assert coordinator.asked_here == [[(OWN_ID, 7, 0, False, [ORDERS, BILLS])]]
         assert coordinator.requests == []
 
 
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("version", [OLD, ABORTABLE])
+async def test_a_coordinator_that_is_this_broker_verifies_at_once(tmp_path: Path, version: int) -> None:
+    async with stage(tmp_path) as (_, _node, client, coordinator):
+        refused = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        coordinator.says = lambda _, partition: NONE if partition == ORDERS else refused
+        reply = client.send(version, ORDERS, BILLS, name=OWN_ID)
+        assert not isinstance(reply, Pending), "nothing waits"
+        assert [each[1:] for each in await answer(reply)] == [(0, 0), (refused, -1)]
+        assert coordinator.asked_here == [[(OWN_ID, 7, 0, True, [each])] for each in (ORDERS, BILLS)]
+        assert coordinator.requests == []
+
+
+@pytest.mark.parametrize("version", [ABORTABLE, ADDING])
 async def test_a_coordinator_of_this_broker_that_fails_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int
 ) -> None:
     def fails(*_: object) -> ErrorCode:
         raise ValueError("broken")
 
     async with stage(tmp_path) as (_, _node, client, coordinator):
         coordinator.says = fails
-        assert await client.told(ADDING, ORDERS, name=OWN_ID) == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+        assert await client.told(version, ORDERS, name=OWN_ID) == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
     assert [record.message for record in caplog.records] == ["transactions could not be verified"]
     caplog.clear()
 

@@ -17,12 +17,12 @@ from tests.broker.replication.cluster import Cluster, Node, eventually
 
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealRandom
 from ballast_broker.replication.reading import READ_COMMITTED, READ_UNCOMMITTED
-from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.storage.producers import NOT_ASKED
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition

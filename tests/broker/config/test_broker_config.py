@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ballast_broker.broker_properties import BROKER_PROPERTIES, ONLY_DYNAMIC, WITHOUT_EFFECT
-from ballast_broker.config import (
+from ballast_broker.config.broker import (
     BrokerConfig,
     Endpoint,
     Voter,
     broker_config,
 )
+from ballast_broker.config.broker_properties import BROKER_PROPERTIES, ONLY_DYNAMIC, WITHOUT_EFFECT
+from ballast_broker.config.properties_file import parse_properties
+from ballast_broker.config.topics import TOPIC_PROPERTIES
 from ballast_broker.config_rules import BROKER, Rules
 from ballast_broker.config_types import ConfigError
-from ballast_broker.properties_file import parse_properties
-from ballast_broker.topic_config import TOPIC_PROPERTIES
 from ballast_wire.errors import ApiError, ErrorCode
 
 SOURCES = Path(__file__).resolve().parents[3] / "broker-image" / "ballast_broker"
@@ -240,7 +240,7 @@ def test_an_override_without_a_value_is_refused() -> None:
 
 def test_no_property_is_read_and_then_ignored() -> None:
     """Each is used somewhere, gives a topic config its default, or is said to have no effect."""
-    table = SOURCES / "config.py"
+    table = SOURCES / "config" / "broker.py"
     of_security = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "security").glob("*settings.py"))
     code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
     of_topics = {name for entry in TOPIC_PROPERTIES.values() for name, _ in entry.synonyms}

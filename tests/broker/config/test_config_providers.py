@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ballast_broker.config import BrokerConfig, broker_config
+from ballast_broker.config.broker import BrokerConfig, broker_config
+from ballast_broker.config.properties_file import parse_properties
 from ballast_broker.config_types import ConfigError
-from ballast_broker.properties_file import parse_properties
 
 pytestmark = pytest.mark.spec("CLI-06", "CLI-13")
 CLASSES = "org.apache.kafka.common.config.provider"

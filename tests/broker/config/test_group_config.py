@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ballast_broker.config import BrokerConfig, broker_config
+from ballast_broker.config.broker import BrokerConfig, broker_config
 from ballast_broker.config_rules import GROUP, Rules
 from ballast_wire.errors import ApiError, ErrorCode
 

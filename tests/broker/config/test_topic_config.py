@@ -8,11 +8,11 @@ from math import isnan
 
 import pytest
 
-from ballast_broker.config import broker_config
-from ballast_broker.config_entries import ConfigEntries, dynamic_values
+from ballast_broker.config.broker import broker_config
+from ballast_broker.config.entries import ConfigEntries, dynamic_values
+from ballast_broker.config.logs import LogConfig
+from ballast_broker.config.topics import TOPIC_PROPERTIES, check_topic_configs, log_config
 from ballast_broker.config_types import ConfigError, node_id
-from ballast_broker.log_config import LogConfig
-from ballast_broker.topic_config import TOPIC_PROPERTIES, check_topic_configs, log_config
 
 
 def test_the_table_has_what_a_log_is_configured_with() -> None:

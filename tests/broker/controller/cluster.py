@@ -163,7 +163,7 @@ class Node:
 
     async def _handle(self, api_key: int, version: int, request: Any, origin: Any) -> Any:
         if api_key in RAFT_KEYS:
-            return await self.driver.handle(api_key, version, request)
+            return await self.driver.handle(api_key, request)
         assert api_key in API_KEYS
         if self.service is None:
             raise ConnectionResetError

@@ -73,7 +73,7 @@ async def test_a_vote_that_could_not_be_written_down_is_not_given(monkeypatch: p
         core = candidate.driver.core
         vote = Vote(core.epoch + 1, candidate.id, core.epoch, core.log_end_offset, pre_vote=False)
         with pytest.raises(ApiError):
-            await voter.driver.handle(wire.VOTE, 2, wire.encode_request(vote, voter.id, voter.driver.quorum))
+            await voter.driver.handle(wire.VOTE, wire.encode_request(vote, voter.id, voter.driver.quorum))
         assert [type(failure) for failure in voter.failures] == [OSError]
         voter.failures.clear()
 
@@ -298,7 +298,7 @@ async def test_the_quorum_describes_itself() -> None:
         topic = kind.TopicData(
             topic_name="__cluster_metadata", partitions=[kind.TopicData.PartitionData(partition_index=0)]
         )
-        response = await cluster.active.driver.handle(55, 2, kind(topics=[topic]))
+        response = await cluster.active.driver.handle(55, kind(topics=[topic]))
         data = response.topics[0].partitions[0]
         assert data.leader_id == cluster.active.id
         assert {each.replica_id for each in data.current_voters} == {1, 2, 3}
@@ -315,14 +315,14 @@ async def test_there_is_one_partition_that_a_quorum_is_asked_about(topic: str, p
             partition_index=partition, replica_epoch=99, replica_id=2, last_offset_epoch=99, last_offset=99
         )
         with pytest.raises(ApiError) as refused:
-            await driver.handle(52, 2, vote(topics=[vote.TopicData(topic_name=topic, partitions=[data])]))
+            await driver.handle(52, vote(topics=[vote.TopicData(topic_name=topic, partitions=[data])]))
         assert refused.value.code is ErrorCode.INVALID_REQUEST
         assert driver.epoch < 99
         kind = message("FetchSnapshotRequest")
         part = kind.TopicSnapshot.PartitionSnapshot
         wanted = part(partition=partition, snapshot_id=part.SnapshotId(end_offset=1, epoch=1), position=0)
         with pytest.raises(ApiError) as refused:
-            await driver.handle(59, 1, kind(topics=[kind.TopicSnapshot(name=topic, partitions=[wanted])]))
+            await driver.handle(59, kind(topics=[kind.TopicSnapshot(name=topic, partitions=[wanted])]))
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -332,7 +332,7 @@ async def test_a_fetch_of_less_than_nothing_is_refused_as_by_apache_kafka(field:
     async with Cluster(voters=1) as cluster:
         driver = cluster.active.driver
         asked = replace(Fetch(driver.epoch, 9, 0, 0, 0), **dict[str, Any]({field: -1}))
-        response = await driver.handle(1, 17, wire.encode_request(asked, driver.node_id, driver.quorum))
+        response = await driver.handle(1, wire.encode_request(asked, driver.node_id, driver.quorum))
         [data] = response.responses[0].partitions
         assert (response.error_code, data.error_code) == (0, ErrorCode.INVALID_REQUEST)
         assert (data.high_watermark, data.records) == (-1, b"")

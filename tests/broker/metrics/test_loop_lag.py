@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ballast_broker.loop_lag import LoopLag
+from ballast_broker.metrics.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
 
 

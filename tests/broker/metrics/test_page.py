@@ -19,15 +19,15 @@ from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.coordinator.group import Group
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.transactions import TransactionState
-from ballast_broker.loop_lag import LoopLag
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage, TopicsImage
 from ballast_broker.metadata.persistent import PersistentMap
-from ballast_broker.metrics import MetricsPage, Observed
+from ballast_broker.metrics.loop_lag import LoopLag
+from ballast_broker.metrics.page import MetricsPage, Observed
+from ballast_broker.metrics.requests import RequestMetrics
+from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.real_world import RealClock
 from ballast_broker.replication.fetcher import FetchTotals
 from ballast_broker.replication.partition import Partition
-from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 

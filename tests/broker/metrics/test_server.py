@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ballast_broker.metrics_server import MAX_CONNECTIONS, MetricsServer
+from ballast_broker.metrics.server import MAX_CONNECTIONS, MetricsServer
 
 
 class Page:

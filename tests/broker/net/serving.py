@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tests.certificates import Authority
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.net.connection_rates import ConnectionRates
 from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server

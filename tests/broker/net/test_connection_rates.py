@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.net.serving import Serving, until
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.metadata.image import EMPTY_IMAGE, RESOURCE_BROKER, ClientQuotasImage, ConfigsImage
 from ballast_broker.metadata.persistent import PersistentMap

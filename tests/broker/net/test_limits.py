@@ -8,7 +8,7 @@ import socket
 import pytest
 from tests.broker.net.serving import PATIENCE_S, Serving, echo, framed, until
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.net import server as server_module
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Peer, Pending, Reply

@@ -22,7 +22,7 @@ from tests.certificates import Authority
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, jwk, new_key, raw_token, signed
 
 from ballast_broker import security_settings
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net import remote, secured, token_keys
 from ballast_broker.net.event_loop import EventLoop

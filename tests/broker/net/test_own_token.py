@@ -23,7 +23,7 @@ from tests.broker.net.test_sasl import who
 from tests.identity_provider import CLIENTS, Provider, jwk, new_key, raw_token, signed
 
 from ballast_broker import security_settings
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net import channel as channel_module
 from ballast_broker.net import remote

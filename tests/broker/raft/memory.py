@@ -9,14 +9,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.sim.disk import SimDisk, Store
 
+from ballast_broker.raft.voters import STATIC, Voter, VoterSet, voter_set
 from ballast_wire.messages import message
 from ballast_wire.records import BatchView, iterate_batches
+
+
+def static_voters(ids: Iterable[int]) -> VoterSet:
+    return voter_set(STATIC, map(Voter, ids))
 
 
 @dataclass

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from tests.broker.raft.memory import static_voters
+
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
@@ -43,7 +45,7 @@ from ballast_broker.raft.messages import (
     Vote,
 )
 from ballast_broker.raft.terms import LogView, Persisted, Timeouts
-from ballast_broker.raft.voters import DYNAMIC, Voter, VoterHistory, VoterSet, static_voters, voter_set
+from ballast_broker.raft.voters import DYNAMIC, Voter, VoterHistory, VoterSet, voter_set
 from ballast_wire.errors import ApiError
 
 Entry = tuple[int, str | VoterSet]  # epoch, value

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from e2e.asking import ask, message
 from e2e.processes import BrokerTrouble, Cluster, until
-from tests.broker.raft.memory import SeededRandom
+from tests.broker.raft.memory import SeededRandom, static_voters
 from tests.broker.raft.test_store import batch, open_store
 
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.terms import Persisted
-from ballast_broker.raft.voters import static_voters
 from ballast_wire.records import iterate_batches
 
 FOLDER = "__cluster_metadata-0"

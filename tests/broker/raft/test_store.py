@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import SeededRandom
+from tests.broker.raft.memory import SeededRandom, static_voters
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
 from ballast_broker.raft.leader import misfit
 from ballast_broker.raft.messages import Fetch, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
-from ballast_broker.raft.voters import static_voters
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.manager import LogManager

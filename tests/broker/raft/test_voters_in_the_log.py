@@ -7,7 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.broker.raft.memory import MemoryDisk, MemoryLog
+from tests.broker.raft.memory import MemoryDisk, MemoryLog, static_voters
 
 from ballast_broker.raft.control_records import (
     leader_change_batch,
@@ -19,7 +19,7 @@ from ballast_broker.raft.control_records import (
 from ballast_broker.raft.messages import SnapshotId
 from ballast_broker.raft.store import QUORUM_STATE, MetadataStore
 from ballast_broker.raft.terms import Persisted
-from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, static_voters, voter_set
+from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_wire.records import Record, encode_batch
 
 pytestmark = pytest.mark.spec("CLU-05")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.controller.commands.brokers import fence_broker, register_broker, unfence_broker
 from ballast_broker.controller.commands.configs import incremental_alter_configs
 from ballast_broker.controller.commands.context import CommandContext, ConfigEntry, ControllerConfig, Outcome
@@ -20,7 +21,6 @@ from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
-from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration

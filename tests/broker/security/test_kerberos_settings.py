@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ballast_broker import net
-from ballast_broker.config import BrokerConfig, broker_config
+from ballast_broker.config.broker import BrokerConfig, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.kerberos_settings import KerberosSettings
 from ballast_broker.security_settings import accesses, going

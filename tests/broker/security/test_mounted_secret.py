@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.certificates import Authority
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.oauth_settings import OauthSettings, TokenRules
 

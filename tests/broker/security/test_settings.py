@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ballast_broker.config import BrokerConfig, broker_config
+from ballast_broker.config.broker import BrokerConfig, broker_config
+from ballast_broker.config.properties_file import parse_properties
 from ballast_broker.config_types import ConfigError
-from ballast_broker.properties_file import parse_properties
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -14,7 +14,7 @@ import pytest
 from e2e.processes import BROKER_SOURCES
 from tests.certificates import Authority
 
-from ballast_broker.config import broker_config
+from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server

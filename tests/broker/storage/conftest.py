@@ -12,7 +12,7 @@ import pytest
 from tests.broker.storage.managing import World
 from tests.sim.disk import SimDisk, Store
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import LogDirectory

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Disk, Random
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads

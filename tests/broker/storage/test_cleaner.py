@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.storage.conftest import Bench, ReadAll, position_of, state_of
 
-from ballast_broker.log_config import LONG_MAX
+from ballast_broker.config.logs import LONG_MAX
 from ballast_broker.storage.cleaner import CleanResult, clean, group_segments
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in

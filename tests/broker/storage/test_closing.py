@@ -7,7 +7,7 @@ import errno
 import pytest
 from tests.broker.storage.conftest import NOW_MS, TOPIC_ID, Bench
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage.closing import CLOSED_AT_ONCE, close_logs
 from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.loading import create_log

@@ -20,7 +20,7 @@ from tests.broker.storage.conftest import NOW_MS, Bench, Clock, ReadAll, SeededR
 from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import SimDisk, Store
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, cleaner_process
 from ballast_broker.storage.cleaner import CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerProcess

@@ -20,7 +20,7 @@ from tests.broker.storage.managing import CLUSTER, TOPIC_ID, World, partition
 from tests.contract.nodes import CLUSTER_ID, Kafka
 from tests.sim.disk import Crashed, SimDisk, SimFile, Store
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import Clock, Random
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.context import StorageConfig

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.broker.storage.managing import BadDisk, World, create, partition, run, write
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, loading
 from ballast_broker.storage.disk import RealFile
 from ballast_broker.storage.log import Log

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.broker.storage.conftest import PARTITION, Bench, ReadAll, position_of
 
-from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_broker.storage.timestamps import MOST_NAMED

@@ -19,7 +19,7 @@ from tests.broker.storage.conftest import Bench
 from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, World, create, partition, run, write
 from tests.sim.disk import SimDisk, Store
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, placement, starting
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure

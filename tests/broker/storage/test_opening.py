@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from tests.broker.storage.conftest import Bench
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import opening
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.opening import BYTES_OF_ANY, MOST_RECORDS, RECORDS_OF_ANY, opened

@@ -16,7 +16,7 @@ from tests.broker.storage.conftest import NOW_MS, PARTITION, TOPIC_ID, Bench, Re
 from tests.broker.storage.managing import World
 from tests.sim.disk import Crashed
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import loading
 from ballast_broker.storage.checkpoint import RECOVERY_POINTS
 from ballast_broker.storage.doubts import believed

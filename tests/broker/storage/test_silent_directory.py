@@ -15,7 +15,7 @@ from tests.broker.replication.cluster import eventually
 from tests.broker.storage.conftest import Bench
 from tests.broker.storage.managing import TOPIC_ID, World, create, partition, run, write
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, directories, directory_threads, first_look, slow_append
 from ballast_broker.storage.directories import CLEAN_SHUTDOWN, LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.broker.storage.conftest import Bench, Inline, ReadAll
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.seams import File
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.directories import LogDirectory

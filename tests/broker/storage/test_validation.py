@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ballast_broker.log_config import LogConfig
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage.validation import CLIENT, check_leader_batch, is_plain
 from ballast_wire.records import CRC_FROM, CRC_POSITION, HEADER, Header, Record, encode_batch
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.operator.making import cluster
 
-from ballast_broker.config import broker_config
-from ballast_broker.properties_file import parse_properties
+from ballast_broker.config.broker import broker_config
+from ballast_broker.config.properties_file import parse_properties
 from ballast_broker.security.oauth_settings import TokenRules
 from ballast_operator.resources import others, pods, security
 from ballast_operator.resources.layout import Layout, new_identity

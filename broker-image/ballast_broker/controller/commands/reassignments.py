@@ -120,7 +120,7 @@ def list_partition_reassignments(context: CommandContext, request: Any) -> Any:
     )
     kind = type(response).OngoingTopicReassignment
     image = context.image.topics
-    wanted = _wanted(context, request)
+    wanted = _wanted(request)
     by_topic: dict[str, list[Any]] = {}
     for topic_id, partition_id in image.reassigning:
         topic = image.topics_by_id[topic_id]
@@ -141,7 +141,7 @@ def list_partition_reassignments(context: CommandContext, request: Any) -> Any:
     return response
 
 
-def _wanted(context: CommandContext, request: Any) -> set[tuple[str, int]] | None:
+def _wanted(request: Any) -> set[tuple[str, int]] | None:
     if request.topics is None:
         return None
     return {(each.name, partition) for each in request.topics for partition in each.partition_indexes}

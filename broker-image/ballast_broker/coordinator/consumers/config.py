@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ballast_broker.config.groups import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
-from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.metadata.image import RESOURCE_GROUP, MetadataImage
 
 

@@ -113,7 +113,7 @@ def _target(change: TargetChange) -> _Fields:
     if change.partitions is None:
         return 7, naming, None
     kind = message("ConsumerGroupTargetAssignmentMemberValue").TopicPartition
-    return 7, naming, {"topic_partitions": listed(kind, change.partitions, VERSION)}
+    return 7, naming, {"topic_partitions": listed(kind, change.partitions)}
 
 
 def _current(change: CurrentChange) -> _Fields:
@@ -125,8 +125,8 @@ def _current(change: CurrentChange) -> _Fields:
         "member_epoch": current.epoch,
         "previous_member_epoch": current.previous_epoch,
         "state": int(current.state),
-        "assigned_partitions": listed(kind.TopicPartitions, current.assigned, VERSION),
-        "partitions_pending_revocation": listed(kind.PendingPartitions, current.revoking, VERSION),
+        "assigned_partitions": listed(kind.TopicPartitions, current.assigned),
+        "partitions_pending_revocation": listed(kind.PendingPartitions, current.revoking),
     }
     return 8, naming, fields
 
@@ -150,11 +150,9 @@ _ENCODE: dict[type, Callable[[Any], _Fields]] = {
 }
 
 
-def listed(kind: Any, partitions: Partitions, version: int) -> list[Any]:
+def listed(kind: Any, partitions: Partitions) -> list[Any]:
     """As structs of `kind`: a topic's id and its partitions."""
-    return [
-        kind(version=version, topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()
-    ]
+    return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()]
 
 
 # -- and back ---------------------------------------------------------------------------------------------------------

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.coordinator.transactions import STORED_STATES
 from ballast_broker.metadata.image import NO_LEADER
-from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
+from ballast_broker.metrics.requests import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import ClientQuotas
     from ballast_broker.coordinator.service import GroupCoordinator
     from ballast_broker.coordinator.transaction_service import TransactionCoordinator
-    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.metrics.loop_lag import LoopLag
+    from ballast_broker.metrics.requests import RequestMetrics
+    from ballast_broker.metrics.traffic import Traffic
     from ballast_broker.net.server import Server
     from ballast_broker.raft.driver import RaftDriver
     from ballast_broker.replication.partition import Partition
     from ballast_broker.replication.replicas import Replicas
-    from ballast_broker.request_metrics import RequestMetrics
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
-    from ballast_broker.traffic import Traffic
 
 SLICE_S = 0.002
 LINES_OF_A_PIECE = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import monotonic, thread_time
 
-from ballast_broker.request_metrics import SHORT_S, Histogram
+from ballast_broker.metrics.requests import SHORT_S, Histogram
 
 
 class LoopLag:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.config_types import (
     LONG_MAX,
     NAME,
@@ -19,7 +20,6 @@ from ballast_broker.config_types import (
     each_of,
     one_of,
 )
-from ballast_broker.log_config import LogConfig
 
 
 class ConfigSource(IntEnum):

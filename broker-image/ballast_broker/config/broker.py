@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ballast_broker.broker_properties import (
+from ballast_broker.config.broker_properties import (
     AUTHORIZER_ONLY,
     BROKER_PROPERTIES,
     OF_A_LISTENER,
     ONLY_DYNAMIC,
     WITHOUT_EFFECT,
 )
-from ballast_broker.config_providers import resolved
+from ballast_broker.config.providers import resolved
+from ballast_broker.config.topics import check_log_times, log_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.properties import (
     GSSAPI,
@@ -32,7 +33,6 @@ from ballast_broker.security.properties import (
     parse_of_listener,
 )
 from ballast_broker.security.settings import ListenerSecurity, check_mechanism, listener_security
-from ballast_broker.topic_config import check_log_times, log_config
 
 
 def address(host: str, port: int) -> str:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ballast_broker.config.properties_file import parse_properties, text_of
 from ballast_broker.config_types import ConfigError
-from ballast_broker.properties_file import parse_properties, text_of
 
 PROVIDERS = "config.providers"
 _PACKAGE = "org.apache.kafka.common.config.provider"

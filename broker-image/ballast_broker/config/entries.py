@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_broker.broker_properties import BROKER_PROPERTIES
-from ballast_broker.config import BrokerConfig
+from ballast_broker.config.broker import BrokerConfig
+from ballast_broker.config.broker_properties import BROKER_PROPERTIES
+from ballast_broker.config.groups import GROUP_PROPERTIES, broker_property
+from ballast_broker.config.topics import TOPIC_PROPERTIES, ConfigSource, broker_default
 from ballast_broker.config_types import Property
-from ballast_broker.group_config import GROUP_PROPERTIES, broker_property
-from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_default
 
 # What takes effect at run time.
 DYNAMIC_BROKER_PROPERTIES = frozenset(

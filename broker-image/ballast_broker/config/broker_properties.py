@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ballast_broker.config.topics import CODECS, GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from ballast_broker.config_types import INT_MAX, LONG_MAX, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import SECURITY_PROPERTIES
 from ballast_broker.security.properties import WITHOUT_EFFECT as SECURITY_WITHOUT_EFFECT
-from ballast_broker.topic_config import CODECS, GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 
 _P = Property
 MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
