@@ -24,10 +24,11 @@ from tests.sim.isolation import FETCH, ReadCommitted
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan, Run
 
-from ballast_broker.broker_properties import RACK_AWARE_SELECTOR
+from ballast_broker.config.broker_properties import RACK_AWARE_SELECTOR
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
+PLAN = Plan(seconds=40.0)
 PIECES = (100, 1000, 1 << 20)
 BEGINS_ANEW = 0.02
 PREFERRED = 0
@@ -199,6 +200,3 @@ class NearFaults(AimedFaults):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 await self._admin.ask_any(request, ELECT_LEADERS)
-
-
-PLAN = Plan(seconds=40.0)
