@@ -304,8 +304,8 @@ class Run:
     def _state(self) -> str:
         told = []
         for machine in self.machines:
-            if machine.process is None:
-                told.append(f"{machine.host} down {machine.failures[-1:]}")
+            if machine.process is None or machine.process.node.broker is None:
+                told.append(f"{machine.host} down, or not so far {machine.failures[-1:]}")
                 continue
             topic = machine.process.node.image.topics.by_name(TOPIC)
             partitions = topic.partitions if topic is not None else {}
