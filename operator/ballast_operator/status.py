@@ -169,7 +169,7 @@ REASSIGNMENT = _table(
     Reason("Running", FALSE, "{done} of {total} arrived{more}."),
     Reason("RollingBack", FALSE, "{done} of {total} back{more}."),
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),
-    Reason("Paused", FALSE, "spec.paused is set; {running} that had begun go on.", "Set it to false to go on."),
+    Reason("Paused", FALSE, "spec.paused is set; what had begun goes on: {running}.", "Set it to false to go on."),
     Reason("Verifying", FALSE, "All partitions have arrived; it waits until {waits}."),
     Reason(
         "ThrottlesLeft", FALSE,
