@@ -17,6 +17,7 @@ def fails_while_disks_stall(seed: int) -> str | None:
 
 
 @pytest.mark.simulation
+@pytest.mark.interpreted
 @pytest.mark.spec("LOG-32")
 @pytest.mark.timeout(1200)
 def test_everything_holds_while_disks_stall() -> None:
