@@ -80,7 +80,8 @@ def test_a_stage_reads_only_files_that_name_its_marker(
     (tmp_path / "tests" / "all" / "conftest.py").write_text("REAL = pytest.param(1, marks=pytest.mark.kubernetes)\n")
     _, _, out = run_ci({"--prepare": "exit 0"}, "kubernetes", tested=["chromium"])
     [ran] = re.findall(r"ran test (.*)", out)
-    assert sorted(ran.split()) == ["--compiled", "-m", "kubernetes", "tests/all", "tests/one/test_a.py"]
+    assert ran.startswith("--compiled --numprocesses=2 ")
+    assert sorted(ran.split()[2:]) == ["-m", "kubernetes", "tests/all", "tests/one/test_a.py"]
 
 
 def test_seeds_are_played_on_the_compiled_broker_and_mistakes_planted_in_the_sources(
