@@ -31,7 +31,5 @@ def test_everything_holds_while_directories_come_and_go() -> None:
     first, _, last = MANY.partition("-")
     seeds = range(int(first), int(last))
     with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_as_directories_come_and_go, seeds, chunksize=5) if text is not None
-        ]
+        failed = [text for text in workers.map(fails_as_directories_come_and_go, seeds) if text is not None]
     assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])

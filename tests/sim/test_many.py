@@ -120,7 +120,7 @@ def test_everything_holds_over_many_seeds() -> None:
     first, _, last = MANY.partition("-")
     seeds = range(int(first), int(last))
     with pool() as workers:
-        failed = [text for text in workers.map(fails, seeds, chunksize=5) if text is not None]
+        failed = [text for text in workers.map(fails, seeds) if text is not None]
     assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])
 
 
@@ -136,9 +136,7 @@ def test_planted_mistakes_are_found() -> None:
 @pytest.mark.timeout(1800)
 def test_everything_holds_while_voters_come_and_go() -> None:
     with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_as_voters_change, range(OF_VOTERS), chunksize=5) if text is not None
-        ]
+        failed = [text for text in workers.map(fails_as_voters_change, range(OF_VOTERS)) if text is not None]
     assert not failed, f"{len(failed)} of {OF_VOTERS} seeds failed:\n" + "\n".join(failed[:3])
 
 
@@ -157,9 +155,7 @@ def fails_with_controllers_apart(seed: int) -> str | None:
 @pytest.mark.timeout(1200)
 def test_everything_holds_with_five_controllers_apart() -> None:
     with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_with_controllers_apart, range(OF_FIVE), chunksize=2) if text is not None
-        ]
+        failed = [text for text in workers.map(fails_with_controllers_apart, range(OF_FIVE)) if text is not None]
     assert not failed, f"{len(failed)} of {OF_FIVE} seeds failed:\n" + "\n".join(failed[:3])
 
 

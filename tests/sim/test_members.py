@@ -36,7 +36,7 @@ def test_no_partition_has_two_readers_whatever_fails(seed: int) -> None:
 @pytest.mark.timeout(1200)
 def test_many_schedules() -> None:
     with pool() as workers:
-        failed = [text for text in workers.map(fails_with_members, SEEDS, chunksize=5) if text is not None]
+        failed = [text for text in workers.map(fails_with_members, SEEDS) if text is not None]
     assert not failed, f"{len(failed)} of {len(SEEDS)} seeds failed:\n" + "\n".join(failed[:3])
 
 

@@ -22,5 +22,5 @@ def fails_while_disks_stall(seed: int) -> str | None:
 @pytest.mark.timeout(1200)
 def test_everything_holds_while_disks_stall() -> None:
     with pool() as workers:
-        failed = [text for text in workers.map(fails_while_disks_stall, SEEDS, chunksize=5) if text is not None]
+        failed = [text for text in workers.map(fails_while_disks_stall, SEEDS) if text is not None]
     assert not failed, f"{len(failed)} of {len(SEEDS)} seeds failed:\n" + "\n".join(failed[:3])
