@@ -263,9 +263,13 @@ class Controlling:
             node_id=1,
             config=broker_config({"node.id": "1"}),
         )
-        quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
+        quorum: Any = SimpleNamespace(handle=self._handle_raft, quorum=SimpleNamespace(endpoints={}), leader_id=1)
         quorum.kraft_version = 1
-        self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
+        service: Any = SimpleNamespace(handle=self._handle)
+        self._handlers = ControllerHandlers(quorum, service, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
+
+    async def _handle_raft(self, api_key: int, request: Any) -> Any:
+        return await self._handle(api_key, CONTROLLER_APIS[api_key].highest, request)
 
     async def _handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
         self.asked.append(api_key)
