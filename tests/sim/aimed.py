@@ -117,7 +117,7 @@ class AimedFaults(Faults):
     def _is_on(self, partition: TopicPartition, nodes: list[int]) -> bool:
         """All of them in sync, nobody else, as one of those that are up knows it."""
         for machine in self.run.machines:
-            if machine.process is not None:
+            if machine.process is not None and machine.process.node.broker is not None:  # else it has none yet
                 topic = machine.process.node.image.topics.by_name(partition.topic)
                 found = None if topic is None else topic.partitions.get(partition.partition)
                 return found is not None and set(found.replicas) == set(found.isr) == set(nodes)

@@ -102,13 +102,13 @@ class Machine:
         context.run(self._launch, name)
 
     def _launch(self, name: str) -> None:
-        disk, threads = SimDisk(self.store), SimThreads()
+        disk, threads = SimDisk(self.store), self._threads()
         world = World(
             disk,
             self.clock,
             SimRandom(random.Random(self._rng.random())),
             threads,
-            SimThreads(),
+            self._threads(),
             SimNetwork(self._fabric, self.host),
             SimListening(self._fabric, self.host),
             SlowCleaner(disk, threads, random.Random(self._rng.random())),
@@ -116,6 +116,9 @@ class Machine:
         node = Node(broker_config(self._properties), world)
         task = self._loop.create_task(self._live(node), name=f"{name} main")
         self.process = Process(name, node, disk, task)
+
+    def _threads(self) -> SimThreads:
+        return SimThreads()
 
     async def _live(self, node: Node) -> None:
         try:

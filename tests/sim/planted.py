@@ -334,48 +334,39 @@ def leave_readers_to_find_out(patch: Planting) -> None:
     patch.setattr(Reader, "_read", read)
 
 
-OF_CONTROLLERS_APART: dict[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
-        two_of_five_are_enough,
-        say_to_have_what_is_not_on_disk,
-        eligible_without_its_memory,
-        leave_readers_to_find_out,
-    )
-}
+OF_CONTROLLERS_APART: list[Plant] = [
+    two_of_five_are_enough,
+    say_to_have_what_is_not_on_disk,
+    eligible_without_its_memory,
+    leave_readers_to_find_out,
+]
 
-OF_CHANGING_VOTERS: dict[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
-        commit_by_the_voters_of_the_election,
-        elect_by_committed_voters,
-    )
-}
+OF_CHANGING_VOTERS: list[Plant] = [
+    commit_by_the_voters_of_the_election,
+    elect_by_committed_voters,
+]
 
-BUGS: dict[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
-        acknowledge_before_the_high_watermark,
-        join_the_isr_early,
-        high_watermark_of_the_leader_alone,
-        never_truncate,
-        truncate_by_high_watermark,
-        forget_the_vote_over_a_restart,
-        shrink_the_isr_alone,
-        act_on_old_metadata,
-        accept_a_stale_epoch,
-        elect_anybody,
-        lead_without_a_majority,
-        keep_the_epoch_over_an_election,
-        refuse_a_batch_across_the_start,
-        take_what_is_behind_a_refused_batch,
-        remember_only_the_last_batch_of_a_producer,
-        forget_at_once_what_was_deleted,
-        stable_over_transactions_that_a_restart_finds_open,
-        complete_before_all_partitions_have_their_markers,
-        abort_what_another_coordinator_was_about_to_commit,
-        answer_an_end_before_it_is_replicated,
-        leave_the_aborted_behind_in_a_move,
-        take_what_was_aborted_for_newer,
-    )
-}
+BUGS: list[Plant] = [
+    acknowledge_before_the_high_watermark,
+    join_the_isr_early,
+    high_watermark_of_the_leader_alone,
+    never_truncate,
+    truncate_by_high_watermark,
+    forget_the_vote_over_a_restart,
+    shrink_the_isr_alone,
+    act_on_old_metadata,
+    accept_a_stale_epoch,
+    elect_anybody,
+    lead_without_a_majority,
+    keep_the_epoch_over_an_election,
+    refuse_a_batch_across_the_start,
+    take_what_is_behind_a_refused_batch,
+    remember_only_the_last_batch_of_a_producer,
+    forget_at_once_what_was_deleted,
+    stable_over_transactions_that_a_restart_finds_open,
+    complete_before_all_partitions_have_their_markers,
+    abort_what_another_coordinator_was_about_to_commit,
+    answer_an_end_before_it_is_replicated,
+    leave_the_aborted_behind_in_a_move,
+    take_what_was_aborted_for_newer,
+]

@@ -69,6 +69,7 @@ class Plan:
 class Run:
     directories: tuple[str, ...] = DIRECTORIES
     topics: tuple[str, ...] = TOPICS
+    kind_of_machine: type[Machine] = Machine
 
     def __init__(self, seed: int, plan: Plan) -> None:
         loop = asyncio.get_running_loop()
@@ -81,7 +82,7 @@ class Run:
         self._fetch_bytes = self.rng.choice(FETCH_BYTES)
         self.trace: list[str] = []
         self.machines = [
-            Machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
+            self.kind_of_machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
             for node_id in range(1, plan.brokers + 1)
         ]
         self.controllers = self._controllers()
@@ -198,11 +199,14 @@ class Run:
         return tasks
 
     def _transact(self, hosts: list[str]) -> list[asyncio.Task[None]]:
-        rng, timeout_s = random.Random(self.rng.random()), self.plan.client_timeout_s
-        self._transactors = transactors.Transactors(self.fabric, hosts, rng, timeout_s=timeout_s)
+        rng = random.Random(self.rng.random())
+        self._transactors = self._make_transactors(hosts, rng)
         self.transactions = self._transactors.diary
         self._transactors_task = self.loop.create_task(self._transactors.run())
         return [self._transactors_task, self.loop.create_task(self._transactors.read(rng))]
+
+    def _make_transactors(self, hosts: list[str], rng: random.Random) -> transactors.Transactors:
+        return transactors.Transactors(self.fabric, hosts, rng, timeout_s=self.plan.client_timeout_s)
 
     def leads(self, host: str, partition: TopicPartition) -> bool:
         """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
@@ -300,8 +304,8 @@ class Run:
     def _state(self) -> str:
         told = []
         for machine in self.machines:
-            if machine.process is None:
-                told.append(f"{machine.host} down {machine.failures[-1:]}")
+            if machine.process is None or machine.process.node.broker is None:
+                told.append(f"{machine.host} down, or not so far {machine.failures[-1:]}")
                 continue
             topic = machine.process.node.image.topics.by_name(TOPIC)
             partitions = topic.partitions if topic is not None else {}

@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.sim.directories import DirectoriesRun
 from tests.sim.schedule import Plan
-from tests.sim.test_many import fails, pool
+from tests.sim.test_many import check_that_all_hold, fails
 from tests.sim.test_schedules import simulate
 
 MANY = os.environ.get("SIM_DIRECTORIES", "3-60")
@@ -29,9 +29,4 @@ def test_a_directory_is_away_while_its_broker_restarts(seed: int) -> None:
 @pytest.mark.timeout(1200)
 def test_everything_holds_while_directories_come_and_go() -> None:
     first, _, last = MANY.partition("-")
-    seeds = range(int(first), int(last))
-    with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_as_directories_come_and_go, seeds, chunksize=5) if text is not None
-        ]
-    assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])
+    check_that_all_hold(fails_as_directories_come_and_go, range(int(first), int(last)))

@@ -12,8 +12,9 @@ import io
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from typing import NamedTuple
 
 import pytest
@@ -60,6 +61,12 @@ def fails_as_voters_change(seed: int) -> str | None:
     return fails(seed, UpgradedRun if seed % 4 == 3 else ChangingRun)
 
 
+def check_that_all_hold(play: Callable[[int], str | None], seeds: Sequence[int]) -> None:
+    with pool() as workers:
+        failed = [text for text in workers.map(play, seeds) if text is not None]
+    assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])
+
+
 class Found(NamedTuple):
     """What became of a planted mistake."""
 
@@ -67,17 +74,7 @@ class Found(NamedTuple):
     not_met: set[str]  # what is planted where nobody comes by
 
 
-def planted(bug: str) -> tuple[type[Run], Plan, Plant]:
-    """In which runs it is looked for."""
-    if bug in OF_CONTROLLERS_APART:
-        return ApartRun, OF_APART, OF_CONTROLLERS_APART[bug]
-    if bug in OF_CHANGING_VOTERS:
-        return ChangingRun, Plan(), OF_CHANGING_VOTERS[bug]
-    return Run, Plan(), BUGS[bug]
-
-
-def finds(bug: str) -> Found:
-    kind, plan, plant = planted(bug)
+def finds(plant: Plant, kind: type[Run], plan: Plan) -> Found:
     places: set[str] = set()
     met: set[str] = set()
     for seed in range(SEEDS_PER_BUG):
@@ -97,9 +94,11 @@ def finds(bug: str) -> Found:
     return Found(first, places - met)
 
 
-def check_that_all_are_found(bugs: Iterable[str]) -> None:
+def check_that_all_are_found(plants: Sequence[Plant], kind: type[Run] = Run, plan: Plan | None = None) -> None:
+    """In runs of this kind."""
     with pool() as workers:
-        found = dict(zip(bugs, workers.map(finds, bugs), strict=True))
+        answers = workers.map(finds, plants, repeat(kind), repeat(plan or Plan()))
+        found = {plant.__name__: answer for plant, answer in zip(plants, answers, strict=True)}
     missed = [bug for bug, (seed, _) in found.items() if seed is None]
     assert not missed, f"not found: {missed}; found: {found}"
     not_met = {bug: names for bug, (_, names) in found.items() if names}
@@ -118,10 +117,7 @@ def pool() -> ProcessPoolExecutor:
 @pytest.mark.timeout(2400)
 def test_everything_holds_over_many_seeds() -> None:
     first, _, last = MANY.partition("-")
-    seeds = range(int(first), int(last))
-    with pool() as workers:
-        failed = [text for text in workers.map(fails, seeds, chunksize=5) if text is not None]
-    assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])
+    check_that_all_hold(fails, range(int(first), int(last)))
 
 
 @pytest.mark.simulation
@@ -135,17 +131,13 @@ def test_planted_mistakes_are_found() -> None:
 @pytest.mark.spec("CLU-05")
 @pytest.mark.timeout(1800)
 def test_everything_holds_while_voters_come_and_go() -> None:
-    with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_as_voters_change, range(OF_VOTERS), chunksize=5) if text is not None
-        ]
-    assert not failed, f"{len(failed)} of {OF_VOTERS} seeds failed:\n" + "\n".join(failed[:3])
+    check_that_all_hold(fails_as_voters_change, range(OF_VOTERS))
 
 
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_mistakes_in_changing_voters_are_found() -> None:
-    check_that_all_are_found(OF_CHANGING_VOTERS)
+    check_that_all_are_found(OF_CHANGING_VOTERS, ChangingRun)
 
 
 def fails_with_controllers_apart(seed: int) -> str | None:
@@ -156,15 +148,11 @@ def fails_with_controllers_apart(seed: int) -> str | None:
 @pytest.mark.spec("CLU-02", "CLU-11", "REP-23")
 @pytest.mark.timeout(1200)
 def test_everything_holds_with_five_controllers_apart() -> None:
-    with pool() as workers:
-        failed = [
-            text for text in workers.map(fails_with_controllers_apart, range(OF_FIVE), chunksize=2) if text is not None
-        ]
-    assert not failed, f"{len(failed)} of {OF_FIVE} seeds failed:\n" + "\n".join(failed[:3])
+    check_that_all_hold(fails_with_controllers_apart, range(OF_FIVE))
 
 
 @pytest.mark.simulation
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_mistakes_of_controllers_apart_are_found() -> None:
-    check_that_all_are_found(OF_CONTROLLERS_APART)
+    check_that_all_are_found(OF_CONTROLLERS_APART, ApartRun, OF_APART)

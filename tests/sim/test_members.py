@@ -6,7 +6,7 @@ import pytest
 from tests.sim.checkers import Broken
 from tests.sim.members import PROPERTIES
 from tests.sim.schedule import Plan
-from tests.sim.test_many import fails, pool
+from tests.sim.test_many import check_that_all_hold, fails
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator.consumers import heartbeat, reconcile
@@ -35,9 +35,7 @@ def test_no_partition_has_two_readers_whatever_fails(seed: int) -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(1200)
 def test_many_schedules() -> None:
-    with pool() as workers:
-        failed = [text for text in workers.map(fails_with_members, SEEDS, chunksize=5) if text is not None]
-    assert not failed, f"{len(failed)} of {len(SEEDS)} seeds failed:\n" + "\n".join(failed[:3])
+    check_that_all_hold(fails_with_members, SEEDS)
 
 
 def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

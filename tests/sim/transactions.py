@@ -25,7 +25,6 @@ from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
-TRANSACTIONS_PER_SECOND = 0.3
 MOST_UNDER_WAY = 3
 OF_TRANSACTIONS = 1  # the type of the key that a coordinator is found by
 FIND = 3
@@ -100,7 +99,9 @@ class Incarnation:
         group: Group,
         rng: random.Random,
         timeout_ms: int,
+        per_second: float,
     ) -> None:
+        self._per_second = per_second
         self._client = client
         self._diary = diary
         self._name = name
@@ -125,7 +126,7 @@ class Incarnation:
             await self._init()
             while not self._finishing:
                 await self._transact()
-                await asyncio.sleep(self._rng.expovariate(TRANSACTIONS_PER_SECOND))
+                await asyncio.sleep(self._rng.expovariate(self._per_second))
         except Over:
             return
 

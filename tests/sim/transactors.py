@@ -38,6 +38,8 @@ PLAIN_PER_SECOND = 0.2
 
 
 class Transactors:
+    per_second = 0.3  # of one id
+
     def __init__(self, fabric: Fabric, hosts: list[str], rng: random.Random, *, timeout_s: float) -> None:
         self.diary = Diary()
         self._fabric = fabric
@@ -139,7 +141,7 @@ class _Lives:
                 incarnation = Incarnation(
                     client, self._everybody.diary, self._name, self._rng.choice((CLIENT_ADDS, BROKER_ADDS)),
                     PARTITIONS, self._everybody.topic_id, self._group, random.Random(self._rng.random()),
-                    self._rng.choice(TIMEOUTS_MS),
+                    self._rng.choice(TIMEOUTS_MS), self._everybody.per_second,
                 )  # fmt: skip
                 incarnations.append(incarnation)
                 task = tasks.create_task(incarnation.run())

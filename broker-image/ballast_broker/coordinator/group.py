@@ -75,6 +75,7 @@ class Group:
     previous_state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = -1  # wall clock: it is stored, and the retention of offsets counts from it
     generation: int = 0
+    planned: int = NO_GENERATION  # whose assignments are being stored, or are
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str | None = None

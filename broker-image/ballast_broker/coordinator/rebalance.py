@@ -20,7 +20,15 @@ from ballast_broker.coordinator.effects import (
     StoreStaticMember,
     SyncResult,
 )
-from ballast_broker.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS, Group, GroupState, Member, Protocol, Ticket
+from ballast_broker.coordinator.group import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    NO_GENERATION,
+    Group,
+    GroupState,
+    Member,
+    Protocol,
+    Ticket,
+)
 from ballast_wire.errors import ErrorCode
 
 S = GroupState
@@ -332,7 +340,8 @@ def sync(group: Group, ask: SyncAsk, ticket: Ticket, now: Now) -> list[Effect]:
     if member.sync_ticket is not None:
         effects.append(Reply(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)))
     member.sync_ticket = ticket
-    if group.leader_id == member.member_id:
+    if group.leader_id == member.member_id and group.planned != group.generation:
+        group.planned = group.generation  # its leader may ask again, with another one, before that is stored
         complete = {member_id: ask.assignments.get(member_id, b"") for member_id in group.members}
         effects.append(StoreAssignment(group.generation, complete))
     return effects
@@ -480,6 +489,7 @@ def close(group: Group, error: ErrorCode, now: Now) -> list[Effect]:
         if member.sync_ticket is not None:
             effects.append(Reply(member.sync_ticket, SyncResult(error)))
         member.join_ticket = member.sync_ticket = None
+    group.planned = NO_GENERATION
     group.enter(S.DEAD, now.wall_ms)
     return effects
 

@@ -149,6 +149,21 @@ def test_nobody_gets_an_assignment_before_it_is_stored() -> None:
     assert (story.synced(first).assignment, story.synced(second).assignment) == (b"1", b"2")
 
 
+def test_a_generation_has_one_plan_whatever_its_leader_asks_meanwhile() -> None:
+    """The log would have the second one, which the next coordinator told whoever had not heard of the first."""
+    story, leader, follower = stable_pair()
+    story.join(leader)
+    story.join(follower)
+    lost = story.sync(leader, 2, {leader: b"1", follower: b"2"})
+    assert story.joined(story.join(leader)).generation == 2
+    again = story.sync(leader, 2, {leader: b"2", follower: b"1"})
+    second = story.sync(follower, 2)
+    assert story.synced(lost).error is ErrorCode.UNKNOWN_MEMBER_ID
+    story.stored()
+    assert not story.stores
+    assert (story.synced(again).assignment, story.synced(second).assignment) == (b"1", b"2")
+
+
 def test_an_assignment_that_cannot_be_stored_begins_a_new_rebalance() -> None:
     story, leader, follower = stable_pair()
     story.join(leader)

@@ -1,0 +1,59 @@
+"""All that the schedules of faults show holds as well while disks are slow, all work by another time (LOG-32).
+
+An append that takes no notice of what happened while its thread was writing is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.sim.planted import Planting
+from tests.sim.schedule import Plan
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, fails
+from tests.sim.test_schedules import simulate
+from tests.sim.tired import TiredRun
+
+from ballast_broker.storage import slow_append
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.slices import AppendInfo
+
+pytestmark = [pytest.mark.spec("LOG-32"), pytest.mark.timeout(120)]
+
+SEEDS = range(5000, 5045)
+
+
+def fails_while_disks_are_slow(seed: int) -> str | None:
+    return fails(seed, TiredRun)
+
+
+@pytest.mark.interpreted  # what is compiled calls its own, whoever counts
+def test_a_schedule_with_slow_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_thread: list[Log] = []
+    append = slow_append.append_as_leader
+
+    def counted(log: Log, *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, AppendInfo]:
+        by_thread.append(log)
+        return append(log, *arguments, **keywords)
+
+    monkeypatch.setattr(slow_append, "append_as_leader", counted)
+    simulate(1, Plan(seconds=20.0), TiredRun)
+    assert len(by_thread) > 20
+
+
+@pytest.mark.simulation
+@pytest.mark.timeout(1200)
+def test_everything_holds_while_disks_are_slow() -> None:
+    check_that_all_hold(fails_while_disks_are_slow, SEEDS)
+
+
+def take_no_notice_of_what_happened_meanwhile(patch: Planting) -> None:
+    patch.setattr(slow_append._Turn, "_over", property(lambda turn: False))
+
+
+@pytest.mark.simulation
+@pytest.mark.interpreted
+@pytest.mark.timeout(600)
+def test_appends_that_go_on_whatever_happened_meanwhile_are_found() -> None:
+    check_that_all_are_found([take_no_notice_of_what_happened_meanwhile], TiredRun)

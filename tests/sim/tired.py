@@ -1,0 +1,98 @@
+"""Machines whose disks are tired: what threads do takes its time, each piece its own, and ends in any order.
+
+A thread may have done its work long before anybody hears of it, or do it only at the end of that time: whatever the
+event loop does meanwhile (another epoch, a cut, a deletion, the next append) comes after it or before it. Directories
+of such machines count as stalling now and then, so appends go by thread, and then at once again. Replicas wander
+between three directories meanwhile, of which some are away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.directories import DirectoriesRun, DirectoryFaults
+from tests.sim.machine import THREAD_COST_S, Machine, SimThreads
+
+# Most work is as quick as ever, or the run would show nothing but timeouts; some is so slow that its directory counts
+# as silent.
+RESTED_S = (THREAD_COST_S,)
+TIRED_S = (THREAD_COST_S, THREAD_COST_S, 0.01, 0.05, 0.3)
+WORN_S = (0.01, 0.05, 0.3, 1.5, 6.5)
+STALLS_S = 4.0
+
+
+class TiredThreads(SimThreads):
+    """`costs_s`: how long things may take now; who is told of it later than it is done is drawn as well."""
+
+    def __init__(self, rng: random.Random, costs_s: Callable[[], tuple[float, ...]]) -> None:
+        super().__init__()
+        self._rng = rng
+        self._costs_s = costs_s
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        if self.hung:
+            await asyncio.Future()
+        costs_s = self._costs_s()
+        cost_s = self._rng.choice(costs_s) * self._rng.uniform(0.5, 1.5)
+        if len(costs_s) == 1 or self._rng.random() < 0.5:
+            await asyncio.sleep(cost_s)
+            return work()
+        try:
+            done = work()
+        except Exception:
+            await asyncio.sleep(cost_s)
+            raise
+        await asyncio.sleep(cost_s)
+        return done
+
+
+class TiredMachine(Machine):
+    costs_s: tuple[float, ...] = RESTED_S
+
+    def _threads(self) -> SimThreads:
+        return TiredThreads(random.Random(self._rng.random()), lambda: self.costs_s)
+
+    def stall_appends(self, seconds: float) -> None:
+        """Its directories count as too slow to wait for, as they do after a few slow writes."""
+        if self.process is not None:
+            for directory in self.process.node.logs.directories:
+                directory.slow_until = max(directory.slow_until, self.clock.monotonic() + seconds)
+
+
+class TiredRun(DirectoriesRun):
+    kind_of_machine = TiredMachine
+
+    def _faults(self, hosts: list[str]) -> DirectoryFaults:
+        return TiredFaults(self, hosts)
+
+    def tire(self, machine: Machine, costs_s: tuple[float, ...]) -> None:
+        assert isinstance(machine, TiredMachine)
+        machine.costs_s = costs_s
+        if costs_s is not RESTED_S:
+            machine.stall_appends(STALLS_S)
+
+
+class TiredFaults(DirectoryFaults):
+    run: TiredRun
+
+    async def go_on_until(self, end: float) -> None:
+        tiring = self.run.loop.create_task(self._tire())
+        try:
+            await super().go_on_until(end)
+        finally:
+            tiring.cancel()
+            for machine in self.run.machines:
+                self.run.tire(machine, RESTED_S)
+
+    async def _tire(self) -> None:
+        """All the while, whatever else goes wrong."""
+        rng = random.Random(f"tired {self.run.seed}")
+        while True:
+            machine = rng.choice(self.run.machines)
+            costs_s = rng.choice([RESTED_S, TIRED_S, TIRED_S, WORN_S])
+            self.run.note(f"{machine.host}'s disks take up to {max(costs_s)} s")
+            self.run.tire(machine, costs_s)
+            await asyncio.sleep(rng.uniform(0.2, 3.0))
