@@ -11,11 +11,8 @@ from ballast_broker.config.groups import GROUP_PROPERTIES, check_group_configs
 from ballast_broker.config.topics import TOPIC_PROPERTIES, broker_default, check_log_times, check_topic_configs
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
+from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from ballast_wire.errors import ApiError, ErrorCode
-
-TOPIC = 2
-BROKER = 4
-GROUP = 32
 
 
 class Rules:
@@ -25,18 +22,18 @@ class Rules:
 
     def validate(self, resource_type: int, resource_name: str, configs: Mapping[str, str]) -> None:
         try:
-            if resource_type == TOPIC:
+            if resource_type == RESOURCE_TOPIC:
                 check_topic_configs(configs)
-            elif resource_type == BROKER:
+            elif resource_type == RESOURCE_BROKER:
                 self._check_broker(resource_name, configs)
-            elif resource_type == GROUP:
+            elif resource_type == RESOURCE_GROUP:
                 check_group_configs(configs, self._config.values)
             else:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} are not kept here."
                 )
         except ConfigError as error:
-            code = ErrorCode.INVALID_REQUEST if resource_type == BROKER else ErrorCode.INVALID_CONFIG
+            code = ErrorCode.INVALID_REQUEST if resource_type == RESOURCE_BROKER else ErrorCode.INVALID_CONFIG
             raise ApiError(code, str(error)) from None
 
     def _check_broker(self, broker: str, configs: Mapping[str, str]) -> None:
@@ -58,17 +55,17 @@ class Rules:
         return known is not None and known.kind == "list"
 
     def default(self, resource_type: int, name: str) -> str | None:
-        if resource_type == TOPIC:
+        if resource_type == RESOURCE_TOPIC:
             entry = TOPIC_PROPERTIES.get(name)
             return None if entry is None else entry.property.text_of(broker_default(entry, self._given))
         known = BROKER_PROPERTIES.get(name)
         return None if known is None else known.text_of(self._given.get(name, known.default))
 
     def _property(self, resource_type: int, name: str) -> Property | None:
-        if resource_type == TOPIC:
+        if resource_type == RESOURCE_TOPIC:
             entry = TOPIC_PROPERTIES.get(name)
             return None if entry is None else entry.property
-        if resource_type == GROUP:
+        if resource_type == RESOURCE_GROUP:
             return GROUP_PROPERTIES.get(name)
         return BROKER_PROPERTIES.get(name)
 

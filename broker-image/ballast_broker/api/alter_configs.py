@@ -17,6 +17,7 @@ from ballast_broker.api.forwarded import forward
 from ballast_broker.api.permissions import Ask, check_alteration, check_cluster
 from ballast_broker.api.topic_names import refusal
 from ballast_broker.config_types import node_id
+from ballast_broker.controller.commands.configs import DELETE
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -28,7 +29,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 INCREMENTAL = 44
-DELETE = 1
 Outcome = tuple[int, str | None]  # error code and its sentence
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALLOWS_EVERYTHING",
     "CLUSTER",
+    "NO_OPERATIONS_ASKED",
     "AclAuthorizer",
     "Asker",
     "Authorizer",
@@ -35,6 +36,8 @@ __all__ = [
     "topic",
     "transactional_id",
 ]
+
+NO_OPERATIONS_ASKED = -(2**31)  # answers where nobody asked which operations are allowed
 
 log = logging.getLogger(__name__)
 

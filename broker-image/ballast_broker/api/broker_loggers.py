@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from ballast_broker.controller.commands.configs import DELETE, OPERATION_NAMES, SET
 from ballast_wire.errors import ApiError, ErrorCode
 
 ROOT = "root"
-SET, DELETE, APPEND, SUBTRACT = range(4)
-NAMES = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 TRACE = 5
 LEVELS = {
     "DEBUG": logging.DEBUG,
@@ -37,8 +36,8 @@ def check(changes: list[Any]) -> None:
     """Refuse the whole before any part of it is done."""
     known = levels()
     for each in changes:
-        if each.config_operation in NAMES:
-            text = f"{NAMES[each.config_operation]} operation is not allowed for the BROKER_LOGGER resource"
+        if each.config_operation in OPERATION_NAMES:
+            text = f"{OPERATION_NAMES[each.config_operation]} operation is not allowed for the BROKER_LOGGER resource"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
         if each.config_operation not in (SET, DELETE):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown config operation {each.config_operation}")

@@ -6,11 +6,11 @@ from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
+from ballast_broker.controller.commands.quotas import CLIENT_ID, IP, USER
 from ballast_broker.metadata.image import QuotaEntity
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = range(3)
 MATCH_NAMES = {EXACT: "MATCH_TYPE_EXACT", DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 

@@ -18,13 +18,13 @@ from ballast_broker.metadata.image import (
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
+    RESOURCE_TYPES,
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.configs import DescribeConfigsResponse, encode_configs, encode_result
 from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
-TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 DYNAMIC_BROKER_LOGGER = 6
 NO_TEXT = ""
 RESOURCES_PER_TURN = 10  # a few milliseconds at most, then others have their turn
@@ -36,7 +36,7 @@ EMPTY_NAMES = {
 
 
 async def handle(request: Any, context: RequestContext) -> DescribeConfigsResponse:
-    if any(each.resource_type not in TYPES for each in request.resources):
+    if any(each.resource_type not in RESOURCE_TYPES for each in request.resources):
         # One kind of resource that does not exist spoils the whole request.
         raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
     description = _Description(request.include_synonyms, context)

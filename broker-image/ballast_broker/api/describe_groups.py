@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import Operation, authorized_operations
+from ballast_broker.api.authorizer import NO_OPERATIONS_ASKED, Operation, authorized_operations
 from ballast_broker.api.authorizer import group as group_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
@@ -13,7 +13,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_VERSION_THAT_SAYS_NOT_FOUND = 6
-NO_OPERATIONS_ASKED = -(2**31)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

@@ -10,15 +10,14 @@ from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
     RESOURCE_CLIENT_METRICS,
-    RESOURCE_GROUP,
     RESOURCE_TOPIC,
+    RESOURCE_TYPES,
     MetadataImage,
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_VERSION_WITH_TYPES = 1
-ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -26,8 +25,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     types = [RESOURCE_CLIENT_METRICS]
     if context.version >= FIRST_VERSION_WITH_TYPES:
-        types = list(dict.fromkeys(request.resource_types)) or list(ALL_TYPES)
-    if not set(types) <= set(ALL_TYPES):
+        types = list(dict.fromkeys(request.resource_types)) or list(RESOURCE_TYPES)
+    if not set(types) <= set(RESOURCE_TYPES):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     kind = message("ListConfigResourcesResponse")
     image = context.broker.image()

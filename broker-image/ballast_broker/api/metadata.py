@@ -6,7 +6,14 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorized_operations, cluster_operations, topic
+from ballast_broker.api.authorizer import (
+    CLUSTER,
+    NO_OPERATIONS_ASKED,
+    Operation,
+    authorized_operations,
+    cluster_operations,
+    topic,
+)
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import (
     INTERNAL_TOPICS,
@@ -27,7 +34,6 @@ FIRST_VERSION_THAT_CAN_FORBID_CREATION = 4
 FIRST_VERSION_WITH_LISTENER_ERRORS = 6
 FIRST_VERSION_WITH_IDS = 12
 CLUSTER_OPERATIONS_VERSIONS = range(8, 11)
-NO_OPERATIONS_ASKED = -(2**31)
 # About 2 ms of work, then others have their turn; the image stays the one that it began with.
 PARTITIONS_PER_TURN = 200
 

@@ -23,11 +23,12 @@ RESOURCE_BROKER = 4
 RESOURCE_BROKER_LOGGER = 8
 RESOURCE_CLIENT_METRICS = 16
 RESOURCE_GROUP = 32
+RESOURCE_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 
 RECOVERED = 0
 RECOVERING = 1
 
-# Reserved directory ids: replicas whose place is not known yet, lost, or kept by a broker without ids.
+# Reserved directory ids: of replicas whose place is not known yet, or is kept by a broker without ids.
 DIRECTORY_UNASSIGNED = UUID(int=0)
 DIRECTORY_MIGRATING = UUID(int=2)
 FIRST_FREE_DIRECTORY = 100

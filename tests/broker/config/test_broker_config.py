@@ -16,8 +16,9 @@ from ballast_broker.config.broker import (
 from ballast_broker.config.broker_properties import BROKER_PROPERTIES, ONLY_DYNAMIC, WITHOUT_EFFECT
 from ballast_broker.config.properties_file import parse_properties
 from ballast_broker.config.topics import TOPIC_PROPERTIES
-from ballast_broker.config_rules import BROKER, Rules
+from ballast_broker.config_rules import Rules
 from ballast_broker.config_types import ConfigError
+from ballast_broker.metadata.image import RESOURCE_BROKER
 from ballast_wire.errors import ApiError, ErrorCode
 
 SOURCES = Path(__file__).resolve().parents[3] / "broker-image" / "ballast_broker"
@@ -219,9 +220,9 @@ def test_times_that_would_be_over_at_once_are_refused_at_run_time_too(
 ) -> None:
     rules = Rules(config())
     with pytest.raises(ApiError, match=re.escape(f"requirement failed: {name} must be {allowed}")) as caught:
-        rules.validate(BROKER, broker, {name: value})
+        rules.validate(RESOURCE_BROKER, broker, {name: value})
     assert caught.value.code is ErrorCode.INVALID_REQUEST
-    rules.validate(BROKER, broker, {"log.retention.ms": "-1", "log.roll.ms": "1", "log.roll.jitter.ms": "0"})
+    rules.validate(RESOURCE_BROKER, broker, {"log.retention.ms": "-1", "log.roll.ms": "1", "log.roll.jitter.ms": "0"})
 
 
 def test_what_has_no_effect_is_told() -> None:

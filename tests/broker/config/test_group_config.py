@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ballast_broker.config.broker import BrokerConfig, broker_config
-from ballast_broker.config_rules import GROUP, Rules
+from ballast_broker.config_rules import Rules
+from ballast_broker.metadata.image import RESOURCE_GROUP
 from ballast_wire.errors import ApiError, ErrorCode
 
 pytestmark = pytest.mark.spec("CLI-04")
@@ -55,12 +56,12 @@ def test_a_file_that_cannot_be(properties: dict[str, str], complaint: str) -> No
 )
 def test_a_group_that_cannot_be(configs: dict[str, str], complaint: str) -> None:
     with pytest.raises(ApiError, match=complaint) as caught:
-        Rules(config()).validate(GROUP, "g", configs)
+        Rules(config()).validate(RESOURCE_GROUP, "g", configs)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_a_group_has_a_session_longer_than_its_heartbeats_are_apart() -> None:
     rules = Rules(config(consumer_min_session_timeout_ms="6000"))
-    rules.validate(GROUP, "g", {SESSION: "15001", HEARTBEAT: "15000"})
+    rules.validate(RESOURCE_GROUP, "g", {SESSION: "15001", HEARTBEAT: "15000"})
     with pytest.raises(ApiError, match=f"{SESSION} must be greater than {HEARTBEAT}"):
-        rules.validate(GROUP, "g", {SESSION: "15000", HEARTBEAT: "15000"})
+        rules.validate(RESOURCE_GROUP, "g", {SESSION: "15000", HEARTBEAT: "15000"})

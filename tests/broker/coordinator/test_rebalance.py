@@ -296,6 +296,21 @@ def test_a_static_member_whose_return_is_not_stored_keeps_its_old_id() -> None:
     assert list(story.group.members) == [a]
 
 
+def test_who_waits_is_fenced_by_who_takes_its_place() -> None:
+    """Else its client would wait for an answer as long as it likes."""
+    story = Story()
+    first = story.join(instance="a")
+    second = story.join(instance="a")
+    assert story.joined(first).error is ErrorCode.FENCED_INSTANCE_ID
+    other = story.join(instance="b")
+    story.after(10_000)
+    assert story.joined(second).leader == story.joined(second).member_id
+    waiting = story.sync(story.joined(other).member_id, 1)
+    assert waiting not in story.answers
+    story.join(instance="b")
+    assert story.synced(waiting).error is ErrorCode.FENCED_INSTANCE_ID
+
+
 @pytest.mark.spec("CLI-09")
 def test_a_static_member_that_gives_itself_no_time_is_not_asked_for_all_the_time() -> None:
     story = Story(initial_rebalance_delay_ms=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,15 @@ def test_by_size_leaves_at_least_that_much(bench: Bench, make: Make) -> None:
     log.delete_old_segments(bench.clock.now_ms)
     assert 1500 <= log.size_bytes < 1500 + first
     assert log.delete_old_segments(bench.clock.now_ms) == 0
+
+
+@pytest.mark.spec("LOG-21")
+@pytest.mark.parametrize(("more", "gone"), [(0, 1), (1, 0)])
+def test_by_size_leaves_just_that_much_where_segments_allow_it(bench: Bench, make: Make, more: int, gone: int) -> None:
+    log = make(retention_ms=-1)
+    without_first = log.size_bytes - log.segments[0].size
+    log.update_config(replace(log.config, retention_bytes=without_first + more))
+    assert log.delete_old_segments(bench.clock.now_ms) == gone
 
 
 @pytest.mark.spec("LOG-22")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.controller.commands.configs import MIN_ISR
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS, KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import RESOURCE_BROKER
@@ -12,7 +13,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-MIN_ISR = "min.insync.replicas"
 
 
 def bootstrap_records(min_insync_replicas: int) -> list[Any]:
