@@ -250,12 +250,9 @@ class PlayedBroker:
         )
 
     async def high_watermark(self) -> int:
-        from ballast_wire.messages import message
+        from ballast_broker.raft.describe import describe_request
 
-        kind = message("DescribeQuorumRequest")
-        partition = kind.TopicData.PartitionData(version=1, partition_index=0)
-        topic = kind.TopicData(version=1, topic_name="__cluster_metadata", partitions=[partition])
-        answer = await self._ask(kind(topics=[topic]), 1)
+        answer = await self._ask(describe_request(), 1)
         return int(answer.topics[0].partitions[0].high_watermark)
 
     def die(self) -> None:

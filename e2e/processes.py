@@ -328,12 +328,10 @@ def brokers_told(address: str) -> set[int]:
     return {broker.node_id for broker in response.brokers}
 
 
-def _quorum_leader(address: str, timeout_s: float = 2.0) -> int | None:
-    body = message("DescribeQuorumRequest")
-    topic = body.TopicData(
-        topic_name="__cluster_metadata", partitions=[body.TopicData.PartitionData(partition_index=0)]
-    )
-    response = ask(address, body(topics=[topic]), 0, timeout_s)
+def _quorum_leader(address: str) -> int | None:
+    from ballast_broker.raft.describe import describe_request  # only now, as `message`
+
+    response = ask(address, describe_request(), 0, timeout_s=2.0)
     partitions = response.topics[0].partitions if response.topics else []
     leader = partitions[0].leader_id if partitions and not partitions[0].error_code else -1
     return leader if leader > 0 else None

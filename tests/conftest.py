@@ -9,7 +9,7 @@
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
 - Tests with the marker `interpreted` are skipped where the broker is compiled (`ballast test --compiled`).
 - With `--numprocesses` the tests of one file run one after the other in one process, and so do those of all files that
-  name the same fixture of SHARED. Files whose tests may take longest come first.
+  name the same thing of SHARED. Files whose tests may take longest come first.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.storage import log as storage_log
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
-# A cluster with its operator and a Spark: there is one in a process, and it takes longer to start than most tests take.
-SHARED = ("ballast_world", "spark: SparkSession")
+# A cluster with its operator, a Spark and the real Kubernetes: there is one in a process, of the last in the whole
+# machine, and it takes longer to start than most tests take.
+SHARED = ("ballast_world", "spark: SparkSession", "from e2e.kubernetes.world import")
 # kafka-python's threads: one that was told to end is given so long.
 CLIENT_THREAD = re.compile(r"kafka-io-|.*-network-thread$")
 CLIENT_ENDS_WITHIN_S = 2.0

@@ -126,13 +126,11 @@ def _archives() -> Path:
     return cache_folder() / "images"
 
 
-def build_archive(
-    flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print, fresh: bool = False
-) -> Built:
+def build_archive(flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print) -> Built:
     """The archive of the present sources; what was built from the same sources before is used again."""
     base, layers = build_layers(flavour, say)
     path = out or _archives() / f"{flavour.image}-{content_key(flavour)}-{name.rpartition(':')[2]}.tar"
-    if out or fresh or not path.exists():
+    if out or not path.exists():
         write_archive(path, name, [base.layer, *layers], flavour.settings(platform.machine()))
     return Built(name, path, base.folder, layers)
 

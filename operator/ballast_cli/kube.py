@@ -34,7 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="all of this TYPE")
     if command != "patch":
         parser.add_argument("-f", "--filename", action="append", default=[], help="a file, a directory, or - for stdin")
+        parser.add_argument("-R", "--recursive", action="store_true", help="of a directory, those in it as well")
+        parser.add_argument("-k", "--kustomize", type=_kustomized, metavar="DIR", help=argparse.SUPPRESS)
     _ADDERS[command](parser)
+
+
+def _kustomized(folder: str) -> str:
+    raise argparse.ArgumentTypeError(
+        f"kustomizations are built by kubectl: kubectl kustomize {folder} | ./ballast apply -f -"
+    )
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +101,7 @@ def _wanted(api: KubeApi, args: argparse.Namespace) -> list[Wanted]:
     if args.filename:
         if args.what or args.selector or args.all_namespaces or getattr(args, "all", False):
             raise CommandError("-f says all: it does not go with TYPE NAME, -l, -A or --all.")
-        return [_place(api, args, obj) for obj in documents(args.filename)]
+        return [_place(api, args, obj) for obj in documents(args.filename, args.recursive)]
     found = _kinds_and_names(api, args.what)
     if any(name for _, name in found):
         if args.selector:
@@ -255,7 +263,7 @@ def _watch(api: KubeApi, wanted: Wanted, table: Obj, args: argparse.Namespace) -
 
 def _apply(api: KubeApi, args: argparse.Namespace) -> int:
     failed = 0
-    for obj in documents(args.filename):
+    for obj in documents(args.filename, args.recursive):
         query = {"fieldManager": MANAGER, "force": str(args.force_conflicts).lower(), "fieldValidation": "Strict"}
         if args.dry_run == "server":
             query["dryRun"] = "All"

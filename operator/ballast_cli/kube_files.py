@@ -13,7 +13,7 @@ from ballast_cli import CommandError
 from ballast_cli.kube_api import Obj
 
 
-def documents(names: list[str]) -> Iterator[Obj]:
+def documents(names: list[str], recursive: bool = False) -> Iterator[Obj]:
     import yaml
 
     if not names:
@@ -22,7 +22,7 @@ def documents(names: list[str]) -> Iterator[Obj]:
     for name in names:
         reading = Path(name)
         try:
-            for reading in _files(Path(name)):
+            for reading in _files(Path(name), recursive):
                 # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
                 for document in parsed(sys.stdin.buffer.read() if name == "-" else reading.read_bytes()):
                     if document is not None:
@@ -33,14 +33,16 @@ def documents(names: list[str]) -> Iterator[Obj]:
         except yaml.YAMLError as fault:
             raise CommandError(f"{reading} is no YAML: {fault}") from None
     if not found:
-        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+        own = "all" if recursive else "its own"
+        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, {own} .yaml, .yml and .json are read.")
 
 
-def _files(path: Path) -> list[Path]:
-    """Itself; of a folder, what is right in it."""
+def _files(path: Path, recursive: bool) -> list[Path]:
+    """Itself; of a folder, what is right in it, or in folders of it as well."""
     if not os.path.isdir(path):
         return [path]
-    return sorted(one for one in path.iterdir() if one.suffix in (".yaml", ".yml", ".json"))
+    inside = path.rglob("*") if recursive else path.iterdir()
+    return sorted(one for one in inside if one.suffix in (".yaml", ".yml", ".json"))
 
 
 def parsed(content: bytes) -> list[Any]:

@@ -229,13 +229,13 @@ def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def wait_ready(
-    stack: Stack, plural: str, name: str, seconds: float = READY_SECONDS, tell: Callable[[str], None] = lambda _: None
+    stack: Stack, plural: str, name: str, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last.
 
     `tell` hears what it says meanwhile.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + READY_SECONDS
     said = "nothing yet"
     while time.monotonic() < deadline:
         found = await stack.get(plural, name)
@@ -249,7 +249,7 @@ async def wait_ready(
             if ready["status"] == "True" and current and (plural != "kafkaclusters" or await _serving(found)):
                 return found
         await asyncio.sleep(0.1)
-    raise TimeoutError(f"{name} is not ready after {seconds:.0f} s: {said}")
+    raise TimeoutError(f"{name} is not ready after {READY_SECONDS:.0f} s: {said}")
 
 
 async def _serving(body: Mapping[str, Any]) -> bool:

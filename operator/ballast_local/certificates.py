@@ -102,10 +102,11 @@ def _pem(label: str, content: bytes) -> str:
 
 
 _ECDSA_SHA256 = "1.2.840.10045.4.3.2"
+DAYS = 3650
 _CURVE = _sequence(_oid("1.2.840.10045.2.1"), _oid("1.2.840.10045.3.1.7"))
 
 
-def make_certificate(days: int = 3650) -> tuple[str, str]:
+def make_certificate() -> tuple[str, str]:
     """(certificate, private key) in PEM, for 127.0.0.1, ::1, localhost and the in-cluster names."""
     key = secrets.randbelow(_N - 1) + 1
     x, y = _multiply(key, _G)
@@ -128,7 +129,7 @@ def make_certificate(days: int = 3650) -> tuple[str, str]:
         _integer(secrets.randbits(120) | 1),
         _sequence(_oid(_ECDSA_SHA256)),
         name,
-        _sequence(_time(now), _time(now + timedelta(days=days))),
+        _sequence(_time(now), _time(now + timedelta(days=DAYS))),
         name,
         _sequence(_CURVE, _bits(public)),
         _tlv(0xA3, extensions),

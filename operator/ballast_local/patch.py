@@ -37,7 +37,7 @@ def _failed(message: str) -> ApiError:
     return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {message}")
 
 
-def _index(items: list[Any], part: str, limit: int) -> int:
+def _index(part: str, limit: int) -> int:
     if not part.isdecimal() or int(part) >= limit:
         raise _failed(f"the index {part!r} is not in the list")
     return int(part)
@@ -48,7 +48,7 @@ def _walk(document: Any, parts: list[str]) -> Any:
         if isinstance(document, dict) and part in document:
             document = document[part]
         elif isinstance(document, list):
-            document = document[_index(document, part, len(document))]
+            document = document[_index(part, len(document))]
         else:
             raise _failed(f"the path has no {part!r}")
     return document
@@ -59,7 +59,7 @@ def _add(document: Any, parts: list[str], value: Any) -> Any:
         return value
     parent = _walk(document, parts[:-1])
     if isinstance(parent, list):
-        position = len(parent) if parts[-1] == "-" else _index(parent, parts[-1], len(parent) + 1)
+        position = len(parent) if parts[-1] == "-" else _index(parts[-1], len(parent) + 1)
         parent.insert(position, value)
     elif isinstance(parent, dict):
         parent[parts[-1]] = value

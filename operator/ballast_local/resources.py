@@ -3,7 +3,6 @@
 Built-in rows stand here; CustomResourceDefinitions add and remove rows at run time. PURE.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,10 +135,10 @@ def canonical(resource: Resource) -> str:
 class Registry:
     """All resources by path and by kind. `changes` counts, so that cached documents know they are stale."""
 
-    def __init__(self, rows: Iterable[Resource] = BUILT_IN) -> None:
+    def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], Resource] = {}
         self.changes = 0
-        for row in rows:
+        for row in BUILT_IN:
             self.add(row)
 
     def add(self, row: Resource) -> None:

@@ -104,7 +104,7 @@ class ClusterCycle:
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: Kubernetes: %s", self._key, error)
             again.all_of(work)
-        self._come_back(again, cluster)
+        self._come_back(again)
         return again
 
     def _start_resync(self, work: Work, cluster: KafkaCluster) -> None:
@@ -207,6 +207,6 @@ class ClusterCycle:
         await self._clusters.unreachable(cluster, self._outage.since, error, again)
         return unreachable_verdict(cluster.meta.name, self._outage.since, self._outage.error)
 
-    def _come_back(self, again: Again, cluster: KafkaCluster) -> None:
+    def _come_back(self, again: Again) -> None:
         """The worker sleeps at most until the next resync."""
         again.cluster_within(max(0.1, self._resync_at - monotonic()))

@@ -53,7 +53,7 @@ _left_alone: list[asyncio.Task[None]] = []
 
 
 def registry_of(
-    runtime: Runtime, access: ApiAccess, stop: asyncio.Event | None, ending: asyncio.Event
+    runtime: Runtime, access: ApiAccess, stop: asyncio.Event, ending: asyncio.Event
 ) -> kopf.OperatorRegistry:
     """The handlers: one per kind that tells the runtime, and one for what belongs to clusters."""
     registry = kopf.OperatorRegistry()
@@ -146,20 +146,14 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 async def operate(
-    access: ApiAccess,
-    namespaces: Sequence[str] = (),
-    probe_at: str | None = None,
-    stop: asyncio.Event | None = None,
-    ready: asyncio.Event | None = None,
-    runtime: Runtime | None = None,
+    access: ApiAccess, namespaces: Sequence[str], probe_at: str | None, stop: asyncio.Event, runtime: Runtime
 ) -> None:
     """Run the operator until it is told to stop."""
-    runtime = runtime or Runtime(access, namespaces)
     await runtime.start()
     probes = await serve_probes(runtime, probe_at) if probe_at is not None else None
     try:
         await await_definitions(runtime, stop)
-        await _watch_all(runtime, access, namespaces, stop, ready)
+        await _watch_all(runtime, access, namespaces, stop)
     finally:
         if probes is not None:
             await probes.cleanup()
@@ -170,16 +164,16 @@ async def _watch_all(
     runtime: Runtime,
     access: ApiAccess,
     namespaces: Sequence[str],
-    stop: asyncio.Event | None,
-    ready: asyncio.Event | None,
+    stop: asyncio.Event,
+    ready: asyncio.Event | None = None,
 ) -> None:
     """Kopf's part. It ends for good when a watch is refused, with 410 for instance: then it is begun anew."""
     failures = 0
-    while stop is None or not stop.is_set():
+    while not stop.is_set():
         began = monotonic()
         ending = asyncio.Event()
         # A task from before Kopf, which cancels all that are younger and waits for them.
-        passing_on = asyncio.create_task(_pass_on(stop, ending)) if stop is not None else None
+        passing_on = asyncio.create_task(_pass_on(stop, ending))
         watching = kopf.operator(
             registry=registry_of(runtime, access, stop, ending),
             settings=settings_of(),
@@ -195,13 +189,12 @@ async def _watch_all(
             return await _to_its_end(watching, ending)
         except Exception as error:
             failures = 1 if monotonic() - began > LONG_LIFE_SECONDS else failures + 1
-            if failures > FAILURES_IN_A_ROW or (stop is not None and stop.is_set()):
+            if failures > FAILURES_IN_A_ROW or stop.is_set():
                 raise
             log.warning("the watches failed and begin anew: %s", error)
         finally:
             take_signals(stop)  # it may have ended before it logged in
-            if passing_on is not None:
-                passing_on.cancel()
+            passing_on.cancel()
         await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)
         runtime.begin_anew()
 
@@ -223,12 +216,11 @@ async def _to_its_end(watching: Coroutine[Any, Any, None], ending: asyncio.Event
     running.result()
 
 
-def take_signals(stop: asyncio.Event | None) -> None:
+def take_signals(stop: asyncio.Event) -> None:
     """SIGINT and SIGTERM set the flag."""
-    if stop is not None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError):
-                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 async def _pass_on(stop: asyncio.Event, ending: asyncio.Event) -> None:
@@ -236,10 +228,10 @@ async def _pass_on(stop: asyncio.Event, ending: asyncio.Event) -> None:
     ending.set()
 
 
-async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> None:
+async def await_definitions(runtime: Runtime, stop: asyncio.Event) -> None:
     """Wait until the API server knows the three kinds: what is unknown at the start would never be watched."""
     told = False
-    while stop is None or not stop.is_set():
+    while not stop.is_set():
         try:
             found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
         except (ApiError, ApiUnavailableError) as error:
@@ -282,7 +274,7 @@ async def _main(namespaces: Sequence[str], probe_at: str | None, access: ApiAcce
     take_signals(stop)
     runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
     try:
-        await operate(access, namespaces, probe_at, stop, runtime=runtime)
+        await operate(access, namespaces, probe_at, stop, runtime)
     finally:
         if _left_alone:  # the loop would wait for them as Kopf did
             code = 0 if sys.exc_info()[0] is None else 1

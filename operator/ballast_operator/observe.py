@@ -47,7 +47,13 @@ CONFIGS_PER_REQUEST = 1_000
 TOPICS_PER_REQUEST = 2_000
 UNKNOWN_TOPIC = 3
 # Where the library has another name than Kafka.
-RENAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}
+RENAMED = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    39: "INVALID_REPLICA_ASSIGNMENT",
+}
 
 
 def error_name(code: int) -> str | None:

@@ -169,7 +169,7 @@ REASSIGNMENT = _table(
     Reason("Running", FALSE, "{done} of {total} arrived{more}."),
     Reason("RollingBack", FALSE, "{done} of {total} back{more}."),
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),
-    Reason("Paused", FALSE, "spec.paused is set; {running} moves that had begun go on.", "Set it to false to go on."),
+    Reason("Paused", FALSE, "spec.paused is set; what had begun goes on: {running}.", "Set it to false to go on."),
     Reason("Verifying", FALSE, "All partitions have arrived; it waits until {waits}."),
     Reason(
         "ThrottlesLeft", FALSE,
@@ -277,12 +277,12 @@ CLUSTER = _table(
     Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left}."),
     Reason(
         "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
-        "Raise spec.brokers again, or remove what holds it.",
+        "Mend that, and it goes on by itself; or raise spec.brokers again.",
     ),
     Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left}."),
     Reason(
         "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
-        "Put it back in spec.volumes, or remove what holds it.",
+        "Mend that, and it goes on by itself; or put it back in spec.volumes.",
     ),
     Reason("VotersChanging", FALSE, "Controllers {voters} vote and {wanted} are to: {step}.", "It goes on by itself."),
     Reason(

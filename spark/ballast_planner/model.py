@@ -171,20 +171,10 @@ class ClusterLoad:
         ordered_topics = tuple(topics[index] for index in topic_order)
         return _assemble(broker_columns, directory_columns, ordered_topics, sorted_columns)
 
-    def with_cordons(self, brokers: Iterable[int] = (), directories: Iterable[tuple[int, str]] = ()) -> ClusterLoad:
+    def with_cordons(self, brokers: Iterable[int]) -> ClusterLoad:
         """The same cluster in which these take no new replicas."""
-        broker_set, directory_set = set(brokers), set(directories)
-        ids = [int(value) for value in self.brokers.ids]
-        broker_cordons = self.brokers.cordoned | np.array([value in broker_set for value in ids], dtype=np.bool_)
-        named = [
-            (ids[int(owner)], path) for owner, path in zip(self.directories.broker, self.directories.paths, strict=True)
-        ]
-        directory_cordons = self.directories.cordoned | np.array([key in directory_set for key in named], np.bool_)
-        return replace(
-            self,
-            brokers=replace(self.brokers, cordoned=broker_cordons),
-            directories=replace(self.directories, cordoned=directory_cordons),
-        )
+        named = np.isin(self.brokers.ids, np.array(sorted(brokers), dtype=np.int64))
+        return replace(self, brokers=replace(self.brokers, cordoned=self.brokers.cordoned | named))
 
     def directory_name(self, index: int) -> tuple[int, str]:
         """The (broker id, path) of a directory."""
@@ -204,14 +194,6 @@ class ClusterLoad:
         known = self.replicas.directory[self.replicas.directory >= 0]
         counts: Ints = np.bincount(known, minlength=self.directories.total.size)
         return counts
-
-    def foreign_bytes(self) -> Ints:
-        """What is used in each directory by other than known replicas."""
-        known = self.replicas.directory >= 0
-        sums = np.zeros(self.directories.total.size, dtype=np.int64)
-        np.add.at(sums, self.replicas.directory[known], self.replicas.size[known])
-        foreign: Ints = np.maximum(self.directories.used - sums, 0)
-        return foreign
 
 
 @dataclass(frozen=True, slots=True)

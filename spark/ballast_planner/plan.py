@@ -109,11 +109,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A replica that had to move and could not, and why."""
+    """A replica that had to move, or to be made (which is on no broker yet), and could not, and why."""
 
     topic: str
     partition: int
-    broker: int
+    broker: int | None
     reason: str
 
 
@@ -151,28 +151,6 @@ def plan_hash(plan: Plan | Sequence[Move]) -> str:
     """The SHA-256 of the canonical JSON, in hexadecimal."""
     moves = plan.moves if isinstance(plan, Plan) else plan
     return hashlib.sha256(canonical_json(moves).encode()).hexdigest()
-
-
-def moves_from_canonical(text: str) -> tuple[Move, ...]:
-    """Read what `canonical_json` wrote; sizes are not in it and read as 0."""
-    document = _object(text)
-    if document.get("version") != 1 or not isinstance(document.get("moves"), list):
-        raise PlanFormatError("not a plan of version 1")
-    try:
-        return tuple(
-            Move(
-                row["topic"],
-                int(row["partition"]),
-                _placement_of(row["from"]),
-                _placement_of(row["to"]),
-                0,
-                0,
-                int(row["wave"]),
-            )
-            for row in document["moves"]
-        )
-    except (KeyError, TypeError) as error:
-        raise PlanFormatError(f"a move lacks or misspells a field: {error}") from error
 
 
 def to_kafka_json(moves: Sequence[Move]) -> str:
@@ -264,10 +242,6 @@ def _target_placement(row: Any, directories_key: str, label: str) -> Placement:
 
 def _placement_dict(placement: Placement) -> dict[str, list[Any]]:
     return {"logDirs": list(placement.log_dirs), "replicas": list(placement.replicas)}
-
-
-def _placement_of(row: Mapping[str, Any]) -> Placement:
-    return Placement(tuple(int(broker) for broker in row["replicas"]), tuple(str(path) for path in row["logDirs"]))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def plan_replication_factor(load: ClusterLoad, factors: Mapping[str, int], optio
         factor = int(wanted[partition])
         if factor:
             step = planner.resize(int(partition), factor)
-            if len(step.after.replicas) < factor:
-                reason = f"only {len(step.after.replicas)} of {factor} replicas have a broker with room"
-                unplaced.append(Unplaced(step.topic, step.partition, step.before.replicas[0], reason))
+            placed = len(step.after.replicas)
+            reason = f"only {placed} of {factor} replicas have a broker with room"
+            unplaced += [Unplaced(step.topic, step.partition, None, reason)] * (factor - placed)
             if step.before != step.after:
                 steps.append(step)
     return _finish(load, steps, chosen, unplaced=unplaced)

@@ -42,11 +42,9 @@ def _prefers_above(below: int, above: int, need: int) -> bool:
     return below == 0 or above - need <= SMALL_OVERSHOOT * need or below * TINY_STEP < need
 
 
-def first_transfer(
-    bench: Workbench, source: int, targets: Iterable[int], need: int, *, spare: int | None = None
-) -> bool:
+def first_transfer(bench: Workbench, source: int, targets: Iterable[int], need: int) -> bool:
     """The first of `targets` that can take something from `source` does."""
-    allowed = bench.spare(source) if spare is None else spare
+    allowed = bench.spare(source)
     return any(transfer(bench, source, int(target), need, allowed, bench.room(int(target))) for target in targets)
 
 

@@ -112,7 +112,7 @@ def test_a_file_that_holds_no_object_is_named(
     assert told.count(str(path)) == 1
 
 
-def test_a_folder_of_folders_holds_nothing(
+def test_a_folder_of_folders_holds_nothing_but_with_r(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
@@ -121,6 +121,17 @@ def test_a_folder_of_folders_holds_nothing(
     (folder / "inner" / "topic.yaml").write_text("kind: KafkaTopic")
     assert main(["apply", "-f", str(folder)]) == 2
     assert f"nothing is in {folder}; of a folder" in capsys.readouterr().err
+    (found,) = documents([str(folder)], recursive=True)
+    assert found == {"kind": "KafkaTopic"}
+    assert main(["apply", "-R", "-f", str(folder)]) == 1
+    assert "cannot reach the Kubernetes API" in capsys.readouterr().err, "it has something to apply"
+
+
+@pytest.mark.parametrize("command", ["apply", "delete", "get"])
+def test_a_kustomization_is_sent_to_who_builds_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(command).parse(["-k", "manifests/base"])
+    assert "kubectl kustomize manifests/base | ./ballast apply -f -" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

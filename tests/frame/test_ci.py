@@ -80,7 +80,23 @@ def test_a_stage_reads_only_files_that_name_its_marker(
     (tmp_path / "tests" / "all" / "conftest.py").write_text("REAL = pytest.param(1, marks=pytest.mark.kubernetes)\n")
     _, _, out = run_ci({"--prepare": "exit 0"}, "kubernetes", tested=["chromium"])
     [ran] = re.findall(r"ran test (.*)", out)
-    assert sorted(ran.split()) == ["--compiled", "-m", "kubernetes", "tests/all", "tests/one/test_a.py"]
+    assert ran.startswith("--compiled --numprocesses=2 ")
+    assert sorted(ran.split()[2:]) == ["-m", "kubernetes", "tests/all", "tests/one/test_a.py"]
+
+
+def test_seeds_are_played_on_the_compiled_broker_and_mistakes_planted_in_the_sources(
+    run_ci: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    planted = "@pytest.mark.simulation\n@pytest.mark.interpreted\ndef test_it():\n    pass\n"
+    (tmp_path / "tests" / "test_planted.py").write_text(planted)
+    code, table, out = run_ci({"simulation": "exit 1"}, "simulation", tested=["simulation"])
+    on_sources, compiled = re.findall(r"ran (test .*)", out)
+    assert on_sources == "test --numprocesses=3 tests/test_planted.py -m simulation and interpreted"
+    assert compiled.startswith("test --compiled --numprocesses=3 ")
+    assert sorted(compiled.split()[3:]) == ["-m", "simulation", "tests/test_planted.py", "tests/test_real.py"]
+    assert code == 1
+    assert "FAILED (1)" in table
+    assert run_ci({"*interpreted": "exit 1"}, "simulation")[0] == 1, "what the sources showed counts"
 
 
 def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(

@@ -25,13 +25,15 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def world() -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     provider = PROVIDERS[os.environ.get("BALLAST_E2E_PROVIDER", "host")](lambda text: print(f"  {text}", flush=True))
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with running(provider):
             yield World(provider)
     except ProviderError as error:
+        if runs_beside_others(request.config):
+            pytest.fail(str(error), pytrace=False)  # each test that wants one fails so; the others go on
         pytest.exit(str(error), returncode=1)
     finally:
         for number, handler in before.items():
@@ -54,9 +56,20 @@ def host(installed: World) -> World:
     return installed
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Last comes what takes the node up, and of that the story first: a cluster must become Ready where none was."""
-    items.sort(key=lambda item: (item.path.parent == HERE, item.path.name != "test_story.py"))
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Last comes what takes the node up, but beside others first, as it takes longer than all of them; of it the story
+    first: a cluster must become Ready where none was."""
+    beside = runs_beside_others(config)
+    items.sort(key=lambda item: (needs_the_node(item) != beside, item.path.name != "test_story.py"))
+
+
+def needs_the_node(item: pytest.Item) -> bool:
+    return item.path.parent == HERE and item.get_closest_marker("kubernetes") is not None
+
+
+def runs_beside_others(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.operator.making import NOW, cluster, topic_view, view
+from tests.operator.making import GIB, NOW, cluster, topic_view, view
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
@@ -371,35 +371,101 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     reach = await managed.prepare(scene.cluster, True, Again())
     assert reach is not None
     assert reach.bootstrap == "10.0.0.1:9092"
-    said = managed.explain(scene.cluster)
+    said = managed.explain()
     assert said is not None
     assert (said.reason, told in said.message) == ("KubernetesRefused", True)
     assert managed._refused is None, "restarts go on"
 
 
-@pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")
-async def test_a_drain_that_failed_waits_for_a_person_and_is_not_progressing_for_ever() -> None:
-    path, cache = "/var/lib/ballast/b/data", Cache()
+def drains(*phases_and_modes: tuple[str, str, dict[str, Any]], **spec: Any) -> Cache:
+    """Of (name, phase, mode), made by the operator for the cluster."""
+    cache = Cache()
     owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
-    for name, mode in (
-        ("demo-drain-brokers-1", {"drainBrokers": [3]}),
-        ("demo-drain-volumes-1", {"drainDirectories": [{"broker": 0, "directory": path}]}),
-    ):
+    message = (
+        "Moved 1 partition, but it found no place. Add brokers, directories or room, then create another Reassignment."
+    )
+    said = {"type": "Ready", "status": "False", "reason": "Incomplete", "message": message}
+    for name, phase, mode in phases_and_modes:
         meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": [owner]}
-        spec = {"clusterRef": {"name": "demo"}, **mode}
-        cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": "Failed"}})
-    logs = {("orders", 0, 0): LogView(path, 1), ("orders", 0, 3): LogView(path, 1)}
-    seen = view({"orders": topic_view((0, 3))}, logs, brokers=range(4), directories=("/var/lib/ballast/a/data", path))
-    managed, scene, _ = scene_of(seen, cache, metadataVolume={"size": "1Gi"})
-    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
-    held = await managed._scale_down(scene, [], frozenset())
-    assert (held and held.reason, held and held.stalled) == ("ScaleDownHeld", True)
-    held = await managed._remove_volumes(replace(scene, cluster=fewer), [], frozenset())
-    assert (held and held.reason, held and held.stalled) == ("VolumeHeld", True)
+        body = {"clusterRef": {"name": "demo"}, **mode, **spec}
+        cache.put_reassignment({"metadata": meta, "spec": body, "status": {"phase": phase, "conditions": [said]}})
+    return cache
+
+
+PATH = "/var/lib/ballast/b/data"
+ONE_BROKER = ("demo-drain-brokers-1", {"drainBrokers": [3]})
+DIRECTORIES = ("demo-drain-volumes-1", {"drainDirectories": [{"broker": n, "directory": PATH} for n in range(4)]})
+
+
+def holding(*replicas: int, size: int = 1) -> KafkaView:
+    """One partition on these of four brokers, whose directories are of 100 GiB and half full."""
+    logs = {("orders", 0, broker): LogView(PATH, size) for broker in replicas}
+    paths = ("/var/lib/ballast/a/data", PATH)
+    return view({"orders": topic_view(replicas)}, logs, brokers=range(4), directories=paths)
+
+
+async def held(managed: ManagedCluster, scene: Scene) -> list[tuple[str, bool]]:
+    """What a broker and a volume that are to go are said to be."""
+    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}], metadataVolume={"size": "1Gi"})
+    found = [
+        await managed._scale_down(scene, [], frozenset()),
+        await managed._remove_volumes(replace(scene, cluster=fewer), [], frozenset()),
+    ]
+    return [(said.reason, said.stalled) for said in found if said is not None]
+
+
+@pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")
+async def test_a_drain_that_found_no_place_goes_on_when_there_is_one_and_is_not_progressing_for_ever() -> None:
+    cache = drains((ONE_BROKER[0], "Failed", ONE_BROKER[1]), (DIRECTORIES[0], "Failed", DIRECTORIES[1]))
+    managed, scene, told = scene_of(holding(0, 1, 2, 3, size=60 * GIB), cache, metadataVolume={"size": "1Gi"})
+    assert await held(managed, scene) == [("ScaleDownHeld", True), ("VolumeHeld", True)]
+    assert told.deleted == []
+    said = await managed._scale_down(scene, [], frozenset())
+    assert said is not None
+    assert said.message.startswith("Brokers 3 cannot be removed: moved 1 partition, but it found no place. Mend that")
     # What cannot be told just now may be told a moment later.
-    unread = replace(scene, view=replace(seen, topic_errors={"orders": "?"}, described=frozenset()))
-    held = await managed._scale_down(unread, [], frozenset())
-    assert (held and held.reason, held and held.stalled) == ("ScaleDownHeld", False)
+    unread = replace(scene, view=replace(scene.view, topic_errors={"orders": "?"}, described=frozenset()))
+    said = await managed._scale_down(unread, [], frozenset())
+    assert (said and said.reason, said and said.stalled) == ("ScaleDownHeld", False)
+    while not told.deleted:  # not at every look, but soon
+        await managed._scale_down(replace(scene, view=holding(0, 3)), [], frozenset())
+    told.deleted.clear()
+    while DIRECTORIES[0] not in told.deleted:
+        await held(managed, replace(scene, view=holding(0, 3)))
+
+
+@pytest.mark.spec("OPR-42", "OPR-43")
+@pytest.mark.parametrize(("phase", "spec"), [("Cancelled", {}), ("RolledBack", {}), ("Failed", {"rollback": True})])
+async def test_a_drain_that_a_person_stopped_is_not_tried_again(phase: str, spec: dict[str, Any]) -> None:
+    cache = drains((ONE_BROKER[0], phase, ONE_BROKER[1]), (DIRECTORIES[0], phase, DIRECTORIES[1]), **spec)
+    managed, scene, told = scene_of(holding(0, 3), cache, metadataVolume={"size": "1Gi"})
+    assert await held(managed, scene) == [("ScaleDownHeld", True), ("VolumeHeld", True)]
+    assert told.deleted == []
+
+
+@pytest.mark.spec("OPR-42")
+async def test_a_drain_that_came_to_nothing_goes_when_the_brokers_are_wanted_again() -> None:
+    """The next one would have been held by it from the start."""
+    cache = drains(
+        ("demo-drain-brokers-1", "Failed", {"drainBrokers": [3]}),
+        ("demo-drain-brokers-2", "Cancelled", {"drainBrokers": [2, 3]}),
+        ("demo-drain-brokers-3", "Succeeded", {"drainBrokers": [2]}),
+    )
+    managed, scene, told = scene_of(holding(0, 3), cache)
+    assert await managed._scale_down(replace(scene, cluster=cluster(brokers=4)), [], frozenset()) is None
+    assert sorted(told.deleted) == ["demo-drain-brokers-1", "demo-drain-brokers-2"]
+
+
+@pytest.mark.spec("OPR-42")
+async def test_brokers_that_are_empty_and_vote_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> tuple[Any, Any, Any]:
+        return {}, frozenset(), {}
+
+    monkeypatch.setattr(handler, "observe_topics", nothing)
+    managed, scene, told = scene_of(view(brokers=range(4)))
+    voting = replace(scene, identity=Identity("id", (0, 1, 2, 3)))
+    said = await managed._scale_down(voting, [], frozenset())
+    assert (said and said.reason, told.replicas) == ("ScalingDown", [])
 
 
 @pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")

@@ -247,8 +247,8 @@ def test_a_broker_whose_pod_has_just_become_ready_is_starting_and_no_cause_for_c
 @pytest.mark.spec("OPR-45")
 def test_a_pod_on_a_node_that_does_not_answer_is_left_alone_and_the_taint_is_named() -> None:
     ending = PodFacts("demo-1", "uid", 1, node="worker-3", deleting_since=NOW)
-    managed, scene = managed_with(KubeFacts(exists=True, replicas=3, pods={1: ending}))
-    verdict = managed.explain(scene.cluster)
+    managed, _ = managed_with(KubeFacts(exists=True, replicas=3, pods={1: ending}))
+    verdict = managed.explain()
     assert verdict is not None
     assert verdict.reason == "NodeLost"
     assert "kubectl taint nodes worker-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in verdict.message

@@ -11,11 +11,14 @@ from types import SimpleNamespace as Row
 from typing import Any, cast
 
 import pytest
+from kafka.errors import kafka_errors
 
 from ballast_operator.apply.kafka import alter_configs, alter_reassignments, create_partitions
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig, AlterReplicas, ExpandTopic
 from ballast_operator.model.kafka import TOPIC, TopicPartition
+from ballast_operator.observe import error_name
+from ballast_wire.errors import ErrorCode
 
 MOST_RECORDS = 10_000
 
@@ -86,3 +89,11 @@ def test_a_cancellation_of_thousands_of_moves() -> None:
 
     controller = Controller(lambda request: sum(len(topic.partitions) for topic in request.topics), answer)
     check(controller, lambda kafka: alter_reassignments(kafka, actions), 12_000)
+
+
+@pytest.mark.spec("OPR-02")
+def test_errors_have_kafkas_own_names() -> None:
+    """Reasons are told by them, and whether nothing was made for certain; the library has other names for some."""
+    named = {int(code): error_name(int(code)) for code in ErrorCode if code and int(code) in kafka_errors}
+    assert named == {code: ErrorCode(code).name for code in named}
+    assert len(named) > 100

@@ -211,11 +211,13 @@ def test_of_two_objects_the_older_wins_and_the_other_takes_over(world: World) ->
         ("too-many", {"partitions": 1, "replicas": 9}, "InvalidReplicationFactor"),
         ("bad-config", {"partitions": 1, "config": {"retention.ms": "soon"}}, "InvalidConfig"),
         ("bad-row", {"replicaAssignment": [[77]]}, "InvalidReplicaAssignment"),
+        ("collides", {"topicName": "as.it.is.there"}, "InvalidTopic"),
     ],
 )
 def test_what_kafka_refuses_is_a_condition_with_its_words(
     world: World, name: str, spec: dict[str, object], reason: str
 ) -> None:
+    world.run(create_topics(world.kafka, [CreateTopic("as_it_is_there", 1, 1, (), {})]))
     world.topic(name, **spec)
     world.until_reason("KafkaTopic", name, reason)
     conditions = (world.get("KafkaTopic", name) or {})["status"]["conditions"]

@@ -35,7 +35,7 @@ def test_a_pod_that_kubernetes_does_not_make_is_told_with_where_to_look(monkeypa
         now[0] += seconds
         managed._kube = kube
         managed._late.look(subject, kube)
-        said = managed.explain(subject)
+        said = managed.explain()
         return f"{said.reason}: {said.message}" if said is not None else ""
 
     lacking = KubeFacts(exists=True, replicas=3, pods=pods_of(0, 2))

@@ -33,7 +33,7 @@ class World:
 
 async def watch(world: World, stop: asyncio.Event) -> None:
     runtime: Any = world
-    await main._watch_all(runtime, ApiAccess(server="http://127.0.0.1:1"), ["default"], stop, None)
+    await main._watch_all(runtime, ApiAccess(server="http://127.0.0.1:1"), ["default"], stop)
 
 
 @pytest.fixture

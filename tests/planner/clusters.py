@@ -54,7 +54,11 @@ def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
     target = {(move.topic, move.partition): move.to for move in moves}
     ids = load.brokers.ids.tolist()
     rows: list[Replica] = []
-    used = {load.directory_name(index): int(value) for index, value in enumerate(load.foreign_bytes())}
+    used = {load.directory_name(index): int(value) for index, value in enumerate(load.directories.used)}
+    for directory, size in zip(load.replicas.directory, load.replicas.size, strict=True):
+        if directory >= 0:
+            used[load.directory_name(directory)] -= int(size)
+    used = {where: max(0, size) for where, size in used.items()}  # what is of others stays
     for index in range(load.partitions.topic.size):
         topic, number = load.partition_name(index)
         span = range(int(load.partitions.first[index]), int(load.partitions.first[index + 1]))

@@ -273,6 +273,17 @@ def test_empty_replicas_are_spread_by_number() -> None:
         assert [arrived.count(path) for path in directories] == [30, 30]
 
 
+def test_each_replica_that_cannot_be_made_is_left_over_and_on_no_broker() -> None:
+    load = ClusterLoad.from_rows(
+        [Broker(0), Broker(1)],
+        [Directory(0, "/d0", 1_000, 10), Directory(1, "/d1", 1_000, 0)],
+        [Replica("t", 0, 0, "/d0", 10, True)],
+    )
+    plan = plan_replication_factor(load, {"t": 4}, QUIET)
+    assert [move.to.replicas for move in plan.moves] == [(0, 1)]
+    assert [(row.partition, row.broker) for row in plan.unplaced] == [(0, None), (0, None)]
+
+
 @pytest.mark.spec("CLU-32")
 @pytest.mark.parametrize("sizes", [[[70, 60, 50, 40], [10, 5]], [[50, 31, 20], [49], []], [[55, 54, 53], [20, 21, 22]]])
 def test_generating_for_all_brokers_levels_as_far_as_balancing_does(sizes: list[list[int]]) -> None:

@@ -30,7 +30,8 @@ from ballast_wire.fast.fetch import (
     parse_fetch,
 )
 from ballast_wire.fast.produce import NodeEndpoint
-from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest, unsigned_varint
+from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.headers import skip_header_tags
 from ballast_wire.messages import message
 

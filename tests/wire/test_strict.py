@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest, unsigned_varint
+from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.messages import message
 
 pytestmark = pytest.mark.spec("CLI-08")

@@ -54,11 +54,11 @@ from ballast_broker.controller.commands.reassignments import (
 from ballast_broker.controller.commands.scram import alter_user_scram_credentials
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.controller.error_responses import error_response
+from ballast_broker.controller.feature_updates import update_features_of_all
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.sessions import NOT_YET, Sessions
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
-from ballast_broker.metadata.features import KRAFT_VERSION
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.records import record
 from ballast_broker.raft.driver import RaftDriver
@@ -359,13 +359,13 @@ class ControllerService:
             asks = api_key not in ASKED_FOR or getattr(request, ASKED_FOR[api_key]) != []
             if asks and api_key in WITHIN_A_TIME and request.timeout_ms <= 0:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+            if api_key == UPDATE_FEATURES:
+                return await update_features_of_all(self._context(), request, self._driver, self._run)
             _, command = COMMANDS[api_key]
             quota = None if asker is None else self._mutation_quota(asker, api_key, version)
             response = await self._run(lambda now: command(replace(now, asker=asker, mutations=quota), request))
             if quota is not None:
                 response.throttle_time_ms = quota.throttle_ms
-            if api_key == UPDATE_FEATURES and not response.error_code:
-                await self._upgrade_quorum(request)
         except ApiError as error:
             return error_response(name, request, await self._settled(error))
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
@@ -377,12 +377,6 @@ class ControllerService:
         strict_since = STRICT_SINCE.get(api_key)
         bucket = None if strict_since is None else self._mutations(asker)
         return None if bucket is None or strict_since is None else MutationQuota(bucket, strict=version >= strict_since)
-
-    async def _upgrade_quorum(self, request: Any) -> None:
-        """kraft.version is not in the metadata's records: the quorum writes it into its own."""
-        wanted = [each.max_version_level for each in request.feature_updates if each.feature == KRAFT_VERSION]
-        if max(wanted, default=0) > self._driver.kraft_version:
-            await self._driver.voter_requests.upgrade(validate_only=bool(request.validate_only))
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
         # The broker in our own process is the only one that could have this id.

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
-from ballast_wire.fast.reader import unsigned_varint
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID, TopicPartition, uuid_of
 from ballast_wire.varint import read_unsigned_varint

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.names import ZERO_UUID
 from ballast_wire.varint import read_unsigned_varint
 
@@ -185,14 +186,7 @@ def _signed_byte(value: int) -> int:
 
 
 def _length(count: int) -> bytes:
-    if count < 0x80:
-        return bytes((count,))
-    out = bytearray()
-    while count > 0x7F:
-        out.append(count & 0x7F | 0x80)
-        count >>= 7
-    out.append(count)
-    return bytes(out)
+    return bytes((count,)) if count < 0x80 else unsigned_varint(count)
 
 
 def _ints(values: Ints) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.metadata.partition_records import BY_HAND
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
 from ballast_wire.varint import read_unsigned_varint
@@ -127,12 +128,12 @@ def encode_record(metadata_record: Any) -> bytes:
         by_hand: bytes = head + metadata_record.encode()
         return by_hand
     if name in EMPTY_RECORDS:
-        return _varint(FRAME_VERSION) + _varint(API_KEYS[name]) + b"\x00\x00"
+        return unsigned_varint(FRAME_VERSION) + unsigned_varint(API_KEYS[name]) + b"\x00\x00"
     version = WRITTEN_VERSIONS.get(name, 0) if metadata_record.version is None else metadata_record.version
     if name == "BrokerRegistrationChangeRecord":
         version = _registration_change_version(metadata_record)
     body: bytes = _encoder(name, version).encode(metadata_record, version=version, compact=True, tagged=True)
-    return _varint(FRAME_VERSION) + _varint(API_KEYS[name]) + _varint(version) + body
+    return unsigned_varint(FRAME_VERSION) + unsigned_varint(API_KEYS[name]) + unsigned_varint(version) + body
 
 
 def _registration_change_version(change: Any) -> int:
@@ -169,12 +170,3 @@ def _decode_by_hand(name: str, data: bytes, position: int, version: int) -> Any:
     if version > WRITTEN_VERSIONS[name]:
         raise MalformedRecord(f"{name} has no version {version}")
     return BY_HAND[name].decode(data, position, version)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -29,13 +29,14 @@ logger = logging.getLogger(__name__)
 ADD_RAFT_VOTER, REMOVE_RAFT_VOTER, UPDATE_RAFT_VOTER = 80, 81, 82
 VOTER_KEYS = frozenset({ADD_RAFT_VOTER, REMOVE_RAFT_VOTER, UPDATE_RAFT_VOTER})
 ANSWERS = {ADD_RAFT_VOTER: "AddRaftVoterResponse", REMOVE_RAFT_VOTER: "RemoveRaftVoterResponse"}
-API_VERSIONS_VERSION = 3
+API_VERSIONS_VERSION = 4  # the first in which Apache Kafka tells of features that have a level 0
 COMMIT_TIMEOUT_S = 2.0
 MOST_TIMEOUT_S = 60.0
 LOOK_S = 1.0
 KRAFT_VERSION = "kraft.version"
 
 Change = Callable[[Leadership, LogView], VoterSet]
+Features = Mapping[str, tuple[int, int]]
 
 
 class VoterRequests:
@@ -205,8 +206,17 @@ class VoterRequests:
         finally:
             self._waiting = None
 
+    async def features_of_others(self) -> dict[int, Features]:
+        """What each voter but this one says it supports; ApiError where one does not say."""
+        others = [voter for voter in self._driver.core.voter_set.voters if voter.id != self._driver.node_id]
+        asked = (self._features_of(self._address_of(one), f"asking voter {one.id} for its features") for one in others)
+        return dict(zip([voter.id for voter in others], await asyncio.gather(*asked), strict=True))
+
     async def _understood_by(self, endpoint: Endpoint, doing: str) -> tuple[int, int]:
         """The levels of kraft.version that a node says it supports."""
+        return (await self._features_of(endpoint, doing)).get(KRAFT_VERSION, (STATIC, STATIC))
+
+    async def _features_of(self, endpoint: Endpoint, doing: str) -> Features:
         driver = self._driver
         link = PeerLink(driver.network, endpoint, COMMIT_TIMEOUT_S)
         request = message("ApiVersionsRequest")(client_software_name="ballast", client_software_version="1")
@@ -219,10 +229,7 @@ class VoterRequests:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         finally:
             link.close()
-        for each in response.supported_features or ():
-            if each.name == KRAFT_VERSION:
-                return each.min_version, each.max_version
-        return STATIC, STATIC
+        return {each.name: (each.min_version, each.max_version) for each in response.supported_features or ()}
 
     # ------------------------------------------------------------------ as a voter
 

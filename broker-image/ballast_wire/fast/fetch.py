@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ballast_wire.fast import writer
-from ballast_wire.fast.produce import NodeEndpoint, endpoint_tag, topic_bytes
-from ballast_wire.fast.reader import MalformedRequest, Reader, unsigned_varint
+from ballast_wire.fast.produce import NodeEndpoint, endpoint_tag, topic_bytes, topic_key
+from ballast_wire.fast.reader import MalformedRequest, Reader
+from ballast_wire.fast.writer import unsigned_varint
 
 FIRST_VERSION = 4
 LAST_VERSION = 18
@@ -133,7 +134,7 @@ def _parse(reader: Reader, version: int, flexible: bool) -> FetchRequest:
 
 
 def _parse_topic(reader: Reader, version: int, flexible: bool) -> FetchTopic:
-    topic = _topic_key(reader, version, flexible)
+    topic = topic_key(reader, version >= FIRST_WITH_TOPIC_ID, flexible)
     if flexible:
         partitions = _flexible_partitions(reader)
         reader.skip_tags()
@@ -175,20 +176,11 @@ def _flexible_partitions(reader: Reader) -> list[FetchPartition]:
 
 
 def _parse_forgotten(reader: Reader, version: int, flexible: bool) -> tuple[str | UUID, list[int]]:
-    topic = _topic_key(reader, version, flexible)
+    topic = topic_key(reader, version >= FIRST_WITH_TOPIC_ID, flexible)
     partitions = [reader.int32() for _ in range(reader.count(flexible))]
     if flexible:
         reader.skip_tags()
     return topic, partitions
-
-
-def _topic_key(reader: Reader, version: int, flexible: bool) -> str | UUID:
-    if version >= FIRST_WITH_TOPIC_ID:
-        return reader.uuid()
-    name = reader.string(flexible)
-    if name is None:
-        raise MalformedRequest("a topic without a name")
-    return name
 
 
 Parts = list[bytes | Data]

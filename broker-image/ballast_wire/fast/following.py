@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from ballast_wire.fast.reader import MalformedRequest, Reader, unsigned_varint
+from ballast_wire.fast.reader import MalformedRequest, Reader
+from ballast_wire.fast.writer import unsigned_varint
 
 VERSION = 16
 API_KEY = 1

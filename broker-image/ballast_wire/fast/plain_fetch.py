@@ -27,8 +27,7 @@ from ballast_wire.fast.fetch import (
     Parts,
 )
 from ballast_wire.fast.produce import topic_bytes
-from ballast_wire.fast.reader import unsigned_varint
-from ballast_wire.fast.writer import count
+from ballast_wire.fast.writer import count, unsigned_varint
 
 CONSUMER = -1
 MOST = 126  # topics, and partitions of each: what a compact array tells in its first byte

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast import writer
-from ballast_wire.fast.reader import MalformedRequest, Reader, unsigned_varint
+from ballast_wire.fast.reader import MalformedRequest, Reader
+from ballast_wire.fast.writer import unsigned_varint
 
 FIRST_VERSION = 3
 LAST_VERSION = 13
@@ -85,7 +86,7 @@ def parse_produce(buffer: memoryview, position: int, version: int) -> ProduceReq
         timeout_ms = reader.int32()
         topics = []
         for _ in range(reader.count(flexible)):
-            topic = _topic_key(reader, version, flexible)
+            topic = topic_key(reader, version >= FIRST_WITH_TOPIC_ID, flexible)
             if flexible:
                 partitions = _flexible_partitions(reader)
                 reader.skip_tags()
@@ -145,8 +146,9 @@ def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
     return [ProduceTopic(topic, [*by_number.values()]) for topic, by_number in once.items()]
 
 
-def _topic_key(reader: Reader, version: int, flexible: bool) -> str | UUID:
-    if version >= FIRST_WITH_TOPIC_ID:
+def topic_key(reader: Reader, by_id: bool, flexible: bool) -> str | UUID:
+    """What a client calls a topic."""
+    if by_id:
         return reader.uuid()
     name = reader.string(flexible)
     if name is None:

@@ -134,12 +134,3 @@ def check_text(text: str) -> None:
     size = len(text.encode())
     if size > MOST_TEXT_BYTES:
         raise MalformedRequest(f"a text of {size} bytes is longer than {MOST_TEXT_BYTES}")
-
-
-def unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

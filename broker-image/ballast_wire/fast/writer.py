@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import struct
 
-from ballast_wire.fast.reader import unsigned_varint
-
 NO_TAGS = b"\x00"
+
+
+def unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def count(number: int, flexible: bool) -> bytes:

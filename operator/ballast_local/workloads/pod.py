@@ -332,11 +332,11 @@ def project_paths() -> list[str]:
     return [str(path) for path in (operator, *beside) if path.is_dir()]
 
 
-def base_environment(kubeconfig: Path, kept: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
+def base_environment(kubeconfig: Path) -> dict[str, str]:
     """Little is passed on: what programs need to run at all, and the way to this API."""
-    found = {name: value for name in ("LANG", "LC_ALL", "TZ", "JAVA_HOME") if (value := kept(name))}
+    found = {name: value for name in ("LANG", "LC_ALL", "TZ", "JAVA_HOME") if (value := os.environ.get(name))}
     scripts = str(Path(sys.executable).parent)
-    found["PATH"] = os.pathsep.join([scripts, kept("PATH") or os.defpath])
+    found["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH") or os.defpath])
     found["PYTHONPATH"] = os.pathsep.join(project_paths())
     found["PYTHONUNBUFFERED"] = "1"
     found["KUBECONFIG"] = str(kubeconfig)

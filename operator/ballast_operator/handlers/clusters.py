@@ -127,7 +127,7 @@ class ClusterHandler:
             verdict = CLUSTER["SecretNotFound"].says(error=error)
         if cluster.spec.external is None:
             self._managed.silent()
-            verdict = self._managed.explain(cluster) or verdict
+            verdict = self._managed.explain() or verdict
         if isinstance(error, NotServedError):
             verdict = error.verdict
         current = self._shared.cache.clusters.get(self._key) or cluster
@@ -136,7 +136,7 @@ class ClusterHandler:
     async def starting(self, cluster: KafkaCluster, again: Again) -> None:
         """The cluster has no address yet."""
         self._managed.silent()
-        verdict = self._managed.explain(cluster) or CLUSTER["Starting"].says(online=0, brokers=cluster.spec.brokers)
+        verdict = self._managed.explain() or CLUSTER["Starting"].says(online=0, brokers=cluster.spec.brokers)
         current = self._shared.cache.clusters.get(self._key) or cluster
         await self._write(current, current.status, verdict, again)
         again.cluster_within(1.0)

@@ -188,7 +188,7 @@ class ManagedCluster:
         lacking, error = plan.racks_unknown(scene.cluster, scene.kube, self._objects.nodes)
         return CLUSTER["RackUnknown"].says(brokers=_ids(lacking), error=error) if lacking else None
 
-    def explain(self, cluster: KafkaCluster) -> Verdict | None:
+    def explain(self) -> Verdict | None:
         """What Kubernetes knows about brokers that do not come up."""
         if self._held is not None or self._refused is not None:
             return self._held or self._refused
@@ -260,7 +260,7 @@ class ManagedCluster:
 
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
         wanted, now = scene.cluster.spec.brokers, seconds_of(self._shared.now())
-        explained = self.explain(scene.cluster)
+        explained = self.explain()
         # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
         up = sum(pod.ready and not plan.comes(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
         if explained is None and up < wanted:
@@ -306,7 +306,7 @@ class ManagedCluster:
         empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
         if empty and await self._are_empty(scene, excess):
             if not scene.voting.isdisjoint(excess):
-                return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="they vote until they are empty")
+                return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left="they are empty, and leave the quorum")
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
@@ -440,6 +440,8 @@ class ManagedCluster:
             name = unique(prefix, mode)
             if current is None or current.meta.name != name:
                 await self._own.create(scene, name, mode)
+            else:
+                await self._own.retry(scene, current)
 
     # Cordons.
 

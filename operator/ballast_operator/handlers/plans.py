@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,10 @@ from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, Pla
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
-from ballast_planner import Move
+from ballast_planner import Move, Plan
 
 if TYPE_CHECKING:
+    from ballast_operator.cache import Cache
     from ballast_operator.cycle import Shared
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Plans:
         return await self._shared.api.find(path_of("v1", "configmaps", reassignment.meta.namespace, name))
 
     async def make(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
-        """For those that have none yet. Planning is computing, so it happens in a thread."""
+        """For those that have none yet."""
         lacking = [case for case in cases if case.plan is None and case.step is None]
         for case in lacking:
             if case.reassignment.meta.paused:
@@ -150,18 +151,14 @@ class Plans:
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:
         reassignment = case.reassignment
-        error = _not_known(whole)
+        error = not_known(whole)
         if error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
             return
         names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
         maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
         try:
-            cluster = self._shared.cache.clusters.get(self._cluster)
-            paths = mounted_paths(cluster, whole) if cluster is not None else {}
-            weights = directory_weights(cluster, whole) if cluster is not None else {}
-            pinned = self._shared.cache.pinned_topics(self._cluster)
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights, pinned))
+            plan = keep(await work_out(self._shared.cache, reassignment, whole, maps))
         except BrokersAwayError as error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{error}."))
             return
@@ -215,7 +212,18 @@ class Plans:
         return as_claimed(cluster, view) if cluster is not None else view
 
 
-def _not_known(whole: KafkaView) -> str | None:
+async def work_out(
+    cache: Cache, reassignment: Reassignment, whole: KafkaView, maps: Mapping[str, Mapping[str, Any]]
+) -> Plan:
+    """The plan of now. Planning is computing, so it happens in a thread."""
+    cluster = cache.clusters.get(reassignment.cluster)
+    paths = mounted_paths(cluster, whole) if cluster is not None else {}
+    weights = directory_weights(cluster, whole) if cluster is not None else {}
+    pinned = cache.pinned_topics(reassignment.cluster)
+    return await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights, pinned)
+
+
+def not_known(whole: KafkaView) -> str | None:
     """What would have to be guessed for a plan."""
     silent = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
     if silent:

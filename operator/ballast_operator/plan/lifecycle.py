@@ -166,7 +166,7 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
         )
         return Step(Phase.AWAITING_APPROVAL, verdict, states)
     if spec.paused:
-        return Step(Phase.PAUSED, REASSIGNMENT["Paused"].says(running=0), states)
+        return Step(Phase.PAUSED, REASSIGNMENT["Paused"].says(running=counted(0, "move")), states)
     if scene.conflicts:
         verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
         return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
@@ -193,7 +193,7 @@ def _forward(scene: Scene, states: Sequence[MoveState]) -> Step:
     if _all_without_place(scene, left):
         return _without_place(scene, states, left)
     if scene.reassignment.spec.paused:
-        verdict = REASSIGNMENT["Paused"].says(running=len(moving))
+        verdict = REASSIGNMENT["Paused"].says(running=counted(len(moving), "move"))
         return Step(Phase.PAUSED, verdict, states, holds_throttles=True, claims=True)
     return Step(Phase.RUNNING, _running("Running", states), states, run=True, holds_throttles=True, claims=True)
 
@@ -350,10 +350,11 @@ def _expired(scene: Scene, states: Sequence[MoveState]) -> Verdict:
 
 
 def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
-    by_reason: dict[str, list[str]] = defaultdict(list)
+    by_reason: dict[str, dict[str, None]] = defaultdict(dict)
     for row in scene.plan.unplaced:
-        by_reason[row.reason].append(f"{row.topic}-{row.partition} on broker {row.broker}")
-    rows = "; ".join(f"{some_of(names, SHOWN_ROWS)} ({reason})" for reason, names in by_reason.items())
+        where = f" on broker {row.broker}" if row.broker is not None else ""
+        by_reason[row.reason][f"{row.topic}-{row.partition}{where}"] = None
+    rows = "; ".join(f"{some_of(list(names), SHOWN_ROWS)} ({reason})" for reason, names in by_reason.items())
     return REASSIGNMENT["Incomplete"].says(
         done=_partitions(states), left=counted(len(scene.plan.unplaced), "replica"), rows=rows
     )

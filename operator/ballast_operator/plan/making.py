@@ -120,7 +120,7 @@ def _leveling(pinned: Collection[str]) -> PlanOptions:
 def _drain_directories(load: ClusterLoad, view: KafkaView, rows: Sequence[DirectoryId]) -> Plan:
     """A replica whose directory failed cannot be read there: it is made anew on another broker, from one in sync."""
     failed = {row.broker for row in rows if row in view.directories and not view.directories[row].online}
-    return plan_drain(load.with_cordons(brokers=failed), directories=rows)
+    return plan_drain(load.with_cordons(failed), directories=rows)
 
 
 def explicit_rows(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]]) -> tuple[Target, ...]:

@@ -111,7 +111,7 @@ def assess(move: Move, view: KafkaView) -> MoveState:
     if ongoing is not None:
         return _assess_ongoing(move, view, ongoing)
     if part.replicas == move.to.replicas:
-        return _assess_directories(move, view, part)
+        return _assess_directories(move, view)
     if part.replicas == move.from_.replicas:
         return _assess_source(move, view)
     if _on_the_way(move, part):
@@ -143,7 +143,7 @@ def _assess_source(move: Move, view: KafkaView) -> MoveState:
     return MoveState(move, State.PENDING)
 
 
-def _assess_directories(move: Move, view: KafkaView, part: PartitionView) -> MoveState:
+def _assess_directories(move: Move, view: KafkaView) -> MoveState:
     """The brokers are right; now each replica has to be in its directory."""
     within = not between_brokers(move)
     before = move.from_.as_pairs()

@@ -23,6 +23,7 @@ CHUNK_BYTES = 512 * 1024
 MOST_BYTES = 64 * 1024 * 1024
 GZIP = 16 + zlib.MAX_WBITS
 KEY = "plan.json.gz"
+SHOWN_MOVES = 20
 
 
 class StoredPlanError(ValueError):
@@ -118,11 +119,11 @@ def _placement(row: Sequence[Any]) -> Placement:
     return Placement(tuple(row[0]), tuple(row[1]))
 
 
-def preview(moves: Sequence[Move], limit: int = 20) -> tuple[str, ...]:
+def preview(moves: Sequence[Move]) -> tuple[str, ...]:
     """The first moves as lines for people."""
-    lines = [f"{m.topic}-{m.partition}: {_side(m.from_)} -> {_side(m.to)}" for m in moves[:limit]]
-    if len(moves) > limit:
-        lines.append(f"and {len(moves) - limit} more")
+    lines = [f"{m.topic}-{m.partition}: {_side(m.from_)} -> {_side(m.to)}" for m in moves[:SHOWN_MOVES]]
+    if len(moves) > SHOWN_MOVES:
+        lines.append(f"and {len(moves) - SHOWN_MOVES} more")
     return tuple(lines)
 
 

@@ -263,14 +263,18 @@ class Controlling:
             node_id=1,
             config=broker_config({"node.id": "1"}),
         )
-        quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
-        quorum.kraft_version = 1
-        self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
+        quorum = SimpleNamespace(endpoints={})
+        driver: Any = SimpleNamespace(handle=self._handle_of_quorum, quorum=quorum, leader_id=1, kraft_version=1)
+        service: Any = SimpleNamespace(handle=self._handle)
+        self._handlers = ControllerHandlers(driver, service, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
 
     async def _handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
         self.asked.append(api_key)
         self.askers.append(asker)
         return message(CONTROLLER_APIS[api_key].name + "Response")(version=version)
+
+    async def _handle_of_quorum(self, api_key: int, request: Any) -> Any:
+        return await self._handle(api_key, request.API_VERSION, request)
 
     async def versions(self, version: int | None) -> Any:
         """None: one that it does not know, of which the dispatcher hands on no request."""

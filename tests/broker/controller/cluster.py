@@ -14,6 +14,7 @@ from ballast_broker.controller.commands.context import ConfigEntry, ControllerCo
 from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import API_KEYS, ControllerService, ServiceTiming
+from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
@@ -24,6 +25,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+API_VERSIONS = 18
 RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59})
 LISTS = frozenset({"cleanup.policy", "follower.replication.throttled.replicas"})
 KNOWN = {"retention.ms": "604800000", "min.insync.replicas": "1", "cleanup.policy": "delete"}
@@ -82,6 +84,7 @@ class Node:
         self.seed = seed
         self.tokens = tokens
         self.alive = False
+        self.features = SUPPORTED
         self.other_listeners: dict[str, Listener] = {}
         """Named before its own; nobody listens there."""
 
@@ -164,6 +167,13 @@ class Node:
     async def _handle(self, api_key: int, version: int, request: Any, origin: Any) -> Any:
         if api_key in RAFT_KEYS:
             return await self.driver.handle(api_key, request)
+        if api_key == API_VERSIONS:
+            kind = message("ApiVersionsResponse")
+            ranges = [
+                kind.SupportedFeatureKey(version=version, name=name, min_version=low, max_version=high)
+                for name, (low, high) in self.features.items()
+            ]
+            return kind(version=version, error_code=0, api_keys=[], supported_features=ranges)
         assert api_key in API_KEYS
         if self.service is None:
             raise ConnectionResetError

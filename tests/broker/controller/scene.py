@@ -39,6 +39,7 @@ class Scene:
         self.image: MetadataImage = EMPTY_IMAGE
         self.offset = 0
         self.history: list[Any] = []
+        self.voters_features: dict[int, dict[str, tuple[int, int]]] = {}
         records = bootstrap_records(1)
         if not elr:
             records = [each for each in records if getattr(each, "name", "") != "eligible.leader.replicas.version"]
@@ -92,7 +93,9 @@ class Scene:
 
     @property
     def context(self) -> CommandContext:
-        return CommandContext(self.image, self.config, FewConfigs(), self.random, self.offset)
+        return CommandContext(
+            self.image, self.config, FewConfigs(), self.random, self.offset, voters_features=self.voters_features
+        )
 
     def run(self, command: Callable[..., Outcome], *arguments: Any, **keywords: Any) -> Any:
         return self.commit(command(self.context, *arguments, **keywords))

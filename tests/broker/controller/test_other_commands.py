@@ -229,6 +229,28 @@ def test_feature_levels() -> None:
     )
 
 
+@pytest.mark.spec("CLU-04")
+@pytest.mark.parametrize(
+    ("features", "why"),
+    [
+        ({}, "Controller 2 does not support this feature."),
+        ({"group.version": (0, 0)}, "Controller 2 does not support this feature."),
+        ({"group.version": (2, 3)}, "Controller 2 only supports versions 2-3"),
+    ],
+    ids=["unknown", "none", "others"],
+)
+def test_no_level_goes_up_that_another_voter_does_not_know(features: dict[str, tuple[int, int]], why: str) -> None:
+    """It may be the active controller next, and would write what it makes of it."""
+    scene = Scene()
+    assert change_feature(scene, "group.version", 0, 2) == (ErrorCode.NONE, None)
+    scene.voters_features = {2: features}
+    code, text = change_feature(scene, "group.version", 1)
+    assert code is ErrorCode.INVALID_UPDATE_VERSION
+    assert text is not None
+    assert text.endswith(why)
+    assert scene.image.features.level("group.version") == 0
+
+
 @pytest.mark.spec("CLU-04", "CLI-10")
 def test_a_feature_that_nobody_has_cannot_be_had() -> None:
     scene = Scene()

@@ -60,6 +60,32 @@ async def test_another_controller_serves_soon_after_the_active_one_dies() -> Non
         assert cluster.active.id != dead.id
 
 
+def to_group_version(level: int) -> Any:
+    kind = message("UpdateFeaturesRequest")
+    way = 1 if level else 2
+    update = kind.FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=way)
+    return kind(timeout_ms=5000, feature_updates=[update], validate_only=False)
+
+
+@pytest.mark.spec("CLU-04")
+async def test_a_level_goes_up_once_every_voter_says_that_it_knows_it() -> None:
+    async with Cluster(voters=3) as cluster:
+        assert (await cluster.call(to_group_version(0), 2)).error_code == 0
+        other = next(node for node in cluster.live if node is not cluster.active)
+        new, other.features = other.features, {"metadata.version": (27, 27)}
+        refused = await cluster.call(to_group_version(1), 2)
+        assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert refused.error_message.endswith(f"Controller {other.id} does not support this feature.")
+        other.features = new
+        await other.kill()
+        silent = await cluster.call(to_group_version(1), 2)
+        assert silent.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert f"voter {other.id}" in silent.error_message
+        await other.start()
+        assert (await cluster.call(to_group_version(1), 2)).error_code == 0
+        assert cluster.active.image.features.level("group.version") == 1
+
+
 @pytest.mark.spec("CLU-02")
 async def test_a_vote_that_could_not_be_written_down_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next life of the voter would not know of it, and might vote for somebody else in the same epoch."""

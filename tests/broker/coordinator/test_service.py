@@ -78,11 +78,22 @@ class Reads:
         return await self._threads.run(work)
 
 
+AT_ONCE = GroupLimits(initial_rebalance_delay_ms=0)
+
+
 class Coordinating:
     """Broker 1 leads the one partition of the offsets topic, broker 2 follows."""
 
-    def __init__(self, cluster: Cluster, node: Node, timeout_ms: int, consumers: ConsumerConfig | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: Node,
+        timeout_ms: int,
+        consumers: ConsumerConfig | None,
+        classic_limits: GroupLimits,
+    ) -> None:
         self.cluster = cluster
+        self._classic_limits = classic_limits
         self._consumers = consumers or ConsumerConfig()
         self.node = node
         self._timeout_ms = timeout_ms
@@ -104,8 +115,7 @@ class Coordinating:
         store = CoordinatorStore(
             OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes
         )
-        limits = GroupLimits(initial_rebalance_delay_ms=0)
-        config = CoordinatorConfig(1, RETENTION_MS, limits=limits, consumers=self._consumers)
+        config = CoordinatorConfig(1, RETENTION_MS, limits=self._classic_limits, consumers=self._consumers)
         groups = GroupCoordinator(store, clock, config, lambda: self.cluster.controller.image)
         self._all.append(groups)
         return groups
@@ -166,13 +176,14 @@ async def coordinating(
     timeout_ms: int = 20_000,
     consumers: ConsumerConfig | None = None,
     offsets_topic: dict[str, str] | None = None,
+    classic_limits: GroupLimits = AT_ONCE,
 ) -> AsyncIterator[Coordinating]:
     async with Cluster(folder) as cluster:
         nodes = await cluster.add(1, 2)
         cluster.controller.create_topic("t", [[1], [1]])
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]], offsets_topic)
         await eventually(lambda: cluster.isr(OFFSETS) == {1, 2})
-        scene = Coordinating(cluster, nodes[0], timeout_ms, consumers)
+        scene = Coordinating(cluster, nodes[0], timeout_ms, consumers, classic_limits)
         try:
             await scene.loaded(scene.groups)
             yield scene

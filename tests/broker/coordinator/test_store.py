@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,30 @@ async def test_what_is_written_in_a_transaction_is_not_stable_before_its_end(tmp
         await node.replicas.append_own(OFFSETS, marker, -1)
         assert log.last_stable_offset == 4
         assert [(each.first_offset, each.last_offset) for each in log.aborted_transactions(0, 4)] == [(1, 3)]
+
+
+@pytest.mark.spec("CLI-04", "CLI-05")
+async def test_what_is_committed_at_once_is_not_told_before_what_waited_for_it(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, other = await cluster.add(1, 2)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]])
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
+        )
+        told: list[tuple[str, bool]] = []
+        await other.crash(noticed=False)
+        first = asyncio.ensure_future(
+            store.append(0, [(b"key", b"first")], lambda committed: told.append(("first", committed)))
+        )
+        await asyncio.sleep(0.05)
+        assert told == []
+        cluster.controller.lose(2)  # whoever waits has been woken, but has not had its turn
+        appending = store.append(0, [(b"key", b"second")], lambda committed: told.append(("second", committed)))
+        assert await appending is ErrorCode.NONE
+        assert await first is ErrorCode.NONE
+        assert told == [("first", True), ("second", True)]
+        third = store.append(0, [(b"key", b"third")], lambda committed: told.append(("third", committed)))
+        with pytest.raises(StopIteration) as at_once:
+            next(third.__await__())
+        assert at_once.value.value is ErrorCode.NONE
+        assert told[2:] == [("third", True)]

@@ -184,6 +184,11 @@ def test_replicas_that_found_no_place_are_not_called_a_success() -> None:
     found = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, plan)
     assert (found.phase, found.verdict.reason) == (Phase.FAILED, "Incomplete")
     assert "orders-7 on broker 1 (no room)" in found.verdict.message
+    new = (Unplaced("orders", 7, None, "only 1 of 3 replicas have a broker with room"),) * 2
+    message = step(
+        reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, keep(Plan((), unplaced=new))
+    ).verdict.message
+    assert "2 replicas found no place: orders-7 (only 1 of 3 replicas have a broker with room)." in message
     many = tuple(Unplaced("orders", number, 1, "no room " * 20) for number in range(50))
     plan = keep(Plan((MOVE,), unplaced=many))
     message = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, plan).verdict.message

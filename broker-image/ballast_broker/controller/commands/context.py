@@ -84,6 +84,8 @@ class CommandContext:
     kraft_version: int = 0
     controllers: Sequence[int] = ()
     """The ids of those that vote."""
+    voters_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    """What each of the others understands, where they were asked."""
     asker: Asker | None = None
     """Who asks, where that is known."""
     mutations: MutationQuota | None = None

@@ -55,6 +55,13 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
     return Outcome([], response)
 
 
+def raises_a_level(context: CommandContext, request: Any) -> bool:
+    """Of those in the metadata: of the quorum's own level it asks the voters itself."""
+    levels = context.image.features
+    known = [each for each in request.feature_updates if each.feature in SUPPORTED and each.feature != KRAFT_VERSION]
+    return any(levels.level(each.feature) < each.max_version_level <= SUPPORTED[each.feature][1] for each in known)
+
+
 def _update(context: CommandContext, update: Any) -> list[Any]:
     name, level = update.feature, update.max_version_level
     before = context.kraft_version if name == KRAFT_VERSION else context.image.features.level(name)
@@ -71,7 +78,7 @@ def _update(context: CommandContext, update: Any) -> list[Any]:
             )
     elif level > before and update.upgrade_type != UPGRADE:
         raise _invalid(name, level, "Can't downgrade to a newer version.")
-    _check_brokers(context, name, level)
+    _check_nodes(context, name, level)
     if level == before:
         return []
     if name == KRAFT_VERSION:
@@ -98,13 +105,15 @@ def _check_level(node_id: int, name: str, level: int) -> None:
         raise _invalid(name, level, f"Local controller {node_id} only supports versions {low}-{high}")
 
 
-def _check_brokers(context: CommandContext, name: str, level: int) -> None:
-    for broker in context.image.cluster.brokers.values():
-        low, high = broker.features.get(name, (0, 0))
+def _check_nodes(context: CommandContext, name: str, level: int) -> None:
+    nodes = [(f"Broker {broker.id}", broker.features) for broker in context.image.cluster.brokers.values()]
+    nodes += [(f"Controller {voter}", features) for voter, features in context.voters_features.items()]
+    for who, features in nodes:
+        low, high = features.get(name, (0, 0))
         if level and high == 0:
-            raise _invalid(name, level, f"Broker {broker.id} does not support this feature.")
+            raise _invalid(name, level, f"{who} does not support this feature.")
         if level and not low <= level <= high:
-            raise _invalid(name, level, f"Broker {broker.id} only supports versions {low}-{high}")
+            raise _invalid(name, level, f"{who} only supports versions {low}-{high}")
 
 
 def _min_isr_records(context: CommandContext) -> list[Any]:

@@ -26,7 +26,8 @@ from ballast_broker.coordinator.consumers.group import (
 )
 from ballast_broker.coordinator.group import Protocol
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.fast.reader import Reader, unsigned_varint
+from ballast_wire.fast.reader import Reader
+from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.messages import message
 
 VERSION = 0

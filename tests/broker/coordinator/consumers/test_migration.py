@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.broker.coordinator.consumers.test_classic_members import STICKY, subscription
 from tests.broker.coordinator.consumers.test_service import beat, commit, group, of_t
-from tests.broker.coordinator.test_service import OFFSETS, T0, Coordinating, coordinating
+from tests.broker.coordinator.test_service import AT_ONCE, OFFSETS, T0, Coordinating, coordinating
 from tests.broker.replication.cluster import eventually
 
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
@@ -221,6 +221,20 @@ async def test_a_group_that_may_not_go_back_stays_with_classic_members_alone(tmp
         assert isinstance(scene.groups.describe("g"), ConsumerGroup)
         assert await scene.groups.leave("g", [("c", None)]) == [NONE]
         assert group(scene).state is GroupState.EMPTY
+
+
+@pytest.mark.parametrize("classic_members", [1, 2])
+async def test_a_group_goes_back_that_is_not_too_large_for_the_classic_protocol(
+    tmp_path: Path, classic_members: int
+) -> None:
+    """Who leaves does not count."""
+    async with coordinating(tmp_path, classic_limits=replace(AT_ONCE, max_size=1)) as scene:
+        await classic_alone(scene)
+        await beat(scene)
+        if classic_members == 2:
+            await join(scene, fresh="d")
+        await beat(scene, "m", -1)
+        assert isinstance(scene.groups.describe("g"), Group if classic_members == 1 else ConsumerGroup)
 
 
 async def test_a_silent_consumer_leaves_a_classic_group_behind(tmp_path: Path) -> None:
