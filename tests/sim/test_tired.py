@@ -21,7 +21,7 @@ from ballast_broker.storage.slices import AppendInfo
 
 pytestmark = [pytest.mark.spec("LOG-32"), pytest.mark.timeout(120)]
 
-SEEDS = range(5000, 5045)
+SEEDS = range(5000, 5040)
 
 
 def fails_while_disks_are_slow(seed: int) -> str | None:

@@ -21,6 +21,7 @@ from tests.sim.machine import THREAD_COST_S, Machine, SimThreads
 RESTED_S = (THREAD_COST_S,)
 TIRED_S = (THREAD_COST_S, THREAD_COST_S, 0.01, 0.05, 0.3)
 WORN_S = (0.01, 0.05, 0.3, 1.5, 6.5)
+QUICKEST, SLOWEST = 0.5, 1.5  # so many times as long
 STALLS_S = 4.0
 
 
@@ -36,7 +37,7 @@ class TiredThreads(SimThreads):
         if self.hung:
             await asyncio.Future()
         costs_s = self._costs_s()
-        cost_s = self._rng.choice(costs_s) * self._rng.uniform(0.5, 1.5)
+        cost_s = self._rng.choice(costs_s) * self._rng.uniform(QUICKEST, SLOWEST)
         if len(costs_s) == 1 or self._rng.random() < 0.5:
             await asyncio.sleep(cost_s)
             return work()
@@ -86,6 +87,7 @@ class TiredFaults(DirectoryFaults):
             tiring.cancel()
             for machine in self.run.machines:
                 self.run.tire(machine, RESTED_S)
+        await asyncio.sleep(max(WORN_S) * SLOWEST)  # what threads have begun is done by then
 
     async def _tire(self) -> None:
         """All the while, whatever else goes wrong."""
