@@ -151,25 +151,8 @@ class Plans:
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:
         reassignment = case.reassignment
-        error = not_known(whole)
-        if error:
-            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
-            return
-        names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
-        maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
-        try:
-            plan = keep(await work_out(self._shared.cache, reassignment, whole, maps))
-        except BrokersAwayError as error:
-            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{error}."))
-            return
-        except PlanMissingError as error:
-            case.step = Step(Phase.PLANNING, REASSIGNMENT["PlanMissing"].says(error=str(error)))
-            return
-        except StalePlanError as error:
-            case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
-            return
-        except InvalidPlanError as error:
-            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+        plan = await self._worked_out(case, whole)
+        if plan is None:
             return
         away = self._worth_waiting_for(reassignment, whole) if plan.unplaced else []
         if away:
@@ -178,28 +161,50 @@ class Plans:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
             return
         try:
-            contents = await asyncio.to_thread(encode, plan)
+            await self._keep(case, plan)
         except StoredPlanError as error:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
-            return
-        name = f"{shortened(reassignment.meta.name)}-plan-{plan.hash[:10]}"
+
+    async def _worked_out(self, case: Case, whole: KafkaView) -> StoredPlan | None:
+        """The plan, or a step that says why there is none."""
+        unknown = not_known(whole)
+        if unknown:
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{unknown}."))
+            return None
+        names = [source.config_map_ref.name for source in case.reassignment.spec.plan_from]
+        maps = {name: found for name in names if (found := await self._config_map(case.reassignment, name)) is not None}
+        try:
+            return keep(await work_out(self._shared.cache, case.reassignment, whole, maps))
+        except BrokersAwayError as error:
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{error}."))
+        except PlanMissingError as error:
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["PlanMissing"].says(error=str(error)))
+        except StalePlanError as error:
+            case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
+        except InvalidPlanError as error:
+            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+        return None
+
+    async def _keep(self, case: Case, plan: StoredPlan) -> None:
+        """In ConfigMaps first, and then in the status."""
+        meta = case.reassignment.meta
+        contents = await asyncio.to_thread(encode, plan)
+        name = f"{shortened(meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
-        owner = owner_reference(KIND, reassignment.meta)
+        owner = owner_reference(KIND, meta)
         for config_map, content in zip(config_maps, contents, strict=True):
-            await self._shared.writer.keep_config_map(reassignment.meta, config_map, owner, content)
-        case.plan = self._known[reassignment.meta.uid] = plan
-        case.status = replace(
-            case.status,
-            plan=PlanStatus(
-                hash=plan.hash,
-                moves=len(plan.moves),
-                waves=plan.waves,
-                bytes=plan.bytes,
-                planned_at=self._shared.now(),
-                config_maps=config_maps,
-                preview=preview(plan.moves),
-            ),
+            await self._shared.writer.keep_config_map(meta, config_map, owner, content)
+        case.plan = self._known[meta.uid] = plan
+        told = PlanStatus(
+            hash=plan.hash,
+            moves=len(plan.moves),
+            waves=plan.waves,
+            bytes=plan.bytes,
+            planned_at=self._shared.now(),
+            config_maps=config_maps,
+            preview=preview(plan.moves),
         )
+        case.status = replace(case.status, plan=told)
 
     def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
         """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
