@@ -70,6 +70,13 @@ _FINAL = frozenset(
     }
 )
 
+_REASONS = {  # Kafka's answer has a code alone
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "UNSUPPORTED_VERSION: a feature of the cluster has a level that this release does not know "
+        "(kafka-features.sh describe shows them); start a newer release here, or lower the level first"
+    ),
+}
+
 
 class BrokerLifecycle:
     def __init__(
@@ -176,7 +183,8 @@ class BrokerLifecycle:
                 logger.info("broker %d registered with epoch %d", self.identity.node_id, self.broker_epoch)
                 return
             if code in _FINAL:
-                raise RegistrationRefused(f"the controller refuses broker {self.identity.node_id}: {code.name}")
+                why = _REASONS.get(code, code.name)
+                raise RegistrationRefused(f"the controller refuses broker {self.identity.node_id}: {why}")
             logger.info("registration refused for now: %s", code.name)
             await asyncio.sleep(wait)
             wait = min(wait * 2, REGISTRATION_RETRY_MAX_S)

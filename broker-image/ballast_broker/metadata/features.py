@@ -10,7 +10,8 @@ TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 KRAFT_VERSION = "kraft.version"
 
-# Kafka's numbers: 26 is 4.1-IV0, 27 is 4.1-IV1. Records are written in the form of 27 only.
+# Kafka's numbers: 26 is 4.1-IV0, 27 is 4.1-IV1. Records are written in the form of 27 only: nodes of other releases
+# read them while they are upgraded, so another record, or another version of one, needs another level.
 METADATA_VERSION_LEVEL = 27
 
 # What is not built (share and streams groups) is no feature here, and clients are told of none.

@@ -11,7 +11,13 @@ import pytest
 from tests.broker.controller.cluster import CLUSTER_ID
 from tests.broker.raft.memory import LoopClock
 
-from ballast_broker.controller.lifecycle import HEARTBEAT_TIMEOUT_S, BrokerIdentity, BrokerLifecycle, LifecycleState
+from ballast_broker.controller.lifecycle import (
+    HEARTBEAT_TIMEOUT_S,
+    BrokerIdentity,
+    BrokerLifecycle,
+    LifecycleState,
+    RegistrationRefused,
+)
 from ballast_broker.controller.sessions import Sessions
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -48,6 +54,24 @@ async def test_who_registers_in_vain_gives_others_their_turn_and_the_controller_
     client = Silent()
     await _run_until(client, lifecycle(client), 5)
     assert client.waited[:5] == [4.0, 8.0, 16.0, 32.0, 32.0]
+
+
+@pytest.mark.spec("CLU-01")
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (ErrorCode.UNSUPPORTED_VERSION, "a feature of the cluster has a level that this release does not know"),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, "INCONSISTENT_CLUSTER_ID"),
+    ],
+    ids=["older", "of another cluster"],
+)
+async def test_who_can_never_join_is_told_why(code: ErrorCode, why: str) -> None:
+    class Refusing:
+        async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+            return SimpleNamespace(error_code=int(code))
+
+    with pytest.raises(RegistrationRefused, match=why):
+        await lifecycle(Refusing()).run()
 
 
 @pytest.mark.spec("CLU-01")

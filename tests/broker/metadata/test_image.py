@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.features import METADATA_VERSION_LEVEL
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionRegistration
 from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.persistent import PersistentMap
-from ballast_broker.metadata.records import MalformedRecord, decode_record, encode_record, record
+from ballast_broker.metadata.records import (
+    RECORD_NAMES,
+    WRITTEN_VERSIONS,
+    MalformedRecord,
+    decode_record,
+    encode_record,
+    record,
+)
 from ballast_broker.metadata.snapshot import image_records, partition_record
 from ballast_wire.records import decode_records, iterate_batches
 
@@ -34,6 +42,19 @@ def test_records_of_apache_kafka_come_out_byte_for_byte() -> None:
             assert encode_record(decode_record(each.value)) == each.value
             count += 1
     assert count > 15
+
+
+@pytest.mark.spec("CLU-03")
+def test_what_is_written_at_the_level_of_27_is_what_every_node_of_that_level_reads() -> None:
+    """A node of another release ends at a record that it cannot read: whoever changes this changes the level."""
+    assert METADATA_VERSION_LEVEL == 27
+    assert sorted(RECORD_NAMES) == [*range(6), *range(7, 13), 14, 15, *range(17, 21), *range(22, 29)]
+    assert WRITTEN_VERSIONS == {
+        "RegisterBrokerRecord": 3,
+        "PartitionRecord": 2,
+        "PartitionChangeRecord": 2,
+        "BrokerRegistrationChangeRecord": 2,
+    }
 
 
 @pytest.mark.spec("CLU-03")
