@@ -15,6 +15,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 TOPIC = 2
 BROKER = 4
+CLIENT_METRICS = 16
 GROUP = 32
 
 
@@ -32,9 +33,8 @@ class Rules:
             elif resource_type == GROUP:
                 check_group_configs(configs, self._config.values)
             else:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} are not kept here."
-                )
+                kind = "client metrics" if resource_type == CLIENT_METRICS else f"resource type {resource_type}"
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Configs of {kind} are not kept here.")
         except ConfigError as error:
             code = ErrorCode.INVALID_REQUEST if resource_type == BROKER else ErrorCode.INVALID_CONFIG
             raise ApiError(code, str(error)) from None
