@@ -14,6 +14,8 @@ from ballast_broker.controller.commands.context import ConfigEntry
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from ballast_wire.errors import ApiError, ErrorCode
 
+CLIENT_METRICS = 16
+
 
 class Rules:
     def __init__(self, config: BrokerConfig) -> None:
@@ -29,9 +31,8 @@ class Rules:
             elif resource_type == RESOURCE_GROUP:
                 check_group_configs(configs, self._config.values)
             else:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} are not kept here."
-                )
+                kind = "client metrics" if resource_type == CLIENT_METRICS else f"resource type {resource_type}"
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Configs of {kind} are not kept here.")
         except ConfigError as error:
             code = ErrorCode.INVALID_REQUEST if resource_type == RESOURCE_BROKER else ErrorCode.INVALID_CONFIG
             raise ApiError(code, str(error)) from None

@@ -43,6 +43,9 @@ TOOLS = {
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "streams-application-reset": "org.apache.kafka.tools.StreamsResetter",
+    "client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "dump-log": "kafka.tools.DumpLogSegments",
 }
 Tool = Callable[..., str]
@@ -139,6 +142,21 @@ def test_performance_tools(broker: RunningBroker, tool: Tool, topic: str, codec:
     assert "20000 records sent" in run("producer-perf-test", "--topic", topic, *size, "--producer-props", *properties)
     read = tool("consumer-perf-test", "--topic", topic, "--messages", 20_000, "--timeout", 30_000)
     assert read.splitlines()[-1].split(", ")[4] == "20000"
+
+
+@pytest.mark.spec("CLI-01", "CLI-04")
+def test_verifiable_tools(tool: Tool, topic: str) -> None:
+    told = tool("verifiable-producer", "--topic", topic, "--max-messages", 20, "--acks", -1)
+    assert told.count('"name":"producer_send_success"') == 20
+    group = ("--group-id", topic, "--group-protocol", "consumer", "--reset-policy", "earliest")
+    told = tool("verifiable-consumer", "--topic", topic, "--max-messages", 20, *group)
+    assert f'"offsets":[{{"topic":"{topic}","partition":0,"offset":20}}],"success":true' in told
+
+
+def test_configs_of_client_metrics_are_refused(tool: Tool) -> None:
+    wanted = ("--alter", "--name", "m", "--metrics", "org.apache.kafka.", "--interval", 1000)
+    assert "Configs of client metrics are not kept here." in tool("client-metrics", *wanted, code=1)
+    assert tool("client-metrics", "--list").strip() == ""
 
 
 @pytest.mark.spec("CLI-04")

@@ -225,6 +225,13 @@ def test_times_that_would_be_over_at_once_are_refused_at_run_time_too(
     rules.validate(RESOURCE_BROKER, broker, {"log.retention.ms": "-1", "log.roll.ms": "1", "log.roll.jitter.ms": "0"})
 
 
+@pytest.mark.parametrize(("kind", "called"), [(16, "client metrics"), (3, "resource type 3")])
+def test_configs_that_are_not_kept_are_refused_by_name(kind: int, called: str) -> None:
+    with pytest.raises(ApiError, match=f"Configs of {called} are not kept here") as caught:
+        Rules(config()).validate(kind, "m", {"interval.ms": "1000"})
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_what_has_no_effect_is_told() -> None:
     found = config(log_retention_hourz="1", log_cleaner_threads="4", leader_replication_throttled_rate="1000")
     assert sorted(found.warnings) == [

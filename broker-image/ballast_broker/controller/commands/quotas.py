@@ -91,7 +91,7 @@ def _check_address(text: str) -> None:
     try:
         ipaddress.ip_address(text)
     except ValueError as error:
-        raise _refused(f"{text} is not a valid IP or resolvable host.") from error
+        raise _refused(f"{text} is no IP address, and names of hosts are not looked up here.") from error
 
 
 def _check_value(key: str, value: float) -> None:
