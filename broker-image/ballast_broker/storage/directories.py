@@ -16,11 +16,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ballast_broker.handles import advice, are_out
 from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
 from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
 from ballast_broker.storage.doubts import Checkpoints
-from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
+from ballast_broker.storage.errors import (
+    CorruptFile,
+    DirectoryRefused,
+    LogDirectoryFailure,
+    OutOfHandles,
+)
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
@@ -97,6 +103,7 @@ class LogDirectory:
         self.cordoned = False
         self.error: BaseException | None = None
         self.was_clean = False
+        self.is_settled = True  # nothing was left undone at the end
         self.previous_broker_epoch = -1
         self.checkpoints = Checkpoints()
         self.writes = 0  # all of them, for metrics and for what share of them is slow
@@ -107,6 +114,7 @@ class LogDirectory:
         self._usage: DiskUsage | None = None  # as it was told last
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self.on_silence: list[Callable[[LogDirectory], None]] = []
+        self.on_shortage: list[Callable[[OSError], None]] = []
         self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -133,6 +141,21 @@ class LogDirectory:
         self.error = error
         for callback in list(self.on_failure):
             callback(self)
+
+    def refused(self, error: OSError) -> LogDirectoryFailure:
+        """What to raise where nothing is left half done: the directory fails, but not for want of file descriptors."""
+        if are_out(error):
+            for callback in self.on_shortage:
+                callback(error)
+            return OutOfHandles(self, error)
+        self.fail(error)
+        return LogDirectoryFailure(self, error)
+
+    def fail_to_start(self, error: OSError) -> None:
+        """A start without file descriptors is none: replicas would be made anew elsewhere."""
+        if are_out(error):
+            raise DirectoryRefused(f"{self.path} cannot be read: {error}; {advice(error)}") from error
+        self.fail(error)
 
     def note_slow_write(self, now_s: float, *, waited: bool = True) -> None:
         """A write took over 5 ms. More than one in a hundred of them within a second (and not just one): appends go
@@ -260,7 +283,7 @@ def identify(
         try:
             _adopt(directory, disk, random, cluster_id, node_id)
         except OSError as error:
-            directory.fail(error)
+            directory.fail_to_start(error)
             continue
         if used.setdefault(directory.id, directory) is not directory:
             raise DirectoryRefused(

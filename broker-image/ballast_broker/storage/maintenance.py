@@ -257,7 +257,7 @@ class Maintenance:
                 # Whoever comes next would write to the same temporary file.
                 await to_its_end(directory.threads, write)
             except OSError as error:
-                directory.fail(error)
+                directory.refused(error)
                 return
             file.written(clock.monotonic())
         await self._forget_marks(directory, file)

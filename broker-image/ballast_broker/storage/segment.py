@@ -140,11 +140,13 @@ class Segment:
         self.used_lately = True
         if self._file is not None and self._writable:
             return self._file
-        if self._file is not None and self.references:
-            self._held_files.append(self._file)
-        else:
+        held = self._file if self.references else None
+        if held is None:
             self._close()
-        return self._use(self.disk.open(self.path(), create=True), writable=True)
+        file = self.disk.open(self.path(), create=True)
+        if held is not None:
+            self._held_files.append(held)
+        return self._use(file, writable=True)
 
     def _use(self, file: File, *, writable: bool) -> File:
         self._file = file
@@ -231,6 +233,7 @@ class Segment:
     def seal(self) -> None:
         """No more appends: the last time entry, both indexes trimmed, a preallocated file cut to its size."""
         self.add_time_entry()
+        self.aborted.catch_up()
         self.trim_indexes()
         file = self.writable_file()
         if file.size() != self.size:
