@@ -475,9 +475,9 @@ class Log:
         if self.on_start_moved is not None:
             self.on_start_moved()
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, now_ms: int, most: int | None = None) -> int:
         with self.disk_faults():
-            return retention.delete_old_segments(self, now_ms)
+            return retention.delete_old_segments(self, now_ms, most)
 
     def flush(self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset()) -> None:
         """Everything before `up_to` (default: all of it) is on the disk when this returns, taken for granted of sealed
