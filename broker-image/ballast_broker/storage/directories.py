@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -269,6 +270,7 @@ def identify(
 
     `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
+    _refuse_nested(directory.path for directory in directories)
     for directory in directories:
         if directory.properties is not None:
             cluster_id = _check(directory, directory.properties, cluster_id, node_id)
@@ -291,6 +293,13 @@ def identify(
                 f"one of {used[directory.id].path} and {directory.path} is a copy of the other"
             )
     return cluster_id
+
+
+def _refuse_nested(paths: Iterable[str]) -> None:
+    """One that lies in what is a partition's folder to another would go with that partition."""
+    for outer, inner in itertools.permutations(paths, 2):
+        if inner.startswith(f"{outer}/") and parse_folder_name(inner[len(outer) + 1 :].split("/")[0]):
+            raise DirectoryRefused(f"log.dirs: {inner} lies in what {outer} takes for the folder of a partition")
 
 
 def _check(directory: LogDirectory, properties: dict[str, str], cluster_id: str | None, node_id: int) -> str:

@@ -26,9 +26,19 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 # Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
 UNFLUSHED_SUFFIX = ".unflushed"
+OFFSET_DIGITS = 20
+LAST_OFFSET = 2**63 - 1
 MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
 ROOM_FOR_ROLL = 1  # in the time index: for the entry that is written then
 UNKNOWN = -2
+
+
+def base_offset_of(name: str) -> int | None:
+    """Of a `.log` file; None: somebody else's, though its name may be a number."""
+    stem = name[: -len(LOG_SUFFIX)]
+    if len(stem) != OFFSET_DIGITS or not stem.isascii() or not stem.isdigit() or int(stem) > LAST_OFFSET:
+        return None
+    return int(stem)
 
 
 class Folder:
