@@ -11,10 +11,8 @@ from ballast_broker.config.groups import GROUP_PROPERTIES, check_group_configs
 from ballast_broker.config.topics import TOPIC_PROPERTIES, broker_default, check_log_times, check_topic_configs
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
-from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
 from ballast_wire.errors import ApiError, ErrorCode
-
-CLIENT_METRICS = 16
 
 
 class Rules:
@@ -31,7 +29,9 @@ class Rules:
             elif resource_type == RESOURCE_GROUP:
                 check_group_configs(configs, self._config.values)
             else:
-                kind = "client metrics" if resource_type == CLIENT_METRICS else f"resource type {resource_type}"
+                kind = (
+                    "client metrics" if resource_type == RESOURCE_CLIENT_METRICS else f"resource type {resource_type}"
+                )
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Configs of {kind} are not kept here.")
         except ConfigError as error:
             code = ErrorCode.INVALID_REQUEST if resource_type == RESOURCE_BROKER else ErrorCode.INVALID_CONFIG

@@ -7,6 +7,7 @@ opened looks like a disk that fails.
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ MOST_FOR_LOGS = 8192
 FOR_ALL_ELSE = 512
 # Where the kernel names no hard limit it has one all the same (macOS: OPEN_MAX).
 ALWAYS_ALLOWED = 10_240
+OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE)
 
 
 class Handles(NamedTuple):
@@ -26,6 +28,19 @@ def shares(limit: int) -> Handles:
     rest = limit - min(FOR_ALL_ELSE, limit // 3)
     logs = min(MOST_FOR_LOGS, rest // 2)
     return Handles(logs, rest - logs)
+
+
+def are_out(error: BaseException | None) -> bool:
+    """Nothing could be opened, of the process or of the machine, and so nothing was done."""
+    return isinstance(error, OSError) and error.errno in OUT_OF_HANDLES
+
+
+def advice(error: OSError) -> str:
+    """What an operator can do about EMFILE or ENFILE."""
+    if error.errno == errno.ENFILE:
+        return "the machine has no file descriptors left: raise fs.file-max"
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f"the process may have {limit} files open: raise its limit (ulimit -n, LimitNOFILE of systemd)"
 
 
 def raise_limit() -> int:

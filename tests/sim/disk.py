@@ -275,6 +275,10 @@ class SimDisk(Disk):
         self.touch(path, reading=True)
         return self._file(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self.touch(path)
+        self._file(path).modified_ms = modified_ms
+
     def make_directory(self, path: str) -> bool:
         self.touch(path)
         folder, made = self._store.root, False

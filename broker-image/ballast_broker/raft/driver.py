@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 from uuid import UUID
 
+from ballast_broker.handles import are_out
 from ballast_broker.raft import snapshot_loading, wire
 from ballast_broker.raft.answering import Answering
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
@@ -400,9 +401,15 @@ class RaftDriver:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
             generation, end_offset = self._generation, self.store.end_offset
-            await self.threads.run(self.store.log.flush)
+            try:
+                await self.threads.run(self.store.log.flush)
+            except ApiError as error:
+                if not are_out(error.__cause__):
+                    raise
+                await asyncio.sleep(STALL_S)
+                generation = -1
             if generation != self._generation:
-                self._flush_wanted.set()  # cut meanwhile: what is there now may be something else
+                self._flush_wanted.set()  # not done, or cut meanwhile: what is there now may be something else
                 continue
             self.core.flushed(self.now(), end_offset)
             self.run()

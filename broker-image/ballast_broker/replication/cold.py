@@ -43,7 +43,7 @@ class ColdLookups:
         try:
             await log.directory.threads.run(_reader(log.context.disk, *missing))
         except OSError as error:
-            log.directory.fail(error)
+            log.directory.refused(error)
         finally:
             del self._reading[missing]
         self._was_read.add(missing)

@@ -8,7 +8,6 @@ their result. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -34,6 +33,7 @@ from ballast_broker.replication.partition import Partition, Transition
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
 from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
 from ballast_broker.replication.replica import Replica
+from ballast_broker.replication.roles import Roles
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.replication.waiting import Deadlines, PendingCommit
 from ballast_broker.storage.errors import DirectoryStalls
@@ -107,6 +107,7 @@ class Replicas:
             broker_epoch=broker_epoch,
         )
         self._directories = Directories(logs, self._replicas, self.movers)
+        self._roles = Roles(self._take_role)
         self._nudges = Nudges(self._reader.answer_follower)
         self.on_gone: list[Callable[[TopicPartition], None]] = []
         self._eligible: dict[int, int] = {}
@@ -287,8 +288,7 @@ class Replicas:
                 config = config or self._log_config(image, changed.name)
                 before = changed.previous(number)
                 added = self._published and (before is None or self._broker_id not in before.replicas)
-                with contextlib.suppress(ApiError):
-                    self._take_role(topic_partition, changed.id, registration, config, added)
+                self._roles.take(topic_partition, (changed.id, registration, config, added))
         if delta.brokers_changed:
             for replica in self._replicas.values():
                 replica.state.update_eligible(self._eligible)
@@ -441,6 +441,7 @@ class Replicas:
         if replica is None or replica.topic_id != topic_id:
             return
         del self._replicas[topic_partition]
+        self._roles.forget(topic_partition)
         self.fetchers.unfollow(replica)
         move = self.movers.moves.get(topic_partition)
         if move is not None:

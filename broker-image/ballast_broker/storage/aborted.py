@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ballast_broker.handles import are_out
 from ballast_broker.seams import Disk
 from ballast_broker.storage.transactions import (
     EndedTransaction,
@@ -20,18 +21,22 @@ from ballast_broker.storage.transactions import (
 
 
 class AbortedIndex:
-    __slots__ = ("_data", "_disk", "_path", "there")
+    __slots__ = ("_data", "_disk", "_path", "late", "there")
 
     def __init__(self, disk: Disk, path: Callable[[], str]) -> None:
         self._disk = disk
         self._path = path
         self._data: bytearray | None = None
-        self.there = False  # is there a file
+        self.there = False  # is there anything
+        self.late = b""  # what is not in the file yet, for there was no file descriptor
 
-    def _entries(self) -> bytearray:
+    def _on_file(self) -> bytearray:
         if self._data is None:
             self._data = bytearray(self._disk.read_bytes(self._path()) if self.there else b"")
         return self._data
+
+    def _entries(self) -> bytearray:
+        return self._on_file() + self.late if self.late else self._on_file()
 
     def check(self, base_offset: int) -> None:
         check_entries(self._entries(), base_offset)
@@ -42,15 +47,30 @@ class AbortedIndex:
     def select(self, offset: int, upper_offset: int, found: list[EndedTransaction]) -> bool:
         return select(self._entries(), offset, upper_offset, found)
 
-    def append(self, entry: EndedTransaction) -> None:
-        data, added = self._entries(), render_entries([entry])
+    def append(self, entry: EndedTransaction | None) -> None:
+        """Its marker is in the log: it counts, though it be `late`. None: only what is."""
+        if not self.there:
+            self._data = bytearray()
+        if entry is not None:
+            self.late += render_entries([entry])
+            self.there = True
+        try:
+            self.catch_up()
+        except OSError as error:
+            if not are_out(error):
+                raise
+
+    def catch_up(self) -> None:
+        if not self.late:
+            return
+        data = self._on_file()
         file = self._disk.open(self._path(), create=True)
         try:
-            file.pwrite(added, len(data))
+            file.pwrite(self.late, len(data))
         finally:
             file.close()
-        self.there = True
-        data += added
+        data += self.late
+        self.late = b""
 
     def cut(self, offset: int) -> None:
         """Markers at or after `offset` are gone."""
@@ -60,13 +80,13 @@ class AbortedIndex:
         kept = entries_before(data, offset)
         if kept == len(data):
             return
-        del data[kept:]
+        self._data, self.late = data[:kept], b""
         self._write()
 
     def replace(self, entries: Iterable[EndedTransaction]) -> None:
         data = bytearray(render_entries(entries))
         if self.there or data:
-            self._data = data
+            self._data, self.late = data, b""
             self._write()
 
     def adopt(self, entries: Iterable[EndedTransaction]) -> None:

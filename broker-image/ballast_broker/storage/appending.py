@@ -139,7 +139,7 @@ def expect_marker(log: Log, header: Header) -> None:
     """Before a batch is written: a flush beside it, or right behind it, does not pass a marker before its entry in the
     index of aborted transactions is there. Nobody looks for what that lacks below the recovery point."""
     if header.attributes & CONTROL_MASK:
-        log.unindexed_from = log.end_offset
+        log.unindexed_from = min(log.unindexed_from, log.end_offset)
 
 
 def record_producer(log: Log, header: Header, last_offset: int, batch: memoryview) -> None:
@@ -149,10 +149,12 @@ def record_producer(log: Log, header: Header, last_offset: int, batch: memoryvie
     producers.map_end_offset = last_offset + 1
     if ended is not None:
         producers.committed(log.high_watermark)  # so that only few wait, though nobody asks what is stable
-        if ended.aborted:
-            with log.disk_faults():
-                log.segments[-1].aborted.append(ended)
-    log.unindexed_from = NEVER
+    aborted = log.segments[-1].aborted
+    if aborted.late or (ended is not None and ended.aborted):
+        with log.disk_faults():
+            aborted.append(ended if ended is not None and ended.aborted else None)
+    if not aborted.late:
+        log.unindexed_from = NEVER
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
@@ -215,7 +217,7 @@ def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, He
             _refuse_offset(log, header.base_offset, expected)
         expected = header.base_offset + header.last_offset_delta + 1
     if begin < log.end_offset:
-        with log.disk_faults():
+        with truncation.cutting(log):
             truncation.hold_before_start(log, begin)
     return parts
 

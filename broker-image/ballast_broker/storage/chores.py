@@ -14,8 +14,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from ballast_broker.handles import are_out
 from ballast_broker.seams import Clock, Disk
-from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.errors import LogDirectoryFailure, OutOfHandles
 
 if TYPE_CHECKING:
     from ballast_broker.storage.directories import LogDirectory
@@ -26,6 +27,7 @@ LONGEST_SLEEP_S = 3600.0
 # is still open (it gets another name there, in the same folder).
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY)
 REMOVE_AGAIN_MS = 600_000
+FLUSH_AGAIN_S = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -109,7 +111,7 @@ class Chores:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if error.errno in _IN_THE_WAY:
+                if error.errno in _IN_THE_WAY or are_out(error):
                     logger.error("%s cannot be removed, and stays: %s", path, error)
                     left.append(path)
                 else:
@@ -141,6 +143,8 @@ class Chores:
     async def _flush(self, log: Log, up_to: int | None = None) -> None:
         try:
             await self._directory.threads.run(lambda: log.flush(up_to))
+        except OutOfHandles:  # the operator is told, and the log is flushed a little later
+            asyncio.get_running_loop().call_later(FLUSH_AGAIN_S, self.flush_later, log)
         except LogDirectoryFailure as error:
             logger.error("flushing %s failed: %s", log.topic_partition, error)
         except OSError as error:  # pragma: no cover - Log.flush turns these into failures

@@ -217,9 +217,11 @@ class _Output:
         self._flushed += len(self._buffer)
         self._buffer = bytearray()
 
-    def finish(self, aborted: list[EndedTransaction]) -> int:
-        """All on the disk before it may be renamed."""
+    def finish(self, aborted: list[EndedTransaction], modified_ms: int) -> int:
+        """All on the disk before it may be renamed. Of a segment without timestamps retention asks when it was written:
+        as for what it is made of."""
         self._flush()
+        self._disk.set_modified_ms(self._stem + LOG_SUFFIX + CLEANED_SUFFIX, modified_ms)
         self._file.sync()
         self.scan.add_time_entry()
         offsets, times = self.scan.offset_entries, self.scan.time_entries
@@ -275,7 +277,8 @@ def _clean_group(
                 if kept is not None:
                     throttle(len(kept))
                     output.write(kept, BatchView(memoryview(kept)).header)
-        written = output.finish(transactions.index)
+        modified_ms = disk.modified_ms(f"{job.folder}/{group[-1][0]:020d}{LOG_SUFFIX}")
+        written = output.finish(transactions.index, modified_ms)
     except BaseException:
         output.abandon()
         raise

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.directories import LogDirectory
-from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.errors import LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.log import Log
 
 CLOSED_AT_ONCE = 64
+logger = logging.getLogger(__name__)
 
 
 async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> None:
@@ -28,6 +30,9 @@ def _each(logs: list[Log], do: Callable[[Log], None]) -> None:
     for log in logs:
         try:
             do(log)
+        except OutOfHandles as error:
+            logger.error("%s: the next start recovers %s", error, log.topic_partition)
+            log.directory.is_settled = False
         except LogDirectoryFailure:
             return
 
@@ -37,4 +42,4 @@ def _write_back(directory: LogDirectory, disk: Disk) -> None:
         try:
             disk.write_back(directory.path)
         except OSError as error:
-            directory.fail(error)
+            directory.refused(error)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ballast_broker.config.logs import LONG_MAX
+from ballast_broker.handles import OUT_OF_HANDLES
 from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanedGroup, CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerMissing, CleanerRunner
 from ballast_broker.storage.directories import LogDirectory, all_but_silent
-from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.errors import LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: it decides
 # What the machine lacks for a moment says nothing of the log or its disk; all else that files refuse is the disk's.
-_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OF_THE_MACHINE = (*OUT_OF_HANDLES, errno.ENOMEM)
 # For a log that there was no room for. What had been cleaned by then has made some when its old files are removed.
 PAUSE_WITHOUT_ROOM_S = 300.0
 logger = logging.getLogger(__name__)
@@ -248,6 +249,7 @@ class Compactor:
                 self.uncleanable[log.topic_partition] = str(error)
         except LogDirectoryFailure as error:
             logger.error("cleaning %s failed: %s", log.topic_partition, error)
+            return not isinstance(error, OutOfHandles)
         return True
 
     async def clean(self, log: Log, dirt: Dirt, now_ms: int) -> CleanResult:

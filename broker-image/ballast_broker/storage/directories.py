@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ballast_broker.handles import advice, are_out
 from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
 from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
 from ballast_broker.storage.doubts import Checkpoints
-from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
+from ballast_broker.storage.errors import (
+    CorruptFile,
+    DirectoryRefused,
+    LogDirectoryFailure,
+    OutOfHandles,
+)
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
@@ -97,6 +104,7 @@ class LogDirectory:
         self.cordoned = False
         self.error: BaseException | None = None
         self.was_clean = False
+        self.is_settled = True  # nothing was left undone at the end
         self.previous_broker_epoch = -1
         self.checkpoints = Checkpoints()
         self.writes = 0  # all of them, for metrics and for what share of them is slow
@@ -107,6 +115,7 @@ class LogDirectory:
         self._usage: DiskUsage | None = None  # as it was told last
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self.on_silence: list[Callable[[LogDirectory], None]] = []
+        self.on_shortage: list[Callable[[OSError], None]] = []
         self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -133,6 +142,21 @@ class LogDirectory:
         self.error = error
         for callback in list(self.on_failure):
             callback(self)
+
+    def refused(self, error: OSError) -> LogDirectoryFailure:
+        """What to raise where nothing is left half done: the directory fails, but not for want of file descriptors."""
+        if are_out(error):
+            for callback in self.on_shortage:
+                callback(error)
+            return OutOfHandles(self, error)
+        self.fail(error)
+        return LogDirectoryFailure(self, error)
+
+    def fail_to_start(self, error: OSError) -> None:
+        """A start without file descriptors is none: replicas would be made anew elsewhere."""
+        if are_out(error):
+            raise DirectoryRefused(f"{self.path} cannot be read: {error}; {advice(error)}") from error
+        self.fail(error)
 
     def note_slow_write(self, now_s: float, *, waited: bool = True) -> None:
         """A write took over 5 ms. More than one in a hundred of them within a second (and not just one): appends go
@@ -246,6 +270,7 @@ def identify(
 
     `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
+    _refuse_nested(directory.path for directory in directories)
     for directory in directories:
         if directory.properties is not None:
             cluster_id = _check(directory, directory.properties, cluster_id, node_id)
@@ -260,7 +285,7 @@ def identify(
         try:
             _adopt(directory, disk, random, cluster_id, node_id)
         except OSError as error:
-            directory.fail(error)
+            directory.fail_to_start(error)
             continue
         if used.setdefault(directory.id, directory) is not directory:
             raise DirectoryRefused(
@@ -268,6 +293,13 @@ def identify(
                 f"one of {used[directory.id].path} and {directory.path} is a copy of the other"
             )
     return cluster_id
+
+
+def _refuse_nested(paths: Iterable[str]) -> None:
+    """One that lies in what is a partition's folder to another would go with that partition."""
+    for outer, inner in itertools.permutations(paths, 2):
+        if inner.startswith(f"{outer}/") and parse_folder_name(inner[len(outer) + 1 :].split("/")[0]):
+            raise DirectoryRefused(f"log.dirs: {inner} lies in what {outer} takes for the folder of a partition")
 
 
 def _check(directory: LogDirectory, properties: dict[str, str], cluster_id: str | None, node_id: int) -> str:

@@ -175,11 +175,14 @@ class RealDisk:
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
     def make_directory(self, path: str) -> bool:
         try:
             os.mkdir(path)
         except FileNotFoundError:
-            os.makedirs(path)
+            os.makedirs(path, exist_ok=True)  # another directory inside of it may be made at this moment
         except FileExistsError:
             if not os.path.isdir(path):
                 raise

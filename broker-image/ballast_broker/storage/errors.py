@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 
 
 class LogDirectoryFailure(ApiError):
-    """A read or write failed with an OSError; `directory` is offline from now on."""
+    """A read or write failed with an OSError; `directory` is offline from now on, but for `OutOfHandles`."""
 
     def __init__(self, directory: LogDirectory, cause: BaseException | None = None) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {directory.path} is offline: {cause}")
         self.directory = directory
+
+
+class OutOfHandles(LogDirectoryFailure):
+    """Nothing more could be opened, which tells nothing of the disk: who asked may ask again, as clients do."""
+
+    def __init__(self, directory: LogDirectory, cause: BaseException) -> None:
+        super().__init__(directory, cause)
+        self.message = f"Nothing more can be opened in {directory.path}: {cause}"
 
 
 class DirectoryStalls(Exception):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
 from ballast_broker.storage.doubts import Mark
+from ballast_broker.storage.producers import NEVER
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -169,19 +170,27 @@ def _whatever_it_is_called(log: Log, path_of: Callable[[], str], work: Callable[
 
 def settle(log: Log) -> None:
     """Everything that waits in memory goes to the files."""
-    if log.directory.online:
-        if log.touched:
-            _trim(log.active)
-        log.write_epochs()
-        if log.producers_are_loaded or log.end_offset not in log.snapshots.offsets:
-            log.producers.map_end_offset = log.end_offset
-            log.snapshots.take(log.producers, log.end_offset, log.bases)
-    for segment in log.segments:
-        segment.close()
+    try:
+        if log.directory.online:
+            _write_what_waits(log)
+    finally:
+        for segment in log.segments:
+            segment.close()
+
+
+def _write_what_waits(log: Log) -> None:
+    if log.touched:
+        _trim(log.active)
+        log.unindexed_from = NEVER
+    log.write_epochs()
+    if log.producers_are_loaded or log.end_offset not in log.snapshots.offsets:
+        log.producers.map_end_offset = log.end_offset
+        log.snapshots.take(log.producers, log.end_offset, log.bases)
 
 
 def _trim(active: Segment) -> None:
     active.add_time_entry()
+    active.aborted.catch_up()
     active.trim_indexes()
     if active.size != active.disk.size(active.path()):
         active.writable_file().truncate(active.size)

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
 
+from ballast_broker.handles import are_out
 from ballast_broker.seams import Disk
 from ballast_broker.storage.errors import CorruptFile
 
@@ -61,8 +62,16 @@ class SparseIndex:
         waiting = len(pending)
         room = self.capacity - waiting - (self._stored if self._stored >= 0 else self._on_file())
         if waiting >= _SPILL_ENTRIES:
-            self.spill()
+            self._spill_if_it_can_be_opened()
         return room
+
+    def _spill_if_it_can_be_opened(self) -> None:
+        """What it is about is in the log already: without a file descriptor it waits for the next one."""
+        try:
+            self.spill()
+        except OSError as error:
+            if not are_out(error):
+                raise
 
     def spill(self) -> None:
         """Write what waits in memory."""

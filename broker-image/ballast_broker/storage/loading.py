@@ -39,6 +39,7 @@ from ballast_broker.storage.segment import (
     UNFLUSHED_SUFFIX,
     Folder,
     Segment,
+    base_offset_of,
 )
 from ballast_wire.names import ZERO_UUID, TopicPartition
 from ballast_wire.records import LOG_OVERHEAD
@@ -209,11 +210,11 @@ class _Loading:
     def _find_segments(self, clean: bool) -> None:
         path = self.folder.path
         for name in sorted(name for name in self.names if name.endswith(LOG_SUFFIX)):
-            stem = name[: -len(LOG_SUFFIX)]
-            if stem.isdigit():
+            base_offset = base_offset_of(name)
+            if base_offset is not None:
                 size = self.disk.size(f"{path}/{name}")
                 limit = self.config.segment_index_bytes
-                self.segments.append(Segment(self.disk, self.private_files, self.folder, int(stem), size, limit))
+                self.segments.append(Segment(self.disk, self.private_files, self.folder, base_offset, size, limit))
         known = {f"{segment.base_offset:020d}" for segment in self.segments}
         kinds = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX
         for name in [name for name in self.names if name.endswith(kinds)]:

@@ -14,7 +14,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 from uuid import UUID
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
@@ -264,6 +263,8 @@ class Log:
             self.producers.map_end_offset = last + 1
         elif producer_id >= 0:
             appending.record_producer(self, _make_header(header), last, view)
+        if self.flushed_often:
+            self.flush_if_due()
         return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
     def append_is_slow(self) -> bool:
@@ -298,9 +299,7 @@ class Log:
                 directory.note_slow_write(began_s + took_s, waited=waits == UNKNOWN_WAITS or waits != directory.waits())
             self.placed(segment, size, last_offset, max_timestamp, now_ms)
         except OSError as error:
-            self._fail(error)
-        if self.flushed_often:
-            self.flush_if_due()
+            raise self.directory.refused(error) from error
 
     def place(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The segment that a batch goes to the end of: a new one where that is due."""
@@ -365,19 +364,19 @@ class Log:
             self._roll_after_timestamp = 2**63
         self._writable = True
 
-    def _fail(self, error: BaseException) -> NoReturn:
-        self.directory.fail(error)
-        raise LogDirectoryFailure(self.directory, error) from error
-
     @contextmanager
-    def disk_faults(self) -> Iterator[None]:
-        """An OSError inside takes the directory offline."""
+    def disk_faults(self, *, halves: bool = False) -> Iterator[None]:
+        """An OSError inside takes the directory offline; want of file descriptors only where `halves` are left of what
+        was begun."""
         if not self.directory.online:
             raise LogDirectoryFailure(self.directory, self.directory.error)
         try:
             yield
         except OSError as error:
-            self._fail(error)
+            if halves:
+                self.directory.fail(error)
+                raise LogDirectoryFailure(self.directory, error) from error
+            raise self.directory.refused(error) from error
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Begin a new segment at the log end; the old one is trimmed at once and flushed in the background."""
@@ -398,7 +397,11 @@ class Log:
             if self.epochs.changed:
                 self.epochs.changed = False
                 self.epochs_unsynced = True
-                write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
+                try:
+                    write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
+                except OSError:
+                    self.epochs.changed = True
+                    raise
 
     # Reading
 
@@ -424,7 +427,7 @@ class Log:
         try:
             return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one, waiting)
         except OSError as error:
-            self._fail(error)
+            raise self.directory.refused(error) from error
 
     def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
         """Those with records in [offset, upper_offset), as far as they have ended."""
@@ -455,12 +458,12 @@ class Log:
 
     def truncate_to(self, offset: int) -> None:
         self.interrupt_appends()
-        with self.disk_faults():
+        with truncation.cutting(self):
             truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.interrupt_appends()
-        with self.disk_faults():
+        with truncation.cutting(self):
             truncation.truncate_fully(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
@@ -472,9 +475,9 @@ class Log:
         if self.on_start_moved is not None:
             self.on_start_moved()
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, now_ms: int, most: int | None = None) -> int:
         with self.disk_faults():
-            return retention.delete_old_segments(self, now_ms)
+            return retention.delete_old_segments(self, now_ms, most)
 
     def flush(self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset()) -> None:
         """Everything before `up_to` (default: all of it) is on the disk when this returns, taken for granted of sealed

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ballast_broker.storage.manager import LogManager
 
 SLICE_S = 0.002
+SEGMENTS_AT_ONCE = 8  # to read the beginning of each, and to rename its files
 # After a crash what lies behind the last recovery point is scanned, so it is written soon after it moves. A checkpoint
 # costs a look at every log: it gets no more than this share of the time.
 CHECKPOINT_PAUSE_S = 1.0
@@ -172,7 +173,11 @@ class Maintenance:
             if log.directory.threads.silent:
                 continue  # renaming would hold the loop
             try:
-                count += log.delete_old_segments(now_ms)
+                while gone := log.delete_old_segments(now_ms, SEGMENTS_AT_ONCE):
+                    count += gone
+                    await asyncio.sleep(0)
+                    if log.closed:
+                        break
             except LogDirectoryFailure as error:
                 logger.error("retention of %s failed: %s", log.topic_partition, error)
         return count
@@ -257,7 +262,7 @@ class Maintenance:
                 # Whoever comes next would write to the same temporary file.
                 await to_its_end(directory.threads, write)
             except OSError as error:
-                directory.fail(error)
+                directory.refused(error)
                 return
             file.written(clock.monotonic())
         await self._forget_marks(directory, file)

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from ballast_broker.config.logs import LogConfig
+from ballast_broker.handles import advice
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage import first_look
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
@@ -31,7 +32,7 @@ from ballast_broker.storage.directories import (
     all_but_silent,
     identify,
 )
-from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
+from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.folders import Folders
 from ballast_broker.storage.found_logs import FoundLogs
 from ballast_broker.storage.loading import create_log, write_topic_id
@@ -44,6 +45,7 @@ from ballast_broker.storage.starting import load_directory, load_metadata_log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
+MAKE_ROOM_EVERY_S = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -82,6 +84,7 @@ class LogManager:
         self._raft_log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
+        self._made_room_s = float("-inf")
         self._strays: dict[str, TopicPartition] = {}
         self.placement = Placement(self.directories, config.cordoned_log_dirs, config.log_dir_reserve_bytes)
         self.maintenance = Maintenance(self)
@@ -101,6 +104,7 @@ class LogManager:
         )
         for directory in self.all_directories:
             directory.on_failure.append(self._directory_failed)
+            directory.on_shortage.append(self._out_of_handles)
 
     # Facts
 
@@ -182,13 +186,13 @@ class LogManager:
         try:
             await threads.run(enter)
         except OSError as error:
-            directory.fail(error)
+            directory.fail_to_start(error)
 
     def _try(self, directory: LogDirectory, work: Callable[[], None]) -> None:
         try:
             work()
         except OSError as error:
-            directory.fail(error)
+            directory.refused(error)
 
     async def _load(self, turn: asyncio.Lock, directory: LogDirectory, threads: Threads) -> None:
         try:
@@ -201,7 +205,7 @@ class LogManager:
                 turn,
             )
         except OSError as error:
-            directory.fail(error)
+            directory.fail_to_start(error)
             return
         for log in found.logs:
             self._found.current(log)
@@ -269,7 +273,9 @@ class LogManager:
                 return create_log(self.context, directory, path, topic_partition, topic_id, config)
             except OSError as error:
                 tried.append(directory.path)
-                directory.fail(error)
+                refusal = directory.refused(error)
+                if isinstance(refusal, OutOfHandles):
+                    raise refusal from error
         raise ApiError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"No log directories available for {topic_partition}. Tried {', '.join(tried) or 'none'}",
@@ -302,8 +308,7 @@ class LogManager:
                 current.bases[0],
             )
         except OSError as error:
-            directory.fail(error)
-            raise LogDirectoryFailure(directory, error) from error
+            raise directory.refused(error) from error
         self._future_logs[topic_partition] = log
         self.placement.comes(directory)
         self.placement.forget_preference(topic_partition)
@@ -401,7 +406,8 @@ class LogManager:
     def _set_aside(self, log: Log) -> None:
         self.placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
-            log.close()
+            with contextlib.suppress(OutOfHandles):  # who starts with it recovers it
+                log.close()
             self._folders.rename(log, STRAY_SUFFIX)
             self._strays[log.folder.path] = log.topic_partition
             log.directory.checkpoints.gone(log.topic_partition)
@@ -414,14 +420,26 @@ class LogManager:
 
     # Failure
 
+    def _out_of_handles(self, error: OSError) -> None:
+        """Any thread. Often where it is so once: then once a second is enough."""
+        now_s = self.clock.monotonic()
+        if now_s - self._made_room_s < MAKE_ROOM_EVERY_S:
+            return
+        self._made_room_s = now_s
+        logger.error("nothing more can be opened (%s), which is refused: %s", error, advice(error))
+        self._on_loop(self.context.open_files.make_room)
+
     def _directory_failed(self, directory: LogDirectory) -> None:
         """A thread may have met the error; the callbacks run on the loop, at once where that is where we are."""
         logger.error("log directory %s is offline: %s", directory.path, directory.error)
+        self._on_loop(partial(self._tell, directory))
+
+    def _on_loop(self, tell: Callable[[], None]) -> None:
         loop = self._loop
         if loop is not None and threading.get_ident() != self._thread and not loop.is_closed():
-            loop.call_soon_threadsafe(self._tell, directory)
+            loop.call_soon_threadsafe(tell)
         else:
-            self._tell(directory)
+            tell()
 
     def _tell(self, directory: LogDirectory) -> None:
         for callback in self.on_directory_failure:
@@ -469,7 +487,7 @@ class LogManager:
             directory.unlock()
 
     async def _leave(self, directory: LogDirectory, broker_epoch: int) -> None:
-        if directory.online:
+        if directory.online and directory.is_settled:
             await directory.threads.run(
                 lambda: self._try(directory, lambda: directory.write_clean_shutdown_mark(broker_epoch))
             )

@@ -19,6 +19,9 @@ class Closable(Protocol):
         """It is of no use any more: closed now, or once nobody holds it."""
 
 
+LEAST = 64
+
+
 class OpenFiles:
     """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none."""
 
@@ -46,6 +49,12 @@ class OpenFiles:
                 continue
             item.used_lately = False
             self._opened[item] = None
+
+    def make_room(self) -> None:
+        """Nothing more can be opened, be it that others have taken their share: a quarter is closed, for good."""
+        self.limit = min(self.limit, max(LEAST, len(self._opened) * 3 // 4))
+        if len(self._opened) >= self.limit:
+            self._sweep()
 
     def abandon(self, folder: str) -> None:
         """The disk under this folder is gone."""

@@ -23,16 +23,17 @@ KINDS = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, 
 Due = Callable[[Segment, "int | None"], bool]
 
 
-def delete_old_segments(log: Log, now_ms: int) -> int:
-    """By log start offset always; by time and size where the policy says delete. Answers how many went."""
+def delete_old_segments(log: Log, now_ms: int, most: int | None = None) -> int:
+    """By log start offset always; by time and size where the policy says delete. Answers how many went, which are no
+    more than `most` for each of the three reasons."""
     if log.cleaning_paused:
         return 0
-    count = delete_while(log, lambda _, following: following is not None and following <= log.start_offset)
+    count = delete_while(log, lambda _, following: following is not None and following <= log.start_offset, most)
     if "delete" not in log.config.cleanup_policy:
         return count
     retention_ms, retention_bytes = log.config.retention_ms, log.config.retention_bytes
     if retention_ms >= 0:
-        count += delete_while(log, lambda segment, _: _is_older(log, segment, now_ms - retention_ms))
+        count += delete_while(log, lambda segment, _: _is_older(log, segment, now_ms - retention_ms), most)
     if 0 <= retention_bytes < log.size_bytes:
         surplus = log.size_bytes - retention_bytes
 
@@ -43,7 +44,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
             surplus -= segment.size
             return True
 
-        count += delete_while(log, too_much)
+        count += delete_while(log, too_much, most)
     return count
 
 
@@ -59,10 +60,10 @@ def timestamp_of(log: Log, segment: Segment) -> int:
     return lookup.trusting_index(log, segment, segment.retention_timestamp)
 
 
-def delete_while(log: Log, due: Due) -> int:
+def delete_while(log: Log, due: Due, most: int | None = None) -> int:
     """Delete from the oldest on while `due`, never above the high watermark."""
     count = 0
-    for number, segment in enumerate(log.segments):
+    for number, segment in enumerate(log.segments[:most]):
         following = log.bases[number + 1] if number + 1 < len(log.bases) else None
         upper = log.end_offset if following is None else following
         if log.high_watermark < upper or (following is None and not segment.size) or not due(segment, following):

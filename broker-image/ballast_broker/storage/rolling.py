@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ballast_broker.config.logs import LogConfig
+from ballast_broker.handles import are_out
 from ballast_broker.storage import flushing, lookup, retention
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
 from ballast_wire.names import TopicPartition, spread
@@ -34,20 +35,31 @@ def roll_for(log: Log, last_offset: int) -> Segment:
 
 def roll(log: Log, base_offset: int) -> Segment:
     old = log.active
-    if not old.size:
-        if old.base_offset == base_offset:
-            return old
-        retention.forget_segments(log, [old])
-    else:
+    if not old.size and old.base_offset == base_offset:
+        return old
+    if old.size:
         old.seal()
+        log.unindexed_from = max(log.unindexed_from, base_offset)
     log.write_epochs()
     if old.size and base_offset == log.end_offset > log.recovery_point and _reaches_end(log, old):
         flushing.note_unflushed(log, base_offset)
+    producers = log.producers
     segment = log.new_segment(base_offset)
-    log.producers.map_end_offset = base_offset
-    log.snapshots.take(log.producers, base_offset, log.bases)
+    if not old.size:
+        retention.forget_segments(log, [old])
+    producers.map_end_offset = base_offset
+    _take_snapshot(log, base_offset)
     log.context.flush_later(log)
     return segment
+
+
+def _take_snapshot(log: Log, base_offset: int) -> None:
+    """The segment is there: without a file descriptor whoever needs the snapshot replays from the one before."""
+    try:
+        log.snapshots.take(log.producers, base_offset, log.bases)
+    except OSError as error:
+        if not are_out(error):
+            raise
 
 
 def create_segment(log: Log, base_offset: int) -> Segment:

@@ -26,9 +26,19 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 # Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
 UNFLUSHED_SUFFIX = ".unflushed"
+OFFSET_DIGITS = 20
+LAST_OFFSET = 2**63 - 1
 MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
 ROOM_FOR_ROLL = 1  # in the time index: for the entry that is written then
 UNKNOWN = -2
+
+
+def base_offset_of(name: str) -> int | None:
+    """Of a `.log` file; None: somebody else's, though its name may be a number."""
+    stem = name[: -len(LOG_SUFFIX)]
+    if len(stem) != OFFSET_DIGITS or not stem.isascii() or not stem.isdigit() or int(stem) > LAST_OFFSET:
+        return None
+    return int(stem)
 
 
 class Folder:
@@ -140,11 +150,13 @@ class Segment:
         self.used_lately = True
         if self._file is not None and self._writable:
             return self._file
-        if self._file is not None and self.references:
-            self._held_files.append(self._file)
-        else:
+        held = self._file if self.references else None
+        if held is None:
             self._close()
-        return self._use(self.disk.open(self.path(), create=True), writable=True)
+        file = self.disk.open(self.path(), create=True)
+        if held is not None:
+            self._held_files.append(held)
+        return self._use(file, writable=True)
 
     def _use(self, file: File, *, writable: bool) -> File:
         self._file = file
@@ -231,6 +243,7 @@ class Segment:
     def seal(self) -> None:
         """No more appends: the last time entry, both indexes trimmed, a preallocated file cut to its size."""
         self.add_time_entry()
+        self.aborted.catch_up()
         self.trim_indexes()
         file = self.writable_file()
         if file.size() != self.size:

@@ -45,7 +45,7 @@ class LogSlice:
 
     def failed(self, error: OSError) -> None:
         """Whoever sends it past us could not read it."""
-        self._directory.fail(error)
+        self._directory.refused(error)
 
     def read(self) -> bytes:
         """May be called from a thread while the slice is held."""

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from ballast_broker.seams import File
 from ballast_broker.storage import appending
 from ballast_broker.storage.directories import SLOW_WRITE_S
-from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import Verification
 from ballast_broker.storage.segment import Segment
@@ -46,6 +45,7 @@ def append_as_leader(
     async def append(turn: _Turn) -> AppendInfo:
         ready = appending.check_batches(log, memoryview(batches), now_ms, origin, verified)
         if isinstance(ready, AppendInfo):
+            await turn.flush_if_due()  # the first time it may have been in vain
             return ready
         first, changed = log.end_offset, False
         for batch in ready:
@@ -139,8 +139,7 @@ class _Turn:
                 segment.release()
                 log.write_in_progress = False
         except OSError as error:
-            log.directory.fail(error)
-            raise LogDirectoryFailure(log.directory, error) from error
+            raise log.directory.refused(error) from error
         if took_s > SLOW_IN_THREAD_S:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()

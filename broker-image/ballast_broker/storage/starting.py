@@ -6,8 +6,8 @@ The functions run by `Threads` build logs that nobody else has yet; the manager 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -46,6 +46,17 @@ class Found:
     deleted: list[tuple[str, TopicPartition]] = field(default_factory=list)
 
 
+@contextmanager
+def _naming(folder: str) -> Iterator[None]:
+    """What could not be read there: few calls of the system say it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = folder
+        raise
+
+
 async def load_directory(
     context: LogContext,
     directory: LogDirectory,
@@ -80,7 +91,7 @@ async def load_directory(
         for name, parsed in slice_:
             if directory.given_up:  # nobody will have them
                 break
-            with suppress(NotADirectoryError):  # somebody's file
+            with suppress(NotADirectoryError), _naming(f"{path}/{name}"):  # somebody's file
                 logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, clean, config_of)))
         return logs, disk.waits() - waits >= WAITS_OF_SLOW_DISK
 

@@ -6,6 +6,8 @@ shorter than before and whole.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ballast_broker.storage import doubts, lookup, producer_snapshots, retention
@@ -15,6 +17,26 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
+
+
+@contextlib.contextmanager
+def cutting(log: Log) -> Iterator[None]:
+    """What must not be left half done: there are file descriptors for it, or it is not begun."""
+    with log.disk_faults():
+        _look_for_handles(log)
+    with log.disk_faults(halves=True):
+        yield
+
+
+def _look_for_handles(log: Log) -> None:
+    """As many as are needed at once."""
+    for segment in log.segments[-1:]:
+        with contextlib.suppress(FileNotFoundError):
+            held = log.context.disk.open(segment.path(), writable=False)
+            try:
+                log.context.disk.open(segment.path(), writable=False).close()
+            finally:
+                held.close()
 
 
 def truncate_to(log: Log, offset: int) -> None:

@@ -4,12 +4,14 @@ fails, and end the broker."""
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.clients import QUIET
 from e2e.processes import CLUSTER_ID, BrokerProcess, free_ports
@@ -83,3 +85,67 @@ def test_a_crowd_of_connections_takes_no_disk_away(tmp_path: Path) -> None:
                 crowd.enter_context(socket.create_connection(("127.0.0.1", found.port), timeout=1))
             pytest.fail("a thousand connections were let in")
         assert write_to(producer, range(PARTITIONS)) == []
+
+
+def limit_of(process: BrokerProcess, soft: int) -> None:
+    hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.spec("LOG-35")
+def test_a_broker_without_handles_keeps_its_disk_and_does_later_what_it_was_asked(tmp_path: Path) -> None:
+    with broker(tmp_path, "400 400") as found:
+        admin = AdminClient({**QUIET, "bootstrap.servers": found.address})
+        small = {"segment.bytes": str(1 << 20), "index.interval.bytes": "0"}
+        admin.create_topics([NewTopic("t", 4, 1, config=small)])["t"].result(60)
+        producer = Producer({**QUIET, "bootstrap.servers": found.address, "enable.idempotence": True})
+        for number in range(4):
+            producer.produce("t", b"0", partition=number)
+        assert producer.flush(60) == 0
+        told: list[object] = []
+        limit_of(found, 0)  # from now on nothing more is opened
+        for each in range(1, 101):
+            producer.produce(
+                "t", b"%d" % each * 30_000, partition=each % 4, on_delivery=lambda error, _: told.append(error)
+            )
+            producer.flush(0.01)
+        creating = admin.create_topics([NewTopic("later", 1, 1)])["later"]
+        deadline = time.monotonic() + 60
+        while not any("raise its limit" in line for line in found.last_lines()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert len(told) < 100, "segments were begun without a handle"
+        limit_of(found, 400)
+        creating.result(60)
+        assert producer.flush(60) == 0
+        assert told == [None] * 100
+        assert not [line for line in found.last_lines() if "is offline" in line]
+        settings = {"group.id": "g", "enable.auto.commit": False}
+        consumer = Consumer({**QUIET, "bootstrap.servers": found.address, **settings})
+        try:
+            for number in range(4):
+                sent = [b"0", *(b"%d" % each * 30_000 for each in range(1, 101) if each % 4 == number)]
+                assert read_from(consumer, number, len(sent)) == sent
+        finally:
+            consumer.close()
+        assert producer_sends(found.address, "later") is None
+
+
+def read_from(consumer: Consumer, number: int, count: int) -> list[bytes | None]:
+    consumer.assign([TopicPartition("t", number, 0)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    end = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=10)[1]
+    return values if end == len(values) else [*values, b"and more"]
+
+
+def producer_sends(address: str, topic: str) -> object:
+    told: list[object] = []
+    producer = Producer({**QUIET, "bootstrap.servers": address, "message.timeout.ms": 60_000})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+    producer.flush(60)
+    return told[0]

@@ -13,7 +13,8 @@ from tests.broker.replication.cluster import Cluster, Node, eventually
 from ballast_broker.replication.moves import Stage
 from ballast_broker.replication.strays import settle_strays
 from ballast_broker.storage.directories import LogDirectory
-from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.disk import RealDisk, RealFile
+from ballast_broker.storage.errors import OutOfHandles
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -141,3 +142,46 @@ async def test_what_was_renamed_away_for_a_copy_whose_disk_died_of_the_swap_is_n
             assert [str(path) for path in left] == list(node.logs.strays)
             records = b"".join(path.read_bytes() for path in sorted(left[0].glob("*.log")))
             assert all(str(number).encode() in records for number in range(20))
+
+
+class NothingOpens(RealDisk):
+    nothing = False
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        self._check(path)
+        return super().open(path, create=create, writable=writable)
+
+    def empty_file(self, path: str) -> RealFile:
+        self._check(path)
+        return super().empty_file(path)
+
+    def _check(self, path: str) -> None:
+        if self.nothing:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+
+@pytest.mark.spec("LOG-35")
+async def test_replicas_that_could_not_be_made_for_want_of_handles_are_made_later(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = disk = NothingOpens()
+        (one,) = await cluster.add(1, directories=2)
+        (two,) = await cluster.add(2)
+        disk.nothing = True
+        cluster.controller.create_topic("orders", [[1, 2]])
+        cluster.controller.create_topic("gone", [[1]])
+        assert not one.logs.logs
+        cluster.controller.delete_topic("gone")
+        disk.nothing = False
+        await eventually(lambda: ORDERS in one.logs.logs, "the leader's log")
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        assert one.stored(ORDERS) == two.stored(ORDERS) == ["a"]
+        assert list(one.logs.logs) == [ORDERS]
+        disk.nothing = True
+        for log in (one.log(ORDERS), two.log(ORDERS)):
+            log.active.close()
+        with pytest.raises(OutOfHandles):
+            one.produce(ORDERS, "b")
+        disk.nothing = False
+        one.produce(ORDERS, "b")
+        await eventually(lambda: two.stored(ORDERS) == ["a", "b"], "the follower goes on")
+        assert all(each.online for node in (one, two) for each in node.logs.directories)

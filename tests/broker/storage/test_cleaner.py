@@ -454,3 +454,18 @@ def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> N
         assert broker.communicate(timeout=30) == ("", "")
     cleaned = [file.name for file in Path(job.folder).glob("*.log.cleaned")]
     assert len(cleaned) < len(group_segments(job, job.dirty_end_offset))
+
+
+@pytest.mark.spec("LOG-20", "LOG-25")
+def test_what_cleaning_has_emptied_is_as_old_as_what_it_was(bench: Bench) -> None:
+    """A new file's age would keep it, and with it all that comes after, for as long again."""
+    log = bench.create(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000, segment_bytes=2000)
+    for number in range(4):
+        put(bench, log, (1, b"v%d" % number * 700))
+        log.roll()
+    for segment in log.segments:
+        os.utime(segment.path(), ns=(0, bench.clock.now_ms * 1_000_000))
+    compact(bench, log)
+    assert [segment.size > 0 for segment in log.segments] == [False, False, False, True, False]
+    assert log.delete_old_segments(bench.clock.now_ms + 1000) == 0
+    assert log.delete_old_segments(bench.clock.now_ms + 1001) == 4

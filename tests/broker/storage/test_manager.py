@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import random
@@ -22,11 +23,14 @@ from tests.sim.disk import SimDisk, Store
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, placement, starting
 from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from ballast_broker.storage.log import Log
-from ballast_broker.storage.maintenance import PROBE_S
+from ballast_broker.storage.maintenance import PROBE_S, SEGMENTS_AT_ONCE
 from ballast_wire.errors import ApiError, ErrorCode
+
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @pytest.mark.spec("CLU-03")
@@ -637,3 +641,71 @@ def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_othe
         await asyncio.gather(maintenance, return_exceptions=True)
 
     run(story())
+
+
+@pytest.mark.spec("DIR-01")
+@pytest.mark.parametrize("inside", ["orders-1", "orders-1/deep/down", f"orders-1.{'0' * 32}-stray"])
+def test_a_directory_inside_of_a_partitions_folder_is_refused(world: World, inside: str) -> None:
+    """It would go with that partition. Elsewhere below another it may be."""
+    world.paths.append(f"{world.paths[0]}/more/orders-1")
+    manager = world.manager()
+    run(manager.start())
+    assert manager.online_directories() == manager.directories
+    run(manager.shutdown())
+    world.paths.append(f"{world.paths[0]}/{inside}")
+    with pytest.raises(DirectoryRefused, match="takes for the folder of a partition"):
+        run(world.manager().start())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_directory_that_cannot_be_read_says_which_partition_it_was(world: World) -> None:
+    manager = world.manager()
+    run(manager.start())
+    log = create(manager)
+    write(log)
+    run(manager.shutdown())
+    os.mkdir(f"{log.folder.path}/00000000000000000100.log")
+    manager = world.manager()
+    run(manager.start())
+    (failed,) = [directory for directory in manager.directories if not directory.online]
+    assert log.folder.path in str(failed.error)
+
+
+@pytest.mark.spec("LOG-20", "LOG-32")
+def test_of_a_log_with_many_old_segments_a_few_go_at_a_time(world: World) -> None:
+    """Each is looked at and renamed on the loop, on which others wait."""
+    manager = world.manager()
+
+    async def live() -> list[int]:
+        await manager.start()
+        log = create(manager)
+        for _ in range(60):
+            write(log)
+            log.roll()
+        log.update_config(LogConfig(retention_ms=1000))
+        world.clock.now_ms += 10_000_000
+        seen = [len(log.segments)]
+        going = asyncio.create_task(manager.maintenance.delete_old_segments())
+        while not going.done():
+            await asyncio.sleep(0)
+            seen.append(len(log.segments))
+        assert await going == 60
+        return seen
+
+    seen = run(live())
+    assert seen[-1] == 1
+    assert max(before - after for before, after in itertools.pairwise(seen)) == SEGMENTS_AT_ONCE
+
+
+def test_a_directory_is_made_though_one_inside_of_it_is_made_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = os.mkdir
+
+    def mkdir(path: AnyPath, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        monkeypatch.setattr(os, "mkdir", made)
+        os.makedirs(f"{tmp_path}/above/outer/inner")
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert RealDisk().make_directory(f"{tmp_path}/above/outer")

@@ -526,3 +526,19 @@ def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_
     assert again.log_end_offset == 11
     assert again.producers.get(7) is None
     assert snapshot.read_bytes() != of_the_past, "a cut need not look at more than the last segment"
+
+
+@pytest.mark.spec("LOG-01")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", ["7.log", "²" * 20 + ".log", "9" * 20 + ".log", "notes.log", "0" * 19 + "x.log"])
+def test_a_file_that_has_not_the_name_of_a_segment_is_somebody_elses(
+    bench: Bench, read_all: ReadAll, name: str, clean: bool
+) -> None:
+    log = bench.create()
+    bench.append(log, 3)
+    log.close()
+    (bench.folder / name).write_text("mine")
+    log = bench.load(clean=clean)
+    assert log.bases == [0]
+    assert [record.offset for record in read_all(log)] == [0, 1, 2]
+    assert (bench.folder / name).read_text() == "mine"
