@@ -14,7 +14,7 @@ from ballast_broker.storage.errors import OutOfHandles
 from ballast_wire.errors import ApiError
 
 if TYPE_CHECKING:
-    from ballast_broker.log_config import LogConfig
+    from ballast_broker.config.logs import LogConfig
     from ballast_broker.metadata.image import PartitionRegistration
     from ballast_wire.names import TopicPartition
 
