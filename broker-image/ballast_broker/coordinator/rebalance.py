@@ -1,8 +1,7 @@
 """How a group of the classic protocol moves from state to state. PURE: (group, event, now) → effects.
 
-Every function changes the group it is given and returns what the service has to do, in order. The rules are
-Kafka's: join barrier with an initial delay, one generation per barrier, assignments from the leader stored before
-anybody gets one, static members that come back without a rebalance, members that time out.
+Every function changes the group it is given and returns what the service has to do, in order. As in Kafka: a join
+barrier with an initial delay, a generation for each, static members that come back without a rebalance.
 """
 
 from __future__ import annotations
@@ -473,8 +472,7 @@ def rejoin(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
 
 
 def loaded(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """All is known that the log has: from now on every member has a whole session to be heard of. Where there are more
-    than may be by now they gather once more, which leaves the last ones out."""
+    """All is known that the log has: every member has a whole session from now on. Too many gather once more."""
     for member in group.members.values():
         _beat(member, now)
     return _prepare_rebalance(group, limits, now) if len(group.members) > limits.max_size else []
