@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from uuid import UUID
 
-from ballast_broker.coordinator.consumers.embedded import assignment, assignment_of, by_id, subscription_of
+from ballast_broker.coordinator.consumers.embedded import (
+    Subscription,
+    assignment,
+    assignment_of,
+    by_id,
+    subscription_of,
+)
 from ballast_broker.coordinator.consumers.group import (
     About,
     AboutChange,
@@ -16,10 +23,13 @@ from ballast_broker.coordinator.consumers.group import (
     CurrentChange,
     EpochChange,
     Member,
+    MemberState,
+    Pair,
     Partitions,
     TargetChange,
     TargetEpochChange,
     pairs,
+    without,
 )
 from ballast_broker.coordinator.consumers.topics_hash import topics_hash
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
@@ -36,12 +46,14 @@ CUSTOM_ASSIGNOR = (
 
 def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     """All that makes the same group of the consumer protocol: each member has what it was assigned last, and its epoch
-    is the generation. ValueError where that cannot be: a member's bytes cannot be read, a custom assignor adds its own
-    data, which would be lost, or two members have the same partition."""
+    is the generation; what it had as it joined and was not assigned again, it may read still, and is to give back.
+    ValueError where that cannot be: a member's bytes cannot be read, a custom assignor adds its own data, which would
+    be lost, or two members have the same partition."""
     members = [_upgraded(each, group, topics) for each in group.members.values()]
     owned = [pair for each in members for pair in pairs(each.current.assigned)]
     if len(owned) != len(set(owned)):
         raise ValueError("two members have the same partition")
+    members = _with_what_they_give_back(members, group, set(owned), topics)
     names = frozenset().union(*(each.about.topics for each in members))
     every = {
         (topic.id, number)
@@ -61,9 +73,13 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     ]
 
 
+def _subscription(member: ClassicMember, group: Group) -> Subscription:
+    return subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
+
+
 def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Member:
     try:
-        subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
+        subscription = _subscription(member, group)
         assigned, of_assignor = assignment_of(member.assignment)
     except ValueError:
         raise ValueError("the embedded consumer protocol is malformed") from None
@@ -80,6 +96,21 @@ def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Membe
     )
     epoch = group.generation
     return Member(member.member_id, about, Current(epoch, epoch, assigned=by_id(assigned, topics)))
+
+
+def _with_what_they_give_back(
+    members: list[Member], group: Group, taken: set[Pair], topics: TopicsImage
+) -> list[Member]:
+    """A cooperative member keeps what it has until it was told what it is to have, and a while longer."""
+    found = []
+    for each in members:
+        revoking = without(by_id(_subscription(group.members[each.member_id], group).owned, topics), taken)
+        taken.update(pairs(revoking))
+        if revoking:
+            current = replace(each.current, state=MemberState.UNREVOKED_PARTITIONS, revoking=revoking)
+            each = replace(each, current=current)
+        found.append(each)
+    return found
 
 
 def downgraded(group: ConsumerGroup, going: Collection[str], topics: TopicsImage, wall_ms: int) -> Group:

@@ -19,6 +19,7 @@ JOINING = 0
 LEAVING = -1
 LEAVING_FOR_A_WHILE = -2  # of a static member, which will be back
 
+Pair = tuple[UUID, int]
 Partitions = Mapping[UUID, frozenset[int]]  # of each topic; none of them is empty
 NONE: Partitions = MappingProxyType({})
 
@@ -159,7 +160,7 @@ class ConsumerGroup:
     static_members: dict[str, str] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
     resolved: dict[str, Resolved] = field(default_factory=dict)
-    owners: dict[tuple[UUID, int], str] = field(default_factory=dict)
+    owners: dict[Pair, str] = field(default_factory=dict)
     """Who has a partition, or has not given it back yet."""
     _subscribed: frozenset[str] | None = field(default=None, compare=False, repr=False)  # until it may be another
 
@@ -298,5 +299,13 @@ _APPLY: dict[type, Any] = {
 }
 
 
-def pairs(partitions: Partitions) -> list[tuple[UUID, int]]:
+def pairs(partitions: Partitions) -> list[Pair]:
     return [(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers]
+
+
+def without(partitions: Partitions, these: Collection[Pair]) -> Partitions:
+    left = {
+        topic_id: frozenset(number for number in numbers if (topic_id, number) not in these)
+        for topic_id, numbers in partitions.items()
+    }
+    return {topic_id: numbers for topic_id, numbers in left.items() if numbers}

@@ -484,6 +484,28 @@ def test_what_the_assignors_of_all_clients_add_is_no_obstacle(coordinator: Mixed
     assert coordinator.group.members["c0"].current.assigned == {T: {0}}
 
 
+def test_what_a_member_had_as_it_joined_it_may_read_until_it_has_joined_again(coordinator: Mixed) -> None:
+    """It was assigned less, of which it has not heard yet, or has not given it back: nobody else gets that before."""
+    group = replace(classic_group(has(0, 1), metadata=owning(0, 1, 2, 3)), protocol_name=STICKY)
+    coordinator.commit(coordinator.group, upgraded(group, coordinator.topics))
+    current = coordinator.group.members["c0"].current
+    assert [pairs(each) for each in (current.assigned, current.revoking)] == [[(T, 0), (T, 1)], [(T, 2), (T, 3)]]
+    assert coordinator.heartbeat("c0", None, 5) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert not join_consumer(coordinator, "m").assigned
+    assert assignment_of(coordinator.sync("c0", None, 5).assignment)[0] == {"t": {0, 1}}
+    coordinator.join(join_ask("c0", owning(0, 1)))
+    assert pairs(beat(coordinator, "m", epoch=6).assigned or {}) == [(T, 2), (T, 3)]
+
+
+def test_what_somebody_else_was_assigned_is_not_taken_back(coordinator: Mixed) -> None:
+    """An eager member has given up what it had, whatever it says; and of two who say so one alone can have it."""
+    group = classic_group(has(0), has(1), metadata=owning(0, 1, 2))
+    coordinator.commit(coordinator.group, upgraded(group, coordinator.topics))
+    found = [each.current for each in coordinator.group.members.values()]
+    assert [pairs(each.assigned) for each in found] == [[(T, 0)], [(T, 1)]]
+    assert [pairs(each.revoking) for each in found] == [[(T, 2)], []]
+
+
 def test_what_a_member_has_not_given_back_goes_with_it(coordinator: Mixed) -> None:
     """It may read it still: were it left out, another might have it, too, if the group goes over once more."""
     coordinator.join(join_ask("", owning(), STICKY, fresh="c"))
