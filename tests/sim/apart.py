@@ -219,8 +219,9 @@ class ApartFaults(AimedFaults):
         """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
         memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead.
 
-        That one loses its memory is noticed before another one dies: where both happen at once, the controllers may
-        take the one without for the last that led, as those of Apache Kafka do."""
+        That one loses its memory is noticed before another one dies, which leads by then: where both happen at once, or
+        the other one is away as well, the controllers may take the one without for the last that led, as those of
+        Apache Kafka do."""
         await self._set_minimum(2)
         await self._until(self.run.settled)
         if not self.run.settled():
@@ -236,12 +237,12 @@ class ApartFaults(AimedFaults):
         eligible.kill()
         if not in_order:
             eligible.lose_power()
-            await self._until(lambda: self._is_in_sync_nowhere(eligible))
+            await self._until(lambda: self._all_is_left_to(last, eligible))
         if alone:
             self.run.note(f"min.insync.replicas of {TOPIC} becomes 1")
             await self._set_minimum(1)
         await asyncio.sleep(self.rng.choice([1.0, APART_S] if alone else [0.0, 0.05, 1.0, APART_S]))
-        if in_order or self._is_in_sync_nowhere(eligible):
+        if in_order or self._all_is_left_to(last, eligible):
             last.kill()
         await asyncio.sleep(self.rng.choice([0.0, 1.0]))
         for machine in (eligible, behind, last):
@@ -287,10 +288,10 @@ class ApartFaults(AimedFaults):
         while (await self._person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.2)
 
-    def _is_in_sync_nowhere(self, machine: Machine) -> bool:
+    def _all_is_left_to(self, heir: Machine, gone: Machine) -> bool:
         self.run.history.look(self.run.everybody)
         partitions = (each for topic in self.run.history.image.topics for each in topic.partitions.values())
-        return all(machine.node_id not in each.isr for each in partitions)
+        return all(heir.node_id in each.isr and gone.node_id not in each.isr for each in partitions)
 
     def _is_active(self, machine: Machine) -> bool:
         driver = driver_of(machine)
