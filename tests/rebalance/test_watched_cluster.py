@@ -297,6 +297,7 @@ def test_a_watching_job_finds_the_next_skew(watched: Watched) -> None:
     watched.rebalance(None)
     deployment = path_of("apps/v1", "deployments", "default", "demo-rebalance")
     watched.world.until("the Deployment is gone", lambda: watched.world.api("find", deployment) is None)
+    watched.world.until("its pod is gone, which would find the next skew", lambda: not address())
 
 
 def every_panel_answers(watched: Watched) -> None:
