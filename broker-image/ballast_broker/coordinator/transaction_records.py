@@ -12,7 +12,7 @@ import struct
 from ballast_broker.coordinator.transactions import NO_ID, STORED_STATES, Standing, TransactionState
 from ballast_wire.fast import writer
 from ballast_wire.messages import message
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, by_topic
 
 KIND = 0  # what a key begins with
 _short = struct.Struct(">h")
@@ -51,9 +51,7 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
 def _partitions(standing: Standing, flexible: bool) -> bytes:
     if standing.state is TransactionState.EMPTY:
         return b"\0" if flexible else _NO_ARRAY
-    of_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(standing.partitions):
-        of_topic.setdefault(topic, []).append(number)
+    of_topic = by_topic(sorted(standing.partitions))
     parts = [writer.count(len(of_topic), flexible)]
     end = writer.NO_TAGS if flexible else b""
     for topic, numbers in of_topic.items():
