@@ -6,13 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from uuid import UUID
 
-from ballast_broker.coordinator.consumers.embedded import (
-    Subscription,
-    assignment,
-    assignment_of,
-    by_id,
-    subscription_of,
-)
+from ballast_broker.coordinator.consumers.embedded import assignment, assignment_of, by_id, subscription_of
 from ballast_broker.coordinator.consumers.group import (
     About,
     AboutChange,
@@ -53,7 +47,7 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     owned = [pair for each in members for pair in pairs(each.current.assigned)]
     if len(owned) != len(set(owned)):
         raise ValueError("two members have the same partition")
-    members = _with_what_they_give_back(members, group, set(owned), topics)
+    members = _with_what_they_give_back(members, set(owned))
     names = frozenset().union(*(each.about.topics for each in members))
     every = {
         (topic.id, number)
@@ -73,13 +67,10 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     ]
 
 
-def _subscription(member: ClassicMember, group: Group) -> Subscription:
-    return subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
-
-
 def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Member:
+    """To give back is all that it had as it joined, until it is known who has what."""
     try:
-        subscription = _subscription(member, group)
+        subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
         assigned, of_assignor = assignment_of(member.assignment)
     except ValueError:
         raise ValueError("the embedded consumer protocol is malformed") from None
@@ -95,21 +86,19 @@ def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Membe
         classic=Classic(member.session_timeout_ms, member.protocols),
     )
     epoch = group.generation
-    return Member(member.member_id, about, Current(epoch, epoch, assigned=by_id(assigned, topics)))
+    had = by_id(subscription.owned, topics)
+    return Member(member.member_id, about, Current(epoch, epoch, assigned=by_id(assigned, topics), revoking=had))
 
 
-def _with_what_they_give_back(
-    members: list[Member], group: Group, taken: set[Pair], topics: TopicsImage
-) -> list[Member]:
-    """A cooperative member keeps what it has until it was told what it is to have, and a while longer."""
+def _with_what_they_give_back(members: list[Member], taken: set[Pair]) -> list[Member]:
+    """A cooperative member keeps what it has until it was told what it is to have, and a while longer. Of what it had,
+    that is what nobody has by now."""
     found = []
     for each in members:
-        revoking = without(by_id(_subscription(group.members[each.member_id], group).owned, topics), taken)
+        revoking = without(each.current.revoking, taken)
         taken.update(pairs(revoking))
-        if revoking:
-            current = replace(each.current, state=MemberState.UNREVOKED_PARTITIONS, revoking=revoking)
-            each = replace(each, current=current)
-        found.append(each)
+        state = MemberState.UNREVOKED_PARTITIONS if revoking else MemberState.STABLE
+        found.append(replace(each, current=replace(each.current, state=state, revoking=revoking)))
     return found
 
 
