@@ -175,10 +175,11 @@ class PrometheusStreamReader(DataSourceStreamReader):
         lowered = {key.lower(): value for key, value in options.items()}
         # Samples arrive a scrape late; a step is read only when none can arrive any more.
         self.delay_s = float(lowered.get("delay", "30"))
+        # Spark asks twice where the stream begins: a step that ends between would be in no batch.
+        self._begins_s = settings.start_s if settings.start_s is not None else time.time()
 
     def initialOffset(self) -> dict[str, float]:
-        start = self.settings.start_s
-        return self._offset(self._step(start if start is not None else time.time()) - 1)
+        return self._offset(self._step(self._begins_s) - 1)
 
     def latestOffset(self, start: dict[str, float] | None = None, limit: ReadLimit | None = None) -> dict[str, float]:
         newest = self._step(time.time() - self.delay_s)

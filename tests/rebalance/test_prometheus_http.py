@@ -320,5 +320,15 @@ def test_a_stream_with_longer_steps_goes_on_from_where_shorter_ones_ended() -> N
     assert readers[600].latestOffset(later) == later
 
 
+@pytest.mark.spec("REB-01")
+def test_a_stream_begins_at_the_same_step_when_spark_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it plans the first batch, after it has asked which step is the newest."""
+    reader = PrometheusStreamReader(Settings.from_options(options(1)), options(1))
+    begins, later_s = reader.initialOffset(), time.time() + 5
+    monkeypatch.setattr(time, "time", lambda: later_s)
+    assert reader.initialOffset() == begins
+    assert reader.latestOffset(begins)["step"] >= begins["step"] + 5
+
+
 def options(step: int) -> dict[str, str]:
     return {"url": "http://127.0.0.1:1", "query": "up", "step": str(step), "delay": "0"}
