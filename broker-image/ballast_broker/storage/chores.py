@@ -11,6 +11,7 @@ import errno
 import heapq
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ class Chores:
         self._clock = clock
         self._flushed = flushed
         self._removals: list[tuple[float, int, list[str]]] = []  # (when, tie breaker, paths)
+        self._within: dict[str, dict[int, list[str]]] = {}  # the same paths, by their folder and tie breaker
         self._ticket = itertools.count()
         self._flushes: dict[int, Log] = {}
         self._removal_added = asyncio.Event()
@@ -54,8 +56,10 @@ class Chores:
     # Removing
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        due = self._clock.monotonic() + delay_ms / 1000
-        heapq.heappush(self._removals, (due, next(self._ticket), paths))
+        """All of them in one folder."""
+        due, ticket = self._clock.monotonic() + delay_ms / 1000, next(self._ticket)
+        heapq.heappush(self._removals, (due, ticket, paths))
+        self._within.setdefault(os.path.dirname(paths[0]), {})[ticket] = paths
         self._removal_added.set()
 
     @property
@@ -63,15 +67,16 @@ class Chores:
         return sum(len(paths) for _, _, paths in self._removals)
 
     def forget_removals_under(self, folder: str) -> None:
-        """The folder goes as a whole."""
-        prefix = folder + "/"
-        for _, _, paths in self._removals:
-            paths[:] = [path for path in paths if not path.startswith(prefix)]
+        """The folder goes as a whole. Thousands do at once, so nobody else's removals are looked at."""
+        for paths in self._within.pop(folder, {}).values():
+            paths.clear()
 
     def folder_was_renamed(self, before: str, after: str) -> None:
-        prefix = before + "/"
-        for _, _, paths in self._removals:
-            paths[:] = [after + path.removeprefix(before) if path.startswith(prefix) else path for path in paths]
+        waiting = self._within.pop(before, {})
+        for paths in waiting.values():
+            paths[:] = [after + path.removeprefix(before) for path in paths]
+        if waiting:
+            self._within.setdefault(after, {}).update(waiting)
 
     async def _remove_when_due(self) -> None:
         while True:
@@ -94,7 +99,12 @@ class Chores:
             await self._remove_first()
 
     async def _remove_first(self) -> None:
-        _, _, paths = heapq.heappop(self._removals)
+        _, ticket, paths = heapq.heappop(self._removals)
+        if paths:
+            folder = os.path.dirname(paths[0])
+            del self._within[folder][ticket]
+            if not self._within[folder]:
+                del self._within[folder]
         left = await self._directory.threads.run(lambda: self._remove(list(paths)))
         if left:
             self.remove_later(left, REMOVE_AGAIN_MS)

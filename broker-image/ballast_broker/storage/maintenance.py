@@ -58,7 +58,7 @@ class Maintenance:
     # Asked for by logs
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        """All of them in one directory."""
+        """All of them in one folder."""
         if paths:
             self._chores_at(paths[0]).remove_later(paths, delay_ms)
 

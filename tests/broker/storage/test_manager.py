@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -420,6 +421,31 @@ def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(worl
                 await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    run(story())
+
+
+class NobodyElses(list[str]):
+    """Paths that are not looked at."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("thousands of logs go at once: each would look at what waits of all others")
+
+
+@pytest.mark.spec("LOG-24")
+def test_what_waits_in_a_folder_goes_with_it_and_nobody_looks_at_the_others(world: World) -> None:
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        log, (first, second) = create(manager), world.paths[:2]
+        assert log.folder.path == f"{first}/t-0"
+        manager.maintenance.remove_later(NobodyElses([f"{first}/t-1/0.log.deleted"]), 60_000)
+        manager.maintenance.remove_later(NobodyElses([f"{second}/t-0/0.log.deleted"]), 60_000)
+        for number in range(2):
+            manager.maintenance.remove_later([f"{log.folder.path}/{number}.log.deleted"], 60_000)
+        assert manager.maintenance.removals_waiting == 4
+        manager.delete(partition())
+        assert manager.maintenance.removals_waiting == 3
 
     run(story())
 
