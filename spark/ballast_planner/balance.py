@@ -217,9 +217,8 @@ def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanO
 def movable_replicas(load: ClusterLoad, options: PlanOptions) -> Bools:
     """Replicas that balancing may touch: readable, not excluded, not smaller than asked."""
     readable = np.append(readable_directories(load), False)[load.replicas.directory]
-    excluded = np.array([topic in options.excluded_topics for topic in load.topics] + [False], dtype=np.bool_)
-    topic = load.partitions.topic[load.replicas.partition]
-    movable: Bools = readable & ~excluded[topic] & (load.replicas.size >= options.min_size_bytes)
+    excluded = load.partitions_of(options.excluded_topics)[load.replicas.partition]
+    movable: Bools = readable & ~excluded & (load.replicas.size >= options.min_size_bytes)
     return movable
 
 

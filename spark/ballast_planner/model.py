@@ -8,7 +8,7 @@ PURE: no I/O, no clock, no randomness; safe to share between threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -188,6 +188,12 @@ class ClusterLoad:
 
     def partition_index(self) -> dict[tuple[str, int], int]:
         return {self.partition_name(index): index for index in range(self.partitions.topic.size)}
+
+    def partitions_of(self, topics: Collection[str]) -> Bools:
+        """Which partitions are of these topics."""
+        named = np.array([topic in topics for topic in self.topics], dtype=np.bool_)
+        of_them: Bools = named[self.partitions.topic]
+        return of_them
 
     def replica_counts(self) -> Ints:
         """How many replicas each directory has."""

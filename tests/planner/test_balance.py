@@ -32,6 +32,20 @@ from ballast_planner import (
 QUIET = PlanOptions(level_leaders=False)
 
 
+def led_by_the_first(bytes_out: float, failed: bool = False) -> ClusterLoad:
+    """Level disks on three brokers, of which the first leads everything; every other follower is on disks of
+    their own, which may have failed."""
+    replicas = [
+        Replica(topic, number, broker, f"/d{broker and number % 2}", 10, broker == 0, broker, bytes_out=bytes_out)
+        for topic in ("free", "named")
+        for number in range(20)
+        for broker in range(3)
+    ]
+    whole = [Directory(0, "/d0", 2_000, 400)]
+    halves = [Directory(b, f"/d{d}", 1_000, 200, online=not (failed and d)) for b in (1, 2) for d in (0, 1)]
+    return ClusterLoad.from_rows([Broker(b) for b in range(3)], whole + halves, replicas)
+
+
 def one_broker(sizes: list[list[int]], capacity: int = 1_000) -> ClusterLoad:
     """A broker whose disk i holds replicas of sizes[i]."""
     number = itertools.count()
@@ -319,6 +333,27 @@ def test_excluded_and_small_topics_stay() -> None:
     load = skewed_disks()
     assert not plan_balance(load, PlanOptions(excluded_topics=frozenset({"t"}))).moves
     assert not plan_balance(load, PlanOptions(min_size_bytes=100)).moves
+
+
+@pytest.mark.spec("REB-05")
+@pytest.mark.parametrize("bytes_out", [0.0, 100.0])
+def test_excluded_topics_keep_their_leaders_and_others_make_up_for_it(bytes_out: float) -> None:
+    """Who named a topic's brokers has named its preferred leaders as well."""
+    load = led_by_the_first(bytes_out)
+    assert any(move.topic == "named" for move in plan_balance(load).moves)
+    moves = plan_balance(load, PlanOptions(excluded_topics=frozenset({"named"}))).moves
+    assert {move.topic for move in moves} == {"free"}
+    # Of forty leaderships the first keeps the named twenty, and that is more than its share already.
+    assert sum(move.changes_leader for move in moves) == 20
+
+
+@pytest.mark.spec("REB-05")
+@pytest.mark.parametrize("bytes_out", [0.0, 100.0])
+def test_nobody_is_to_lead_from_a_disk_that_failed(bytes_out: float) -> None:
+    load = led_by_the_first(bytes_out, failed=True)
+    moves = plan_balance(load).moves
+    assert moves
+    assert {move.to.as_pairs()[move.to.replicas[0]] for move in moves if move.changes_leader} == {"/d0"}
 
 
 @pytest.mark.spec("REB-05")

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ballast_planner.levels import readable_directories
 from ballast_planner.model import Bools, Floats
 from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
@@ -17,11 +18,14 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
     if not options.level_leaders:
         return
     weight = np.ones(bench.load.partitions.topic.size)
-    level_leaderships(bench, weight, options.band, least=1.0)
+    level_leaderships(bench, weight, options, least=1.0)
 
 
-def level_leaderships(bench: Workbench, weight: Floats, band: float, least: float) -> None:
-    """Hand leaderships over until each broker's sum of weights is within the band, or nothing helps."""
+def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, least: float) -> None:
+    """Hand leaderships over until each broker's sum of weights is within the band, or nothing helps.
+
+    Those of excluded topics count and stay: whoever named their brokers has named the first of them as well.
+    """
     receiving = np.zeros(bench.load.brokers.ids.size, dtype=np.bool_)
     receiving[bench.owner[bench.levels.open]] = True
     leaders = np.flatnonzero(bench.leader)
@@ -30,14 +34,15 @@ def level_leaderships(bench: Workbench, weight: Floats, band: float, least: floa
     if receiving.sum() < 2 or not load.sum():
         return
     mean = float(load[receiving].mean())
-    upper = mean + max(band * mean, least)
+    upper = mean + max(options.band * mean, least)
+    shares = np.where(bench.load.partitions_of(options.excluded_topics), 0.0, weight)
     stuck = ~receiving
     while True:
         over = np.where(stuck, -math.inf, load - upper)
         broker = int(np.argmax(over))
         if over[broker] <= 1e-9:
             return
-        if not _hand_over(bench, broker, load, weight, upper, receiving):
+        if not _hand_over(bench, broker, load, shares, upper, receiving):
             stuck[broker] = True
 
 
@@ -45,6 +50,7 @@ def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, uppe
     """Give as many leaderships of one broker away as its excess asks for; False when none could be given."""
     led = np.flatnonzero(bench.leader & (bench.broker == broker))
     partitions = bench.load.replicas.partition[led]
+    readable = np.append(readable_directories(bench.load), False)
     given = False
     for partition in partitions[np.argsort(-weight[partitions], kind="stable")]:
         if load[broker] <= upper:
@@ -53,8 +59,10 @@ def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, uppe
         if share <= 0 or bench.swapped_order.get(int(partition)):
             continue
         first = int(bench.load.partitions.first[partition])
-        followers = bench.broker[first + 1 : int(bench.load.partitions.first[partition + 1])]
-        fitting = followers[receiving[followers]]
+        others = slice(first + 1, int(bench.load.partitions.first[partition + 1]))
+        followers = bench.broker[others]
+        # One on a disk that failed cannot lead, though its broker can.
+        fitting = followers[receiving[followers] & readable[bench.directory[others]]]
         if not fitting.size:
             continue
         target = int(fitting[np.argmin(load[fitting])])

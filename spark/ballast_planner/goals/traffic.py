@@ -24,7 +24,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
     out = partitions.bytes_out
     if out.any():
         # A share that is a hundredth of a broker's load is not worth a change of leaders.
-        level_leaderships(bench, out, options.band, least=0.01 * float(out.sum()) / bench.load.brokers.ids.size)
+        level_leaderships(bench, out, options, least=0.01 * float(out.sum()) / bench.load.brokers.ids.size)
 
 
 def _level_bytes_in(bench: Workbench, band: float) -> None:
