@@ -110,7 +110,7 @@ class ApartFaults(AimedFaults):
     def __init__(self, run: ApartRun, hosts: list[str]) -> None:
         super().__init__(run, hosts)
         self._of_controllers = random.Random(f"controllers of {run.seed}")
-        self._person = SimClient(run.fabric, "person", hosts)
+        self._person, self._other_person = (SimClient(run.fabric, name, hosts) for name in ("person", "other person"))
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
@@ -135,7 +135,7 @@ class ApartFaults(AimedFaults):
     async def _among_controllers(self) -> None:
         rng = self._of_controllers
         kinds = [self._some_die, self._some_die, self._they_part, self._some_hear_one_way, self._one_is_slow]
-        kinds += [self._all_lose_power, self._the_active_one_stands_still]
+        kinds += [self._all_lose_power, self._they_lose_power_as_they_write, self._the_active_one_stands_still]
         while True:
             await asyncio.sleep(rng.uniform(0.5, 6.0))
             await rng.choice(kinds)()
@@ -161,6 +161,35 @@ class ApartFaults(AimedFaults):
         for machine in victims:
             machine.lose_power()
         await self._return(victims)
+
+    async def _they_lose_power_as_they_write(self) -> None:
+        """The active one is heard by two whose disks do not answer: nothing is settled, and nothing of it is left when
+        they lose power and the active one dies. The two others do not know of it."""
+        rng, controllers = self._of_controllers, self.run.controllers
+        active = next((each for each in controllers if self._is_active(each)), None)
+        others = [each for each in controllers if each is not active]
+        if active is None or not all(each.is_up for each in others):
+            return
+        rng.shuffle(others)
+        writing, away = others[:2], others[2:]
+        self.run.note(f"{_named(writing)} lose power as they write what {active.host} has, which {_named(away)} lack")
+        cut = {(one.host, each.host) for one in (active, *writing) for each in away}
+        cut |= {(to, since) for since, to in cut}
+        self.run.fabric.cut |= cut
+        for machine in writing:
+            machine.hang_quorum()
+        changing = self.run.loop.create_task(
+            self._set(self._other_person, "delete.retention.ms", str(rng.randrange(1 << 30)))
+        )
+        await asyncio.wait({changing}, timeout=rng.choice([0.2, 0.5]))
+        active.kill()
+        for machine in writing:
+            machine.lose_power()
+        self.run.fabric.cut -= cut
+        changing.cancel()
+        await self._return(writing)
+        await asyncio.sleep(rng.choice([0.0, 3.0]))
+        await self._return([active])
 
     async def _return(self, machines: Iterable[Machine]) -> None:
         rng = self._of_controllers
@@ -219,19 +248,21 @@ class ApartFaults(AimedFaults):
         """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
         memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead.
 
-        That one loses its memory is noticed before another one dies, which leads by then: where both happen at once, or
-        the other one is away as well, the controllers may take the one without for the last that led, as those of
-        Apache Kafka do."""
+        That one loses its memory is noticed before another one dies, which leads by then, and who is alone in sync does
+        not lose it: where both happen at once, or the other one is away as well, the controllers may take the one
+        without for the last that led, as those of Apache Kafka do."""
         await self._set_minimum(2)
         await self._until(self.run.settled)
         if not self.run.settled():
             return
         behind, eligible, last = self.rng.sample(self.run.machines, 3)
         in_order, alone = self.rng.random() < 0.5, self.rng.random() < 0.5
-        how = "is stopped in order" if in_order else "loses power"
-        self.run.note(f"{behind.host} is killed, then {eligible.host} {how}, then {last.host} is killed")
+        self.run.note(f"{behind.host} is killed")
         behind.kill()
         await asyncio.sleep(self.rng.choice([1.0, LAGGING_S]))
+        in_order = in_order or not all(last.node_id in isr for isr in self._in_sync())
+        how = "is stopped in order" if in_order else "loses power"
+        self.run.note(f"{eligible.host} {how}, then {last.host} is killed")
         if in_order:
             await asyncio.wait({self.run.loop.create_task(eligible.stop())}, timeout=STOP_S)
         eligible.kill()
@@ -280,18 +311,24 @@ class ApartFaults(AimedFaults):
             await asking
 
     async def _set_minimum(self, minimum: int) -> None:
+        await self._set(self._person, "min.insync.replicas", str(minimum))
+
+    async def _set(self, person: SimClient, name: str, value: str) -> None:
         kind = message("IncrementalAlterConfigsRequest")
         resource = kind.AlterConfigsResource
-        config = resource.AlterableConfig(version=0, name="min.insync.replicas", config_operation=0, value=str(minimum))
+        config = resource.AlterableConfig(version=0, name=name, config_operation=0, value=value)
         wanted = resource(version=0, resource_type=2, resource_name=TOPIC, configs=[config])
         request: Any = kind(resources=[wanted], validate_only=False)
-        while (await self._person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
+        while (await person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.2)
 
     def _all_is_left_to(self, heir: Machine, gone: Machine) -> bool:
+        return all(heir.node_id in isr and gone.node_id not in isr for isr in self._in_sync())
+
+    def _in_sync(self) -> list[tuple[int, ...]]:
+        """Of all partitions, as the controllers have it."""
         self.run.history.look(self.run.everybody)
-        partitions = (each for topic in self.run.history.image.topics for each in topic.partitions.values())
-        return all(heir.node_id in each.isr and gone.node_id not in each.isr for each in partitions)
+        return [each.isr for topic in self.run.history.image.topics for each in topic.partitions.values()]
 
     def _is_active(self, machine: Machine) -> bool:
         driver = driver_of(machine)

@@ -147,6 +147,13 @@ class Machine:
         if self.process is not None:
             self._loop.stall(self.process.name, seconds)
 
+    def hang_quorum(self) -> None:
+        """The disk of the metadata log answers nothing any more that this process asks."""
+        if self.process is not None:
+            threads = self.process.node.world.quorum_threads
+            assert isinstance(threads, SimThreads)
+            threads.hung = True
+
     def lose_power(self) -> None:
         self.kill()
         self.store.lose_power()
