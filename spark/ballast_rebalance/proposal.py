@@ -158,7 +158,11 @@ def require_carried_out(resource: Mapping[str, Any], directory: Path, load: Clus
     for path in sorted(directory.glob("*-rebalance-*.yaml")):
         for older in _older_in(path):
             spec = older.resource["spec"]
-            if not _is_of(older.resource, resource) or not _approved(older.resource) or spec.get("cancel"):
+            if not _is_of(older.resource, resource) or not _approved(older.resource):
+                continue
+            if spec.get("cancel"):
+                if path == _file(resource, directory):
+                    raise Refusal("AlreadyProposed", f"{path} has this plan, cancelled: remove it to have it proposed")
                 continue
             if str(spec.get("expiresAt", "")) >= resource["spec"]["inputTime"] and _has_moves_left(older, load):
                 raise Refusal("ReassignmentInProgress", f"{path} is approved, and its moves are not done yet")
@@ -175,13 +179,14 @@ def _has_moves_left(older: Older, load: ClusterLoad) -> bool:
 def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
     """One file in the working tree, in the place of the superseded ones.
 
-    The same plan found again leaves its file alone, unless that has expired before anybody approved it.
+    The same plan found again leaves its file alone, unless that has expired: with its moves still to be made nobody
+    approved it, or too late.
     """
     resource = resources[-1]
     directory.mkdir(parents=True, exist_ok=True)
     path = _file(resource, directory)
     older = superseded_files(resources, directory)
-    if not path.exists() or (_superseded(path, resource) and _expired(path, resource["spec"]["inputTime"])):
+    if not path.exists() or _expired(path, resource):
         text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
         temporary = path.with_suffix(".yaml.tmp")
         temporary.write_text(text, encoding="utf-8")
@@ -280,8 +285,9 @@ def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     return [item for item in documents if item.get("kind") == kind]
 
 
-def _expired(path: Path, at: str) -> bool:
-    return any(str(item["spec"].get("expiresAt", at)) < at for item in _documents(path, "Reassignment"))
+def _expired(path: Path, by: Mapping[str, Any]) -> bool:
+    found, at = _documents(path, "Reassignment"), by["spec"]["inputTime"]
+    return bool(found) and all(_is_of(item, by) and str(item["spec"].get("expiresAt", at)) < at for item in found)
 
 
 def _superseded(path: Path, by: Mapping[str, Any]) -> bool:

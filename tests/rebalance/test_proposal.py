@@ -332,9 +332,7 @@ def test_nothing_is_proposed_beside_an_approved_file_whose_moves_are_yet_to_come
     refused = a_later_look(FakeStore(), grown, tmp_path)
     assert isinstance(refused, Refusal)
     assert (refused.reason, "not done yet" in str(refused)) == ("ReassignmentInProgress", True)
-    approve(cancel=True)
-    assert isinstance(a_later_look(FakeStore(), grown, tmp_path), Outcome)
-    approve(cancel=False, expiresAt="2023-11-14T22:14:00Z")
+    approve(expiresAt="2023-11-14T22:14:00Z")
     assert isinstance(a_later_look(FakeStore(), grown, tmp_path), Outcome)
     approve(expiresAt="2023-11-15T22:13:20Z")
     to = {(m.topic, m.partition, broker): path for m in plan.moves for broker, path in m.to.as_pairs().items()}
@@ -346,10 +344,14 @@ def test_nothing_is_proposed_beside_an_approved_file_whose_moves_are_yet_to_come
 
 
 @pytest.mark.spec("REB-08")
-def test_a_file_that_expired_unapproved_is_written_anew(tmp_path: Path) -> None:
-    """Merged as it was, its Reassignment would end before it began."""
+@pytest.mark.parametrize("late", [False, True], ids=["unapproved", "approved too late"])
+def test_a_file_that_expired_is_written_anew(tmp_path: Path, late: bool) -> None:
+    """Merged as it was, its Reassignment would end before it began, and be told as proposed at every look."""
     plan, found, first = a_proposal()
     file = write_yaml(first, tmp_path)
+    if late:
+        first[-1]["spec"]["approvedPlan"] = first[-1]["spec"]["planHash"]
+        file.write_text(yaml.safe_dump_all(first), encoding="utf-8")
 
     def again(hours: int) -> str:
         later = replace(found, at_s=found.at_s + 3_600 * hours)
@@ -358,6 +360,24 @@ def test_a_file_that_expired_unapproved_is_written_anew(tmp_path: Path) -> None:
 
     assert again(23) == "2023-11-15T22:13:20Z"
     assert again(25) == "2023-11-16T23:13:20Z"
+    assert "approvedPlan" not in yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_cancelled_file_is_in_the_way_of_the_same_plan_alone(tmp_path: Path) -> None:
+    """It would be told as proposed, while its Reassignment has ended for good."""
+    _, found, resources = a_proposal()
+    file = write_yaml(resources, tmp_path)
+    resources[-1]["spec"] |= {"approvedPlan": resources[-1]["spec"]["planHash"], "cancel": True}
+    file.write_text(yaml.safe_dump_all(resources), encoding="utf-8")
+    refused = a_later_look(FakeStore(), found, tmp_path)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, "cancelled" in str(refused)) == ("AlreadyProposed", True)
+    drift = found.replicas["partition"] % 7 * (1 << 20)
+    drifted = replace(found, replicas=found.replicas.assign(size=found.replicas["size"] + drift))
+    outcome = a_later_look(FakeStore(), drifted, tmp_path)
+    assert isinstance(outcome, Outcome)
+    assert outcome.written not in ((), (file,))
 
 
 class Outline(html.parser.HTMLParser):
