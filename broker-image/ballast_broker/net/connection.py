@@ -5,7 +5,7 @@ a large one that is not complete the connection keeps the buffer, or gets one of
 comes; the kernel fills it directly. A produce
 may be answered later (acks=all) while further produces come in; anything else is handled one after the other. Nothing
 is read while replies cannot be written or a request is being worked on: that is the backpressure. A turn of the loop
-handles at most `REQUESTS_PER_TURN` requests of one connection. Loop thread only.
+handles at most `REQUESTS_PER_TURN` requests of one connection, one where it is long already. Loop thread only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
+from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, LONGEST_TURN_S
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
 from ballast_broker.net_reply import ANONYMOUS, Dispatch, FileData, Part, Parts, Pending, Time
 from ballast_wire.fast.reader import MalformedRequest
@@ -201,6 +202,7 @@ class Connection:
                 or self._held is not None
                 or len(self._slots) >= MAX_PIPELINED
                 or handled == REQUESTS_PER_TURN
+                or (handled and monotonic() - self._loop.turn_began_s > LONGEST_TURN_S)
             ):
                 self._keep(data[position:], own=own)
                 if not self.busy:

@@ -1,7 +1,8 @@
 """The broker's event loop: asyncio's, but connections that are ready are called where it finds out. Loop thread only.
 
 To be called by asyncio costs each request a handle, a context and a second turn to answer; connections are registered
-with the loop's own selector, which calls them itself and hands on to asyncio only what is asyncio's.
+with the loop's own selector, which calls them itself and hands on to asyncio only what is asyncio's. Where thousands
+are ready, as many as `LONGEST_TURN_S` allows are called, then timers and tasks have their turn; the others come next.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Ready = list[tuple[selectors.SelectorKey, int]]
 SHORT_S = 100e-6
 AWAKE_S = 50e-6
 STEADY = 16
+LONGEST_TURN_S = 0.005
 
 
 class Waiting(Protocol):
@@ -47,7 +49,7 @@ class Lag(Protocol):
 
 class EventLoop(asyncio.SelectorEventLoop):
     def __init__(self, lag: Lag | None = None) -> None:
-        self.turn_began_s = monotonic()  # when those who are called now were found ready
+        self.turn_began_s = monotonic()  # when those who are called now were found ready, be they asyncio's
         self._connections = _Connections(self, lag)
         super().__init__(self._connections)
 
@@ -88,6 +90,7 @@ class _Connections(selectors.DefaultSelector):
         self._short_waits = 0  # in a row
         self.in_turn = False
         self.afterwards: list[Callable[[], None]] = []
+        self._places: dict[int, int] = {}  # by descriptor, where a turn was over before all who were ready were called
 
     def select(self, timeout: float | None = None) -> Ready:
         if self._lag is None:
@@ -96,6 +99,7 @@ class _Connections(selectors.DefaultSelector):
             self._lag.turn_ends()
             ready = self._wait(timeout)
             self._lag.turn_begins()
+        self._loop.turn_began_s = monotonic()
         return self._call(ready) if ready else ready
 
     def _wait(self, timeout: float | None) -> Ready:
@@ -115,8 +119,12 @@ class _Connections(selectors.DefaultSelector):
         """Calls the connections; answers what is asyncio's."""
         others: Ready = []
         self.in_turn = True
-        self._loop.turn_began_s = monotonic()
-        for each in ready:
+        if self._places:
+            last = len(self._places)
+            ready.sort(key=lambda each: self._places.get(each[0].fd, last))
+        until_s = self._loop.turn_began_s + LONGEST_TURN_S
+        left = iter(ready)
+        for each in left:
             waiting, events = each[0].data, each[1]
             if type(waiting) is tuple:  # asyncio's two handles
                 others.append(each)
@@ -128,6 +136,13 @@ class _Connections(selectors.DefaultSelector):
                     waiting.on_writable()
             except Exception as error:
                 self._guarded(waiting.close, error)
+            if monotonic() > until_s:
+                break
+        rest = list(left)
+        others += [each for each in rest if type(each[0].data) is tuple]
+        if rest or self._places:
+            in_turn = [*rest, *ready[: -len(rest)]] if rest else []
+            self._places = {each[0].fd: place for place, each in enumerate(in_turn)}
         self.in_turn = False
         if self.afterwards:
             afterwards, self.afterwards = self.afterwards, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ import pytest
 from tests.broker.net.serving import until
 
 from ballast_broker.net import event_loop, processors
-from ballast_broker.net.event_loop import AWAKE_S, EVENT_READ, EVENT_WRITE, SHORT_S, STEADY, EventLoop
+from ballast_broker.net.event_loop import AWAKE_S, EVENT_READ, EVENT_WRITE, LONGEST_TURN_S, SHORT_S, STEADY, EventLoop
 
 
 class End:
@@ -72,7 +73,8 @@ async def ends() -> AsyncIterator[Ends]:
             end.peer.close()
 
 
-async def test_all_that_are_ready_have_their_turn_before_its_end_is_told() -> None:
+async def test_all_that_are_ready_have_their_turn_before_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "LONGEST_TURN_S", 60.0)  # however busy the machine is
     async with ends() as made:
         first = made.add(lambda end, data: made.loop.after_turn(made.note_turn))
         second = made.add()
@@ -80,6 +82,42 @@ async def test_all_that_are_ready_have_their_turn_before_its_end_is_told() -> No
         second.peer.send(b"two")
         await until(lambda: made.turns, "a turn")
         assert made.turns == [[b"one", b"two"]]
+
+
+async def test_where_many_are_ready_a_turn_ends_in_time_and_those_left_come_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them have more to read all the time, and each is at it for more than half of the longest turn."""
+    spent_s = 0.0
+    called: list[End] = []
+    monkeypatch.setattr(event_loop, "monotonic", lambda: time.monotonic() + spent_s)
+
+    def take_long(end: End, data: bytes) -> None:
+        nonlocal spent_s
+        spent_s += LONGEST_TURN_S * 0.6
+        called.append(end)
+
+    async with ends() as made:
+        for _ in range(5):
+            made.add(take_long)
+        for end in made.all:
+            end.peer.send(bytes(5000))
+        while len(called) < 50:
+            before = len(called)
+            await asyncio.sleep(0)  # somebody else's turn
+            assert len(called) - before <= 2
+        rounds = [called[start : start + 5] for start in range(0, 50, 5)]
+        assert all(len(set(each)) == 5 for each in rounds), "one was called twice before another had its turn"
+        mine, other = socket.socketpair()
+        asyncios: list[str] = []
+        made.loop.add_reader(mine, asyncios.append, "read")
+        other.send(b"x")
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert asyncios, "what is asyncio's waits for no turn"
+        made.loop.remove_reader(mine)
+        mine.close()
+        other.close()
 
 
 async def test_outside_a_turn_its_end_is_soon() -> None:
