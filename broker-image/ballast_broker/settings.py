@@ -39,13 +39,14 @@ METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
 def storage_config(config: BrokerConfig, open_files: int) -> StorageConfig:
     """For empty directories a cluster of one names itself; several must be told, or each would invent one."""
     reserve = config.ballast_log_dir_reserve_bytes
-    founds = config.controller_quorum_standalone or config.is_its_own_quorum or len(config.voters) == 1
+    alone = config.is_its_own_quorum or len(config.voters) == 1
     return StorageConfig(
         node_id=config.node_id,
         log_dirs=config.log_directories,
         cluster_id=config.cluster_id or None,
-        generate_cluster_id=config.is_controller and founds,
+        generate_cluster_id=config.is_controller and (alone or config.controller_quorum_standalone),
         metadata_log_dir=config.metadata_directory,
+        alone_has_metadata=config.is_controller and alone,
         cordoned_log_dirs=frozenset(config.cordoned_log_dirs),
         log_dir_reserve_bytes=None if reserve < 0 else reserve,
         num_recovery_threads_per_data_dir=config.num_recovery_threads_per_data_dir,

@@ -211,7 +211,7 @@ class Connection:
             (size,) = _length_of(data, position)
             body = position + FRAME_LENGTH_BYTES
             if size < 0 or size > self.max_frame_bytes:
-                raise MalformedRequest(f"a request of {size} bytes")
+                raise MalformedRequest(f"a request of {size} bytes{_seems(data, position)}")
             if end - body < size:
                 if not self._server.take_memory(size, self):
                     self._keep(data[position:], own=own)
@@ -455,6 +455,14 @@ class Connection:
         self._server.forget(self)
         for callback in self._close_callbacks:
             callback()
+
+
+def _seems(data: memoryview, position: int) -> str:
+    """What those send who take this for another kind of listener."""
+    start = bytes(data[position : position + FRAME_LENGTH_BYTES])
+    if start.startswith(b"\x16\x03"):
+        return ", which seems to be TLS: this listener has none"
+    return ", which seems to be HTTP" if start in (b"GET ", b"HEAD", b"POST", b"PUT ") else ""
 
 
 def descriptor_of(part: FileData) -> int:

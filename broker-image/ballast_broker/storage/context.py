@@ -22,6 +22,7 @@ class StorageConfig:
     cluster_id: str | None = None
     generate_cluster_id: bool = False  # where a quorum of one starts on empty directories
     metadata_log_dir: str | None = None
+    alone_has_metadata: bool = False  # the only voter, for good: what it has lost nobody else knows
     cordoned_log_dirs: frozenset[str] = frozenset()
     log_dir_reserve_bytes: int | None = None  # the larger of 1 GiB and 2 %, at most a tenth
     num_recovery_threads_per_data_dir: int = 2

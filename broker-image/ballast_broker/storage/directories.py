@@ -20,6 +20,7 @@ from uuid import UUID
 from ballast_broker.handles import advice, are_out
 from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
+from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
 from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import (
@@ -117,6 +118,7 @@ class LogDirectory:
         self.on_silence: list[Callable[[LogDirectory], None]] = []
         self.on_shortage: list[Callable[[OSError], None]] = []
         self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
+        self.has_metadata_log = False
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
 
@@ -215,6 +217,7 @@ class LogDirectory:
         path = f"{self.path}/{META_PROPERTIES}"
         if self._disk.exists(path):
             self.properties = parse_properties(self._disk.read_bytes(path))
+        self.has_metadata_log = self._disk.exists(f"{self.path}/{METADATA_TOPIC}-0")
 
     def take_clean_shutdown_mark(self) -> bool:
         """Whether the last stop was clean; the mark is taken away so that a crash from now on is seen as one."""
@@ -261,19 +264,22 @@ def identify(
     directories: list[LogDirectory],
     disk: Disk,
     random: Random,
+    config: StorageConfig,
     *,
-    cluster_id: str | None,
-    node_id: int,
+    metadata_directory: LogDirectory,
     generate: bool = False,
 ) -> str:
     """Check every directory's `meta.properties`, or write it; answers the cluster id that all of them have.
 
-    `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
+    No `cluster_id` configured: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
     _refuse_nested(directory.path for directory in directories)
+    if metadata_directory.online and not metadata_directory.has_metadata_log:
+        _refuse_to_begin_anew(directories, metadata_directory, alone=config.alone_has_metadata)
+    cluster_id = config.cluster_id
     for directory in directories:
         if directory.properties is not None:
-            cluster_id = _check(directory, directory.properties, cluster_id, node_id)
+            cluster_id = _check(directory, directory.properties, cluster_id, config.node_id)
     if cluster_id is None and generate:
         cluster_id = uuid_text(random_directory_id(random))
     if cluster_id is None:
@@ -281,9 +287,9 @@ def identify(
             "log.dirs have no cluster id yet and cluster.id is not set: give every node of the cluster the same one"
         )
     used: dict[UUID, LogDirectory] = {}
-    for directory in directories:
+    for directory in sorted(directories, key=lambda each: each is not metadata_directory):
         try:
-            _adopt(directory, disk, random, cluster_id, node_id)
+            _adopt(directory, disk, random, cluster_id, config.node_id)
         except OSError as error:
             directory.fail_to_start(error)
             continue
@@ -300,6 +306,20 @@ def _refuse_nested(paths: Iterable[str]) -> None:
     for outer, inner in itertools.permutations(paths, 2):
         if inner.startswith(f"{outer}/") and parse_folder_name(inner[len(outer) + 1 :].split("/")[0]):
             raise DirectoryRefused(f"log.dirs: {inner} lies in what {outer} takes for the folder of a partition")
+
+
+def _refuse_to_begin_anew(directories: list[LogDirectory], home: LogDirectory, *, alone: bool) -> None:
+    """A metadata log where there was one elsewhere, or of a node that has the only one: it would know no topic."""
+    where = f"metadata.log.dir (by default the first of log.dirs) is {home.path}"
+    elsewhere = next((directory for directory in directories if directory.has_metadata_log), None)
+    if elsewhere is not None:
+        raise DirectoryRefused(f"{where}, but the metadata log is in {elsewhere.path}: set metadata.log.dir to that")
+    used = next((directory for directory in directories if directory.properties is not None), None)
+    if alone and used is not None and home.properties is None:
+        raise DirectoryRefused(
+            f"{where}, which has never been used, but {used.path} has: is the right disk mounted there? To begin a new "
+            f"cluster, which knows no topic of the old one, remove {META_PROPERTIES} from the others"
+        )
 
 
 def _check(directory: LogDirectory, properties: dict[str, str], cluster_id: str | None, node_id: int) -> str:

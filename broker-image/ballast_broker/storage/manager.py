@@ -164,8 +164,8 @@ class LogManager:
             [directory for directory in self.all_directories if directory.online],
             self.disk,
             self.random,
-            cluster_id=self.config.cluster_id,
-            node_id=self.config.node_id,
+            self.config,
+            metadata_directory=self._metadata_directory,
             generate=self.config.generate_cluster_id and not any(each.given_up for each in self.directories),
         )
         await self._ask_all(partial(self._load, asyncio.Lock()))

@@ -19,6 +19,7 @@ from ballast_broker.config.topics import TOPIC_PROPERTIES
 from ballast_broker.config_rules import Rules
 from ballast_broker.config_types import ConfigError
 from ballast_broker.metadata.image import RESOURCE_BROKER
+from ballast_broker.settings import storage_config
 from ballast_wire.errors import ApiError, ErrorCode
 
 SOURCES = Path(__file__).resolve().parents[3] / "broker-image" / "ballast_broker"
@@ -78,6 +79,20 @@ def test_the_file_that_comes_with_kafka_is_taken() -> None:
     assert found.advertised_controllers == (Endpoint("CONTROLLER", "localhost", 19093),)
     assert not found.warnings
     assert found.is_its_own_quorum
+
+
+@pytest.mark.spec("DIR-05")
+@pytest.mark.parametrize(
+    ("properties", "alone"),
+    [
+        (MINIMAL, True),
+        (CLUSTER, False),
+        (CLUSTER | {"controller.quorum.voters": "2@a:9093"}, True),
+        (CLUSTER | {"process.roles": "broker", "controller.quorum.voters": "1@a:9093"}, False),
+    ],
+)
+def test_a_voter_that_has_no_other_is_told_apart(properties: dict[str, str], alone: bool) -> None:
+    assert storage_config(broker_config(properties), open_files=100).alone_has_metadata == alone
 
 
 @pytest.mark.spec("CLU-05")

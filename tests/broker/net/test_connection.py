@@ -168,6 +168,21 @@ async def test_what_the_dispatcher_cannot_read_ends_the_connection_and_gives_its
         assert serving.server.queued_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("start", "seems"),
+    [(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS: this listener has none"), (b"GET / HTTP/1.1\r\n\r\n", "HTTP")],
+)
+async def test_who_took_the_listener_for_another_kind_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture, start: bytes, seems: str
+) -> None:
+    caplog.set_level("INFO")
+    async with Serving(echo) as serving:
+        client = await serving.connect()
+        client.send_raw(start)
+        assert await client.closed_by_server()
+    assert caplog.text.rstrip().endswith(f"bytes, which seems to be {seems}")
+
+
 async def test_a_bug_in_a_handler_ends_the_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     def stumble(peer: Peer, frame: memoryview) -> Reply:
         if bytes(frame) == b"stumble":

@@ -62,6 +62,71 @@ def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replica
     run(story())
 
 
+@pytest.mark.spec("DIR-05")
+@pytest.mark.parametrize("apart", [True, False])
+def test_no_metadata_log_is_begun_where_another_directory_has_one(world: World, tmp_path: Path, apart: bool) -> None:
+    """As when `log.dirs` are put in another order, or a new disk before the others."""
+
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        write(await manager.open_raft_log(LogConfig()), 3)
+        await manager.shutdown()
+        before = world.paths[0]
+        world.paths.reverse()
+        elsewhere = {"metadata_log_dir": str(tmp_path / "new")} if apart else {}
+        with pytest.raises(DirectoryRefused, match=f"the metadata log is in {before}: set metadata.log.dir"):
+            await world.manager(**elsewhere).start()
+        world.kill(world.managers[-1])
+        again = world.manager(metadata_log_dir=before)
+        await again.start()
+        assert (await again.open_raft_log(LogConfig())).log_end_offset == 3
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-05")
+def test_the_only_voter_begins_no_metadata_log_on_a_disk_that_is_not_mounted(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        home = tmp_path / "metadata"
+        manager = world.manager(metadata_log_dir=str(home), alone_has_metadata=True)
+        await manager.start()
+        await manager.open_raft_log(LogConfig())
+        await manager.shutdown()
+        home.rename(tmp_path / "mounted-elsewhere")
+        with pytest.raises(DirectoryRefused, match=f"never been used, but {world.paths[0]} has"):
+            await world.manager(metadata_log_dir=str(home), alone_has_metadata=True).start()
+        world.kill(world.managers[-1])
+        voter = world.manager(metadata_log_dir=str(home))
+        await voter.start()  # the others tell it
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-05")
+def test_a_first_start_that_died_halfway_is_followed_by_another(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has written down by then says nothing of a metadata log that is missing."""
+    calls = iter([True])
+    write_atomically = world.disk.write_atomically
+
+    def dies_after_one(path: str, data: bytes) -> None:
+        assert next(calls, False), "the process dies"
+        write_atomically(path, data)
+
+    async def story() -> None:
+        home = str(tmp_path / "metadata")
+        with monkeypatch.context() as patched:
+            patched.setattr(world.disk, "write_atomically", dies_after_one)
+            with pytest.raises(AssertionError, match="dies"):
+                await world.manager(metadata_log_dir=home, alone_has_metadata=True).start()
+        world.kill(world.managers[-1])
+        await world.manager(metadata_log_dir=home, alone_has_metadata=True).start()
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-40")
 @pytest.mark.parametrize("clean", [True, False])
 def test_stop_and_start(world: World, clean: bool) -> None:
