@@ -160,6 +160,18 @@ async def create_topic(client: SimClient, name: str, partitions: int, replicas: 
         await asyncio.sleep(RETRY_S)
 
 
+async def find_topic_id(client: SimClient, name: str) -> UUID:
+    """Asked until it is known."""
+    kind = message("MetadataRequest")
+    topic = kind.MetadataRequestTopic(version=12, name=name, topic_id=UUID(int=0))
+    while True:
+        answer = await client.ask_any(kind(topics=[topic], allow_auto_topic_creation=False), 12)
+        if answer.topics[0].error_code == ErrorCode.NONE:
+            found: UUID = answer.topics[0].topic_id
+            return found
+        await asyncio.sleep(RETRY_S)
+
+
 async def move_replica(client: SimClient, host: str, partition: TopicPartition, path: str) -> None:
     """Asked once; whoever is asked may be down or may refuse."""
     kind = message("AlterReplicaLogDirsRequest")

@@ -57,11 +57,18 @@ class Holders:
         if self.of.get(partition) == name:
             del self.of[partition]
 
+    def forget(self, name: str) -> None:
+        for partition in [each for each, holder in self.of.items() if holder == name]:
+            del self.of[partition]
+
 
 class Member:
-    def __init__(self, client: SimClient, rng: random.Random, topic: str, holders: Holders) -> None:
+    def __init__(
+        self, client: SimClient, rng: random.Random, topic: str, holders: Holders, group: str = GROUP
+    ) -> None:  # fmt: skip
         self._client = client
         self._rng = rng
+        self._group = group
         self._topic = topic
         self._holders = holders
         self._name = client.name
@@ -71,8 +78,7 @@ class Member:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        for partition in [each for each, name in self._holders.of.items() if name == self._name]:
-            del self._holders.of[partition]
+        self._holders.forget(self._name)
         self._lives += 1
         self.epoch = 0
         self.held: set[Held] = set()
@@ -129,7 +135,7 @@ class Member:
     async def _ask(self) -> Any:
         if self._coordinator is None:
             find = message("FindCoordinatorRequest")
-            found = await self._client.ask_any(find(key=GROUP, key_type=0), FIND)
+            found = await self._client.ask_any(find(key=self._group, key_type=0), FIND)
             if found.error_code:
                 return None
             self._coordinator = found.host
@@ -141,7 +147,7 @@ class Member:
         parts = [kind.TopicPartitions(version=BEAT, topic_id=each, partitions=held[each]) for each in held]
         request = kind(
             version=BEAT,
-            group_id=GROUP,
+            group_id=self._group,
             member_id=f"{self._name}-{self._lives}",
             member_epoch=self.epoch,
             rebalance_timeout_ms=int(REBALANCE_S * 1000) if whole else -1,

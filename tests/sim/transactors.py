@@ -7,17 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import uuid
 from uuid import UUID
 
-from tests.sim.clients import RETRY_S, SimClient, create_topic
+from tests.sim.clients import SimClient, create_topic, find_topic_id
 from tests.sim.diary import Diary
 from tests.sim.isolation import ReadCommitted, read_everything
 from tests.sim.network import Fabric
 from tests.sim.transactions import BROKER_ADDS, CLIENT_ADDS, Group, Incarnation
 
-from ballast_wire.errors import ErrorCode
-from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record
 
@@ -48,13 +45,13 @@ class Transactors:
         self._timeout_s = timeout_s
         self.admin = SimClient(fabric, "transactors", hosts, timeout_s=timeout_s)
         self._finishing, self._exists = asyncio.Event(), asyncio.Event()
-        self.topic_id = uuid.UUID(int=0)
+        self.topic_id = UUID(int=0)
         self.readers: list[ReadCommitted] = []
 
     async def run(self) -> None:
         """Until `finish` is called and every transaction that still has somebody has ended."""
         await create_topic(self.admin, NAME, len(PARTITIONS), 3, **CONFIGS)
-        self.topic_id = await self._find_id()
+        self.topic_id = await find_topic_id(self.admin, NAME)
         self._exists.set()
         async with asyncio.TaskGroup() as group:
             for name in IDS[: self._rng.choice(HOW_MANY_IDS)]:
@@ -97,16 +94,6 @@ class Transactors:
 
         self._fabric.partition({client.name}, set(self._hosts))
         asyncio.get_running_loop().call_later(seconds, reconnect)
-
-    async def _find_id(self) -> UUID:
-        kind = message("MetadataRequest")
-        topic = kind.MetadataRequestTopic(version=12, name=NAME, topic_id=uuid.UUID(int=0))
-        while True:
-            answer = await self.admin.ask_any(kind(topics=[topic], allow_auto_topic_creation=False), 12)
-            if answer.topics[0].error_code == ErrorCode.NONE:
-                found: UUID = answer.topics[0].topic_id
-                return found
-            await asyncio.sleep(RETRY_S)
 
     async def _write_plainly(self, rng: random.Random) -> None:
         """Records outside of transactions, which wait behind those that are open."""
