@@ -124,8 +124,12 @@ TOPIC = _table(
         "Follow it with `kubectl get bkr {name}`.",
     ),
     Reason(
-        "ReassignmentFailed", FALSE, "Reassignment {name} ended as {phase}: {error}",
-        "When the cause is gone, delete that Reassignment; another attempt follows.", stalled=True,
+        "ReassignmentFailed", FALSE, "Reassignment {name} failed: {error}.",
+        "Mend that, and another attempt follows.", stalled=True,
+    ),
+    Reason(
+        "ReassignmentStopped", FALSE, "Reassignment {name}, which gives the partitions their replicas, was stopped.",
+        "Put the spec back; or delete that Reassignment, and another attempt follows.", stalled=True,
     ),
     Reason(
         "PartitionsOffline", FALSE, "Partitions without a leader: {partitions}.",
@@ -372,6 +376,16 @@ def _condition(
 
 def ready_condition(found: Iterable[Condition]) -> Condition | None:
     return next((condition for condition in found if condition.type == READY), None)
+
+
+def why_it_failed(found: Iterable[Condition]) -> str | None:
+    """What a Reassignment that failed says, without what to do about it: who has made it knows that better."""
+    said = ready_condition(found)
+    if said is None:
+        return None
+    reason = REASSIGNMENT.get(said.reason)
+    text = said.message.removesuffix(reason.advice if reason else "").strip().rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -242,7 +242,7 @@ async def test_who_votes_is_not_chosen_a_second_time() -> None:
 
 @pytest.mark.spec("OPR-04")
 async def test_a_cluster_that_was_made_anew_at_once_does_not_get_what_the_former_one_was_born_with() -> None:
-    handler = ClusterHandler(Key("default", "demo"), cast(Any, SimpleNamespace(api=None)))
+    handler = ClusterHandler(Key("default", "demo"), cast(Any, SimpleNamespace(api=None, cache=None)))
     external = {"bootstrapServers": "kafka:9092"}
     former = handler._managed
     await handler.prepare(cluster(external=external), True, Again())

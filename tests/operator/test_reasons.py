@@ -228,7 +228,7 @@ async def test_a_volume_whose_claims_of_before_are_of_another_storage_class_is_n
 
 def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedScene]:
     subject = cluster(**spec)
-    managed = ManagedCluster(subject.key, SimpleNamespace(api=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
+    managed = ManagedCluster(subject.key, SimpleNamespace(api=None, cache=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
     managed._kube = kube
     return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
 

@@ -9,22 +9,16 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ballast_operator.clock import monotonic
-from ballast_operator.handlers.plans import not_known, work_out
+from ballast_operator.handlers.second_tries import SecondTries
 from ballast_operator.model.fields import write
-from ballast_operator.model.meta import Condition, Key
+from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.plan.lifecycle import without_place
-from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError
-from ballast_operator.status import REASSIGNMENT, ready_condition
+from ballast_operator.status import ready_condition, why_it_failed
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
     from ballast_operator.handlers.managed import Scene
-
-
-# A drain that found no place is planned anew at every look; not so often where that takes long.
-PAUSE_SHARE = 20
 
 
 class OwnReassignments:
@@ -33,7 +27,7 @@ class OwnReassignments:
     def __init__(self, key: Key, shared: Shared) -> None:
         self._key = key
         self._shared = shared
-        self._next_try: dict[str, float] = {}
+        self._second_tries = SecondTries(shared.cache)
 
     async def drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
         """See to it that a Reassignment empties what has to go; the words of why it does not until a person acts."""
@@ -44,11 +38,10 @@ class OwnReassignments:
         if current.meta.deleting:
             return None
         phase = current.status.phase
-        if phase in (Phase.CANCELLED, Phase.ROLLED_BACK) or current.spec.rollback:
+        if current.stopped:
             return f"Reassignment {current.meta.name} was stopped; delete it to try again"
-        if phase is Phase.FAILED and _same_mode(current, mode) and not await self._could_move(scene, current):
-            said = ready_condition(current.status.conditions)
-            return f"Reassignment {current.meta.name} failed" if said is None else _cause(said)
+        if phase is Phase.FAILED and _same_mode(current, mode) and not await self._would_move(scene, current):
+            return why_it_failed(current.status.conditions) or f"Reassignment {current.meta.name} failed"
         if phase in ENDS or phase is Phase.STALE or without_place(current) or not _same_mode(current, mode):
             # What it was to empty, or where that was to go, has changed, or new replicas came meanwhile: another one
             # takes its place.
@@ -57,20 +50,11 @@ class OwnReassignments:
 
     async def retry(self, scene: Scene, failed: Reassignment) -> None:
         """It goes, and another one of this name takes its place, once that would come to something."""
-        if failed.status.phase is Phase.FAILED and await self._could_move(scene, failed):
+        if failed.status.phase is Phase.FAILED and await self._would_move(scene, failed):
             await self._shared.writer.delete_reassignment(failed)
 
-    async def _could_move(self, scene: Scene, failed: Reassignment) -> bool:
-        """Whether a plan of now would move something, so that what kept the drain from it is gone."""
-        began, name = monotonic(), failed.meta.name
-        if began < self._next_try.get(name, 0.0) or not_known(scene.view):
-            return False
-        try:
-            moves = (await work_out(self._shared.cache, failed, scene.view, {})).moves
-        except (BrokersAwayError, InvalidPlanError):
-            moves = ()
-        self._next_try[name] = monotonic() + PAUSE_SHARE * (monotonic() - began)
-        return bool(moves)
+    async def _would_move(self, scene: Scene, failed: Reassignment) -> bool:
+        return await self._second_tries.would_move(failed, scene.view)
 
     def carried_out(self, prefix: str, left: str) -> str:
         """What is left, which Reassignment moves it, and what that one waits for."""
@@ -127,13 +111,6 @@ class OwnReassignments:
 
 def unique(prefix: str, content: Any) -> str:
     return f"{prefix}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
-
-
-def _cause(said: Condition) -> str:
-    """Why it failed. What to do about it is said of the whole cluster."""
-    reason = REASSIGNMENT.get(said.reason)
-    text = said.message.removesuffix(reason.advice if reason else "").strip().rstrip(".")
-    return text[:1].lower() + text[1:]
 
 
 def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ballast_operator.events import WARNING, Events
 from ballast_operator.handlers.plans import Plans
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.model.reassignment import ENDS, STOPPED, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
+from ballast_operator.model.topic import KIND as TOPIC
 from ballast_operator.plan.lifecycle import Goal, goal_of
 from ballast_operator.status import EVENTS
 from ballast_operator.worker import Again
@@ -66,7 +67,7 @@ class Resting:
         ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
         if ttl is None or finished is None:
             return
-        if _tracked_by(reassignment) is not None:
+        if _tracked_by(reassignment) is not None or _holds_its_topic(reassignment):
             return
         left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
         if left > 0:
@@ -92,6 +93,12 @@ def _tracked_by(reassignment: Reassignment) -> str | None:
     """The mark of the GitOps that would create it again."""
     marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
     return next((mark for mark in GITOPS_MARKS if mark in marks), None)
+
+
+def _holds_its_topic(reassignment: Reassignment) -> bool:
+    """Whether its KafkaTopic would make another one, although somebody has stopped this one."""
+    owners = reassignment.meta.owner_references
+    return reassignment.status.phase in STOPPED and any(owner.kind == TOPIC for owner in owners)
 
 
 def _stale_unplanned(reassignment: Reassignment) -> bool:

@@ -23,13 +23,16 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, claim_order
 from ballast_operator.clock import monotonic
 from ballast_operator.events import WARNING, Events
+from ballast_operator.handlers.plans import observe_whole
+from ballast_operator.handlers.second_tries import SecondTries
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
-from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
+from ballast_operator.model.kafka import KafkaView, OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic, TopicStatus
 from ballast_operator.observe import observe_brokers, observe_configs_or_errors, observe_ongoing, observe_topics
+from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.topics import (
     Intent,
     TopicFacts,
@@ -79,6 +82,7 @@ class TopicHandler:
         self._cache = cache
         self._writer = writer
         self._events = events
+        self._second_tries = SecondTries(cache)
         # Topics whose replicas a running Reassignment moves, with its name; the reassignment handler keeps it.
         self.moved_topics: Mapping[str, str] = {}
 
@@ -174,6 +178,9 @@ class TopicHandler:
         brokers = None
         if any(topic.topic in views and needs_brokers(topic, views[topic.topic]) for topic in topics.values()):
             brokers = frozenset((await observe_brokers(kafka)).brokers)
+        claims = {key: self._claims(topic) for key, topic in topics.items()}
+        owned = [claim["reassignment"] for claim in claims.values() if claim["reassignment"] is not None]
+        worth_it = await self._second_tries.worth_it(owned, lambda: self._whole(kafka))
         return {
             key: replace(
                 TopicFacts(cluster_found=cluster is not None),
@@ -186,10 +193,16 @@ class TopicHandler:
                 intent=intents.get(topic.meta.uid),
                 throttle=throttle,
                 brokers=brokers,
-                **self._claims(topic),
+                worth_another=claims[key]["reassignment"] in worth_it,
+                **claims[key],
             )
             for key, topic in topics.items()
         }
+
+    async def _whole(self, kafka: KafkaConnection) -> KafkaView:
+        cluster = self._cache.clusters.get(self._cluster)
+        view = await observe_whole(kafka, await observe_brokers(kafka))
+        return as_claimed(cluster, view) if cluster is not None else view
 
     async def _observe_settled(
         self, names: set[str], fresh: set[str], kafka: KafkaConnection

@@ -40,7 +40,8 @@ class Phase(StrEnum):
     ROLLED_BACK = "RolledBack"
 
 
-ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED, Phase.ROLLED_BACK})
+STOPPED = frozenset({Phase.CANCELLED, Phase.ROLLED_BACK})
+ENDS = STOPPED | {Phase.SUCCEEDED, Phase.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,11 @@ class Reassignment:
     @property
     def cluster(self) -> Key:
         return Key(self.meta.namespace, self.spec.cluster_ref.name)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a person has ended it, or wants back what was: nobody else begins anew then."""
+        return self.status.phase in STOPPED or self.spec.rollback
 
 
 def read_reassignment(body: Mapping[str, Any]) -> Reassignment:

@@ -21,10 +21,10 @@ from ballast_operator.model.kafka import TOPIC as TOPIC_RESOURCE
 from ballast_operator.model.kafka import OngoingView, TopicView
 from ballast_operator.model.meta import shortened
 from ballast_operator.model.quantity import some_of
-from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Throttle
+from ballast_operator.model.reassignment import ENDS, STOPPED, Phase, Reassignment, Throttle
 from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
 from ballast_operator.plan.lifecycle import without_place
-from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
+from ballast_operator.status import SHARED, TOPIC, Verdict, why_it_failed
 
 # Reassignments write these; they are never drift (OPR-21).
 THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
@@ -73,6 +73,7 @@ class TopicFacts:
     creation_may_come: bool = False  # somebody asked for it a moment ago: that it is missing says nothing yet
     deleted: bool = False  # the controller said so, or that there is none of this id
     reassignment: Reassignment | None = None
+    worth_another: bool = False  # that one has failed, and would move something now
     moved_by: str | None = None
     throttle: Throttle | None = None
     brokers: frozenset[int] | None = None  # those that are registered; asked where `needs_brokers`
@@ -263,6 +264,10 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
     target = _reassignment_spec(topic, facts, view)
     if target is not None:
         return _without_brokers(topic, facts, view, plan) or _plan_reassignment(topic, facts, plan, target)
+    own = facts.reassignment
+    if own is not None and own.status.phase in STOPPED and not own.meta.deleting:
+        # What was stopped is not asked for any more, and would stand in the way once it is again.
+        plan = replace(plan, replace_reassignment=own.meta.name)
     offline = [str(index) for index, part in sorted(view.partitions.items()) if part.leader < 0]
     if offline:
         return replace(plan, verdict=TOPIC["PartitionsOffline"].says(partitions=some_of(offline, SHOWN_PARTITIONS)))
@@ -272,7 +277,8 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
 def _wait_for_moves(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan, wanted: int) -> TopicPlan:
     """While replicas move nobody interferes; a topic that needs nothing else stays Ready."""
     own = facts.reassignment
-    if own is not None and own.status.phase not in ENDS and _reassignment_spec(topic, facts, view) is not None:
+    at_it = own is not None and own.status.phase not in (*ENDS, Phase.STALE)
+    if at_it and _reassignment_spec(topic, facts, view) is not None:
         return _plan_reassignment(topic, facts, plan, _reassignment_spec(topic, facts, view) or {})
     if len(view.partitions) == wanted and _reassignment_spec(topic, facts, view) is None:
         return plan
@@ -313,8 +319,7 @@ def _arriving(topic: KafkaTopic, view: TopicView) -> set[int]:
 
 
 def _without_brokers(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan) -> TopicPlan | None:
-    """Where there are not the brokers that the spec asks for, nothing is moved; it goes on when they come. An attempt
-    that failed would have to be deleted by somebody."""
+    """Where there are not the brokers that the spec asks for, nothing is moved; it goes on when they come."""
     own, wanted = facts.reassignment, topic.spec.replicas or 0
     if facts.brokers is None or not needs_brokers(topic, view) or (own is not None and own.status.phase not in ENDS):
         return None
@@ -348,15 +353,14 @@ def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, ta
     own = facts.reassignment
     if own is None or own.meta.name != name:
         return replace(plan, reassign=_owned_reassignment(topic, facts, name, target))
-    if own.status.phase in (Phase.FAILED, Phase.CANCELLED, Phase.STALE):
-        said = ready_condition(own.status.conditions)
-        verdict = TOPIC["ReassignmentFailed"].says(
-            name=name, phase=own.status.phase, error=said.message if said else "see there."
-        )
-        return replace(plan, verdict=verdict)
-    if (own.status.phase in ENDS or without_place(own)) and not own.meta.deleting:
-        # It ended well, yet the topic differs again: drift since then, so a new one takes its place; or its plan leads
-        # to what is gone by now.
+    if own.stopped:
+        return replace(plan, verdict=TOPIC["ReassignmentStopped"].says(name=name))
+    if own.status.phase is Phase.FAILED and not facts.worth_another:
+        error = why_it_failed(own.status.conditions) or "see there"
+        return replace(plan, verdict=TOPIC["ReassignmentFailed"].says(name=name, error=error))
+    if (own.status.phase in (*ENDS, Phase.STALE) or without_place(own)) and not own.meta.deleting:
+        # It ended, yet the topic differs: drift since then, or since it was planned; or its plan leads to what is gone
+        # by now; or what kept it from its end is. A new one takes its place.
         return replace(plan, replace_reassignment=name)
     return plan
 

@@ -158,13 +158,41 @@ def test_another_replication_factor_is_a_reassignment_with_a_name_that_is_found_
 
 
 @pytest.mark.spec("OPR-23")
-def test_a_reassignment_that_failed_is_told_and_not_repeated() -> None:
+def test_a_reassignment_that_failed_is_told_and_repeated_once_that_would_come_to_something() -> None:
     subject = topic(status=OURS, replicas=3)
     name = str(plan_topic(subject, THREE).status.reassignment)
-    plan = plan_topic(subject, replace(THREE, reassignment=reassignment(name, status={"phase": "Failed"})))
+    failed = replace(THREE, reassignment=reassignment(name, status={"phase": "Failed"}))
+    plan = plan_topic(subject, failed)
     assert plan.verdict.reason == "ReassignmentFailed"
     assert plan.reassign is None
     assert plan.replace_reassignment is None
+    assert plan_topic(subject, replace(failed, worth_another=True)).replace_reassignment == name
+
+
+@pytest.mark.spec("OPR-23")
+@pytest.mark.parametrize(("phase", "spec"), [("Cancelled", {}), ("RolledBack", {}), ("Failed", {"rollback": True})])
+def test_what_a_person_has_stopped_is_not_repeated_and_is_no_hindrance_later(phase: str, spec: dict[str, Any]) -> None:
+    subject = topic(status=OURS, replicas=3)
+    name = str(plan_topic(subject, THREE).status.reassignment)
+    stopped = replace(THREE, reassignment=reassignment(name, status={"phase": phase}, **spec), worth_another=True)
+    plan = plan_topic(subject, stopped)
+    assert (plan.verdict.reason, plan.verdict.stalled) == ("ReassignmentStopped", True)
+    assert (plan.reassign, plan.replace_reassignment) == (None, None)
+    served = plan_topic(topic(status=OURS, replicas=2), stopped)
+    assert served.verdict.reason == "Ready"
+    assert served.replace_reassignment == (None if phase == "Failed" else name)
+    going = reassignment(name, status={"phase": phase}, meta=GONE)
+    assert plan_topic(topic(status=OURS, replicas=2), replace(THREE, reassignment=going)).replace_reassignment is None
+
+
+@pytest.mark.spec("OPR-23")
+def test_one_that_others_moves_made_stale_is_planned_anew_when_these_have_ended() -> None:
+    subject = topic(status=OURS, replicas=3)
+    name = str(plan_topic(subject, THREE).status.reassignment)
+    stale = replace(THREE, reassignment=reassignment(name, status={"phase": "Stale"}))
+    assert plan_topic(subject, stale).replace_reassignment == name
+    waits = plan_topic(subject, replace(stale, ongoing={0: OngoingView((0, 1, 2), (2,), (1,))}))
+    assert (waits.verdict.reason, waits.replace_reassignment) == ("ReassignmentInProgress", None)
 
 
 @pytest.mark.spec("OPR-04")
