@@ -104,7 +104,7 @@ async def test_a_group_with_more_offsets_than_one_batch_takes_is_deleted(tmp_pat
 
 
 async def test_a_deletion_that_ends_in_the_middle_leaves_a_group_that_can_be_used(tmp_path: Path) -> None:
-    async with coordinating(tmp_path, offsets_topic=SHORT_BATCHES, timeout_ms=50) as scene:
+    async with coordinating(tmp_path, offsets_topic=SHORT_BATCHES, cut_timeout_ms=50) as scene:
         await with_many_offsets(scene)
         scene.cut()
         assert await scene.groups.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -84,7 +84,7 @@ async def test_nobody_is_told_what_is_not_committed_and_one_comes_after_the_othe
 
 
 async def test_what_took_too_long_to_commit_counts_once_it_is(tmp_path: Path) -> None:
-    async with coordinating(tmp_path, timeout_ms=50) as scene:
+    async with coordinating(tmp_path, cut_timeout_ms=50) as scene:
         scene.cut()
         [error] = await asyncio.gather(beat(scene, "a"), return_exceptions=True)
         assert isinstance(error, ApiError)
