@@ -106,6 +106,7 @@ async def test_a_frame_can_be_written_to() -> None:
         assert [await client.receive() for _ in range(REQUESTS_PER_TURN * 3)] == [b"!y"] * (REQUESTS_PER_TURN * 3)
 
 
+@pytest.mark.spec("CLI-09")
 async def test_requests_that_take_long_have_each_a_turn_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     spent_s = 0.0
     turns: Counter[float] = Counter()
