@@ -35,6 +35,10 @@ def are_out(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in OUT_OF_HANDLES
 
 
+class NothingOpened(Exception):
+    """For want of file descriptors, and so nothing was done: whoever asked may ask again."""
+
+
 def advice(error: OSError) -> str:
     """What an operator can do about EMFILE or ENFILE."""
     if error.errno == errno.ENFILE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ballast_broker.api.authorizer import Operation, topic
@@ -12,6 +13,7 @@ from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 NO_LOW_WATERMARK = -1
+PARTITIONS_PER_TURN = 500
 Answer = tuple[ErrorCode, int]  # error, low watermark
 
 
@@ -19,7 +21,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     asked = {TopicPartition(each.name, p.partition_index): p.offset for each in request.topics for p in each.partitions}
     answers: dict[TopicPartition, Answer] = {}
     possible = {}
-    for topic_partition, offset in asked.items():
+    for number, (topic_partition, offset) in enumerate(asked.items(), 1):
+        if number % PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
         error = _refusal(topic_partition, context)
         if error is ErrorCode.NONE:
             possible[topic_partition] = offset

@@ -15,8 +15,9 @@ from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.loader import MetadataLoader, Publisher
 from ballast_broker.raft.messages import SnapshotId
-from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.store import MetadataStore, lacks_handles
 from ballast_broker.seams import Clock, Threads
+from ballast_wire.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S = 3600.0
 # a broker with thousands of partitions changes each of them twice, and all later starts would replay that again.
 MOST_REPLAYED = 4
 ALWAYS_REPLAYED_BYTES = 1 << 20
+WRITE_AGAIN_S = 10.0
 
 
 class MetadataReplica:
@@ -106,13 +108,18 @@ class MetadataReplica:
             self._writing = asyncio.get_running_loop().create_task(self._write_snapshot())
 
     async def _write_snapshot(self) -> None:
-        self._bytes_since = 0
+        bytes_since, self._bytes_since = self._bytes_since, 0
         self._snapshot_at = self._clock.monotonic()
         try:
             snapshot = await self.snapshot()
             self._snapshot_bytes = self._store.size_of(snapshot)
-        except OSError as error:
-            self._on_failure(error)
+        except (OSError, ApiError) as error:
+            if not lacks_handles(error):
+                self._on_failure(error)
+                return
+            logger.error("no metadata snapshot could be written, it is tried again: %s", error)
+            await asyncio.sleep(WRITE_AGAIN_S)
+            self._bytes_since += bytes_since
             return
         logger.info("metadata snapshot at offset %d, epoch %d", snapshot.offset, snapshot.epoch)
 

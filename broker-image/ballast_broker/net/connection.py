@@ -5,7 +5,7 @@ a large one that is not complete the connection keeps the buffer, or gets one of
 comes; the kernel fills it directly. A produce
 may be answered later (acks=all) while further produces come in; anything else is handled one after the other. Nothing
 is read while replies cannot be written or a request is being worked on: that is the backpressure. A turn of the loop
-handles at most `REQUESTS_PER_TURN` requests of one connection, one where it is long already. Loop thread only.
+handles at most `REQUESTS_PER_TURN` requests of one connection, for `LONGEST_TURN_S` at most. Loop thread only.
 """
 
 from __future__ import annotations
@@ -195,6 +195,7 @@ class Connection:
     def _take(self, data: memoryview, *, own: bool) -> None:
         """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
         position, end, handled = 0, len(data), 0
+        until_s = monotonic() + LONGEST_TURN_S
         while end - position >= FRAME_LENGTH_BYTES:
             if (  # as `busy` has it
                 self._working
@@ -202,7 +203,7 @@ class Connection:
                 or self._held is not None
                 or len(self._slots) >= MAX_PIPELINED
                 or handled == REQUESTS_PER_TURN
-                or (handled and monotonic() - self._loop.turn_began_s > LONGEST_TURN_S)
+                or (handled and monotonic() > until_s)
             ):
                 self._keep(data[position:], own=own)
                 if not self.busy:

@@ -49,7 +49,7 @@ class Lag(Protocol):
 
 class EventLoop(asyncio.SelectorEventLoop):
     def __init__(self, lag: Lag | None = None) -> None:
-        self.turn_began_s = monotonic()  # when those who are called now were found ready, be they asyncio's
+        self.turn_began_s = monotonic()  # when those who are called now were found ready
         self._connections = _Connections(self, lag)
         super().__init__(self._connections)
 
@@ -99,7 +99,6 @@ class _Connections(selectors.DefaultSelector):
             self._lag.turn_ends()
             ready = self._wait(timeout)
             self._lag.turn_begins()
-        self._loop.turn_began_s = monotonic()
         return self._call(ready) if ready else ready
 
     def _wait(self, timeout: float | None) -> Ready:
@@ -122,6 +121,7 @@ class _Connections(selectors.DefaultSelector):
         if self._places:
             last = len(self._places)
             ready.sort(key=lambda each: self._places.get(each[0].fd, last))
+        self._loop.turn_began_s = monotonic()
         until_s = self._loop.turn_began_s + LONGEST_TURN_S
         left = iter(ready)
         for each in left:

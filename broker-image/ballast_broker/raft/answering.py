@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ballast_broker.raft import wire
 from ballast_broker.raft.describe import describe_quorum
 from ballast_broker.raft.messages import NOBODY, AnswerFetch, FetchReply, SnapshotId
+from ballast_broker.raft.store import lacks_handles
 from ballast_wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -82,7 +83,13 @@ class Answering:
             return
         records = b""
         if effect.from_offset >= 0:
-            records = store.read(effect.from_offset, wire.MAX_FETCH_BYTES, store.end_offset)
+            try:
+                records = store.read(effect.from_offset, wire.MAX_FETCH_BYTES, store.end_offset)
+            except ApiError as error:
+                if not lacks_handles(error):
+                    raise
+                waiting.set_exception(error)
+                return
         waiting.set_result((effect.reply, records))
 
     def _fetch_snapshot(self, request: Any) -> Any:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 from uuid import UUID
 
-from ballast_broker.handles import are_out
 from ballast_broker.raft import snapshot_loading, wire
 from ballast_broker.raft.answering import Answering
+from ballast_broker.raft.complaints import Complaints
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
@@ -38,8 +38,8 @@ from ballast_broker.raft.messages import (
     Truncate,
 )
 from ballast_broker.raft.peers import Peers
-from ballast_broker.raft.store import MetadataStore, next_offset
-from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, NEVER, LogView, Persisted, Timeouts
+from ballast_broker.raft.store import MetadataStore, lacks_handles, next_offset
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Timeouts
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
 from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_broker.seams import Clock, Network, Random, Threads
@@ -52,12 +52,6 @@ MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
 APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
-TELL_AGAIN_S = 60.0
-NEVER_HEARD = {
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "it is not of cluster {}, which is this node's by cluster.id or meta.properties",
-    ErrorCode.INCONSISTENT_VOTER_SET: "by its controller.quorum.voters one of the two is no voter of cluster {}",
-}
-"""As long as the configuration stays as it is."""
 
 
 class CommitListener(Protocol):
@@ -104,6 +98,7 @@ class RaftDriver:
             node_id, store.load_persisted(), store, random, timeouts,
             directory=directory, bootstrap=self.peers.bootstrap_ids,
         )  # fmt: skip
+        self.complaints = Complaints(quorum.cluster_id, self.peers, self.now)
         self.answering = Answering(self)
         self.voter_requests = VoterRequests(self)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
@@ -119,8 +114,6 @@ class RaftDriver:
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
-        self._refused_by: set[int] = set()
-        self._told_spoilt: tuple[tuple[int, str], float] = (NOBODY, ""), NEVER
         self.stopped = False
 
     # ------------------------------------------------------------------ life
@@ -161,6 +154,7 @@ class RaftDriver:
         self.peers.close()
         self._fail_appends()
         self.answering.close()
+        self.store.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -238,6 +232,12 @@ class RaftDriver:
         except OSError as error:
             self._fail(error)
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
+        except ApiError as error:
+            if not lacks_handles(error):
+                raise
+            self._lead_no_more(error)
+            self.run()
+            raise ApiError(ErrorCode.NOT_CONTROLLER) from error
         committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._appends.append((last, committed))
         self._flush_wanted.set()
@@ -298,9 +298,6 @@ class RaftDriver:
         task = self.spawn(self._call(effect.to, effect.request))
         self._sends[key] = task
 
-    def _answer_fetch(self, effect: AnswerFetch) -> None:
-        self.answering.fetch_answered(effect)
-
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
         now_ms = self.clock.wall_ms()
         batch = leader_change_batch(self.node_id, effect.voters, effect.granting, now_ms, founds=effect.founds)
@@ -313,24 +310,42 @@ class RaftDriver:
         self._append_control(voters_batch(effect.voters, now_ms, with_version=upgrades), effect.epoch, now_ms)
 
     def _append_control(self, batch: bytearray, epoch: int, now_ms: int) -> None:
-        self.store.append(batch, epoch, now_ms)
+        try:
+            self.store.append(batch, epoch, now_ms)
+        except ApiError as error:
+            if not lacks_handles(error):
+                raise
+            self._lead_no_more(error)
+            return
         self._flush_wanted.set()
         self.core.appended(self.now())
+
+    def _lead_no_more(self, error: Exception) -> None:
+        """Whoever can write leads; where that is nobody else, this node stands again after a while."""
+        logger.error("leads the metadata quorum no more: %s", error)
+        self.core.resign(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         try:
             self.store.append_fetched(effect.records)
         except ApiError as error:
-            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                self.complaints.came_spoilt(self.core.leader, "a part of the metadata log", error)
+            elif not lacks_handles(error):
                 raise
-            self.came_spoilt(self.core.leader, "a part of the metadata log", error)
             self.core.records_refused(self.now())
         else:
             self._flush_wanted.set()
 
     def _truncate(self, effect: Truncate) -> None:
         self._generation += 1
-        self.store.truncate(effect.offset)
+        try:
+            self.store.truncate(effect.offset)
+        except ApiError as error:
+            if not lacks_handles(error):
+                raise
+            # Nothing is asked for beyond what was flushed, so after that the leader says again where it diverges.
+            asyncio.get_running_loop().call_later(STALL_S, self._flush_wanted.set)
 
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
         self.spawn(self._fetch_snapshot(effect))
@@ -344,7 +359,9 @@ class RaftDriver:
         if effect.leader != self.node_id:
             self._fail_appends()
             self.voter_requests.leads_no_more()
-        logger.info("epoch %d: %s", effect.epoch, _who(effect.leader))
+        nobody = effect.leader == NOBODY
+        who = "no leader is known" if nobody else f"node {effect.leader} leads the metadata quorum"
+        logger.info("epoch %d: %s", effect.epoch, who)
         self._listener.leader_changed(effect.leader, effect.epoch)
 
     # ------------------------------------------------------------------ handing over what is committed
@@ -356,12 +373,16 @@ class RaftDriver:
         limit = min(self.core.high_watermark, self.store.end_offset)
         if self._applied < limit:
             self._applying = True
+            data = None
             try:
                 data = self.store.read(self._applied, APPLY_BYTES, limit)
                 self._listener.committed(data)
                 self._applied = next_offset(data)
             except Exception as error:
-                self._fail(error)
+                if data is None and lacks_handles(error):
+                    asyncio.get_running_loop().call_later(STALL_S, self._apply_committed)
+                else:
+                    self._fail(error)
                 return
             finally:
                 self._applying = False
@@ -404,7 +425,7 @@ class RaftDriver:
             try:
                 await self.threads.run(self.store.log.flush)
             except ApiError as error:
-                if not are_out(error.__cause__):
+                if not lacks_handles(error):
                     raise
                 await asyncio.sleep(STALL_S)
                 generation = -1
@@ -433,43 +454,24 @@ class RaftDriver:
                 self.peers.forget(to)
             self.core.failed(self.now(), to, request, refused=refused)
         else:
-            self._tell_refusal(to, reply.error)
+            self.complaints.answered(to, reply.error)
             self.core.replied(self.now(), to, request, reply)
         self.run()
 
-    def _tell_refusal(self, to: int, error: ErrorCode) -> None:
-        """Once: it is asked again and again."""
-        if error not in NEVER_HEARD:
-            self._refused_by.discard(to)
-        elif to not in self._refused_by:
-            self._refused_by.add(to)
-            found = self.peers.endpoint(to)
-            where = f"node {to}" if found is None else f"{found.host}:{found.port}"
-            logger.warning("%s refuses this node: %s", where, NEVER_HEARD[error].format(self.quorum.cluster_id))
-
-    def came_spoilt(self, leader: int, what: str, error: Exception) -> None:
-        """Once in a while: it is asked for until it comes as it should."""
-        now, subject = self.now(), (leader, what)
-        told, at = self._told_spoilt
-        if subject != told or now >= at + TELL_AGAIN_S:
-            self._told_spoilt = subject, now
-            logger.warning("%s came spoilt from node %d, and is asked for again: %s", what, leader, error)
-
     async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
         snapshot = loading.snapshot
-        if not await snapshot_loading.fetched(self, loading):
-            self.core.snapshot_loaded(self.now(), loading, complete=False)
-            self.run()
-            return
-        async with self._reading:
-            if self.core.loading is not loading:
-                return  # the role changed meanwhile: the log is left alone, as if the process had died here
-            self._generation += 1
-            self.store.begin_after(snapshot)
-            self.core.log_begins_at(snapshot.offset)
-            await self._read(snapshot)
-        self.core.snapshot_loaded(self.now(), loading, complete=True)
-        self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
+        complete = await snapshot_loading.fetched(self, loading)
+        if complete:
+            async with self._reading:
+                if self.core.loading is not loading:
+                    return  # the role changed meanwhile: the log is left alone, as if the process had died here
+                self._generation += 1
+                complete = snapshot_loading.begins_the_log(self, snapshot)
+                if complete:
+                    await self._read(snapshot)
+        self.core.snapshot_loaded(self.now(), loading, complete=complete)
+        if complete:
+            self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self.run()
         self._apply_committed()
 
@@ -477,19 +479,15 @@ class RaftDriver:
         self._applied = snapshot.offset
         self._applying = True  # what is committed meanwhile comes after it
         try:
-            await self._listener.load_snapshot(snapshot)
+            await snapshot_loading.with_handles(lambda: self._listener.load_snapshot(snapshot))
         finally:
             self._applying = False
-
-
-def _who(leader: int) -> str:
-    return "no leader is known" if leader == NOBODY else f"node {leader} leads the metadata quorum"
 
 
 _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {
     Persist: RaftDriver._persist,
     Send: RaftDriver._send,
-    AnswerFetch: RaftDriver._answer_fetch,
+    AnswerFetch: lambda driver, effect: driver.answering.fetch_answered(effect),
     AppendLeaderChange: RaftDriver._append_leader_change,
     AppendVoters: RaftDriver._append_voters,
     AppendFetched: RaftDriver._append_fetched,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import LoadSnapshot, SnapshotId
 from ballast_broker.raft.soundness import SnapshotPieces
+from ballast_broker.raft.store import lacks_handles
 from ballast_wire.errors import ApiError
 from ballast_wire.records import CorruptBatch
 
@@ -16,15 +19,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+OPEN_AGAIN_S = 0.1
+
 
 async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
     """Whether it is here, complete and on stable storage, and still wanted."""
     snapshot = loading.snapshot
-    writer = driver.store.new_snapshot(snapshot)
+    try:
+        writer = driver.store.new_snapshot(snapshot)
+    except OSError as error:
+        return _not_now(snapshot, error)
     try:
         complete = await _copy(driver, writer, loading.leader, driver.core.epoch, snapshot)
     except CorruptBatch as error:
-        driver.came_spoilt(loading.leader, f"snapshot {snapshot}", error)
+        driver.complaints.came_spoilt(loading.leader, f"snapshot {snapshot}", error)
         complete = False
     except (OSError, TimeoutError, ValueError, ApiError) as error:
         logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
@@ -32,8 +40,39 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
     if not complete or driver.core.loading is not loading:
         writer.abandon()
         return False
-    await driver.threads.run(writer.finish)
+    try:
+        await driver.threads.run(writer.finish)
+    except OSError as error:
+        return _not_now(snapshot, error)
     return True
+
+
+def begins_the_log(driver: RaftDriver, snapshot: SnapshotId) -> bool:
+    """False where nothing could be opened for that: the log is as it was."""
+    try:
+        driver.store.begin_after(snapshot)
+    except (OSError, ApiError) as error:
+        return _not_now(snapshot, error)
+    driver.core.log_begins_at(snapshot.offset)
+    return True
+
+
+def _not_now(snapshot: SnapshotId, error: Exception) -> bool:
+    if not lacks_handles(error):
+        raise error
+    logger.error("snapshot %s: %s", snapshot, error)
+    return False
+
+
+async def with_handles(work: Callable[[], Awaitable[None]]) -> None:
+    """Begun again as long as nothing can be opened."""
+    while True:
+        try:
+            return await work()
+        except OSError as error:
+            if not lacks_handles(error):
+                raise
+        await asyncio.sleep(OPEN_AGAIN_S)
 
 
 async def _copy(driver: RaftDriver, writer: Any, leader: int, epoch: int, snapshot: SnapshotId) -> bool:

@@ -6,6 +6,7 @@ Loop thread only, but for `flush` and `write_snapshot`'s pieces. The log is the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from uuid import UUID
 
+from ballast_broker.handles import NothingOpened, are_out
 from ballast_broker.raft.control_records import (
     HEADER_RECORDS_WITH_VOTERS,
     NO_DIRECTORY,
@@ -26,7 +28,7 @@ from ballast_broker.raft.messages import NOBODY, SnapshotId
 from ballast_broker.raft.soundness import SpoiltMetadata, check_batches
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
-from ballast_broker.seams import Disk
+from ballast_broker.seams import Disk, File
 from ballast_wire.records import LOG_OVERHEAD
 
 QUORUM_STATE = "quorum-state"
@@ -77,6 +79,8 @@ class MetadataStore:
         self.log = log
         self.snapshots = sorted(self._find_snapshots())
         self._parts = itertools.count()
+        self._spare: File | None = None  # a descriptor, kept for the next vote
+        self._keep_spare()
         latest = self.latest_snapshot
         self._history = VoterHistory(NO_VOTERS)
         if latest is not None and (latest.epoch > self.last_epoch or latest.offset > self.end_offset):
@@ -239,8 +243,29 @@ class MetadataStore:
                 "votedDirectoryId": uuid_text(state.voted_directory or NO_DIRECTORY),
                 "data_version": 1,
             }
-        data = json.dumps(body, separators=(",", ":")).encode()
-        self.disk.write_atomically(f"{self.directory}/{QUORUM_STATE}", data)
+        self._write_quorum_state(json.dumps(body, separators=(",", ":")).encode())
+
+    def _write_quorum_state(self, data: bytes) -> None:
+        """What was voted cannot wait: without file descriptors, the one that is kept for this is used."""
+        path = f"{self.directory}/{QUORUM_STATE}"
+        try:
+            self.disk.write_atomically(path, data)
+        except OSError as error:
+            if not are_out(error) or self._spare is None:
+                raise
+            self.close()
+            self.disk.write_atomically(path, data)
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):
+                self._spare = self.disk.open(f"{self.directory}/{QUORUM_STATE}", writable=False)
+
+    def close(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
 
     # ------------------------------------------------------------------ the log
 
@@ -304,11 +329,12 @@ class MetadataStore:
 
     def begin_after(self, snapshot: SnapshotId) -> None:
         """A snapshot came from the leader: the log holds nothing that continues it."""
+        voters = self._voters_of(snapshot)  # before anything is changed: it may be that nothing can be opened
         self.log.truncate_fully_and_start_at(snapshot.offset)
         for old in [each for each in self.snapshots if each < snapshot]:
             self.disk.remove(self.path_of(old))
         self.snapshots = [snapshot]
-        self._history.begin_after(snapshot.offset, self._voters_of(snapshot))
+        self._history.begin_after(snapshot.offset, voters)
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> tuple[bytes, int] | None:
         """A piece and the whole size; None where there is no such snapshot."""
@@ -320,6 +346,11 @@ class MetadataStore:
             return (file.pread(min(size, whole - position), position) if 0 <= position < whole else b""), whole
         finally:
             file.close()
+
+
+def lacks_handles(error: Exception) -> bool:
+    """Nothing could be opened, so nothing was done: it may be tried again. Not so where a log was cut by half."""
+    return isinstance(error, NothingOpened) or are_out(error)
 
 
 class SnapshotWriter:

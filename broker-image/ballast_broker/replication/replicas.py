@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CORDONED = "cordoned.log.dirs"
+DELETIONS_PER_TURN = 50
 REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
 
 
@@ -250,7 +251,9 @@ class Replicas:
         """Per partition the error and the new low watermark, after all replicas have taken it over."""
         results: dict[TopicPartition, tuple[ErrorCode, int]] = {}
         waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
-        for topic_partition, offset in entries.items():
+        for number, (topic_partition, offset) in enumerate(entries.items(), 1):
+            if number % DELETIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
             try:
                 answer = offsets.delete_records(self._replica(topic_partition), offset, timeout_ms, self._deadlines)
             except ApiError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ballast_broker.handles import NothingOpened
 from ballast_wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class LogDirectoryFailure(ApiError):
         self.directory = directory
 
 
-class OutOfHandles(LogDirectoryFailure):
+class OutOfHandles(LogDirectoryFailure, NothingOpened):
     """Nothing more could be opened, which tells nothing of the disk: who asked may ask again, as clients do."""
 
     def __init__(self, directory: LogDirectory, cause: BaseException) -> None:

@@ -153,6 +153,21 @@ async def deleted(asker: Asker, offset: int, topic: str = "orders", partition: i
     return found["error_code"], found["low_watermark"]
 
 
+async def test_records_of_many_partitions_are_deleted_in_turns(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as (cluster, nodes, asker):
+        cluster.controller.create_topic("many", [[1]] * 300)
+        nodes[0].produce(TopicPartition("many", 299), "a", "b")
+        partitions = [{"partition_index": number, "offset": -1} for number in range(300)]
+        topics = [{"name": "many", "partitions": partitions}]
+        task, turns = asyncio.ensure_future(asker.ask("DeleteRecords", 2, topics=topics, timeout_ms=5000)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 6
+        found = [(each["error_code"], each["low_watermark"]) for each in task.result()["topics"][0]["partitions"]]
+        assert found == [(0, 0)] * 299 + [(0, 2)]
+
+
 @pytest.mark.spec("TOP-26")
 async def test_records_are_deleted_on_all_replicas_before_it_is_said(tmp_path: Path) -> None:
     async with brokers(tmp_path, 2) as (cluster, nodes, asker):

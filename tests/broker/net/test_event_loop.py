@@ -84,6 +84,7 @@ async def test_all_that_are_ready_have_their_turn_before_its_end_is_told(monkeyp
         assert made.turns == [[b"one", b"two"]]
 
 
+@pytest.mark.spec("CLI-09")
 async def test_where_many_are_ready_a_turn_ends_in_time_and_those_left_come_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,9 +37,9 @@ class Threads:
         return await asyncio.to_thread(work)
 
 
-async def open_store(path: Path, **log_config: Any) -> tuple[LogManager, MetadataStore]:
+async def open_store(path: Path, disk: Any = None, **log_config: Any) -> tuple[LogManager, MetadataStore]:
     config = StorageConfig(log_dirs=(str(path),), node_id=1, cluster_id="MkU3OEVBNTcwNTJENDM2Qg")
-    manager = LogManager(RealDisk(), Clock(), Threads(), config, SeededRandom())
+    manager = LogManager(disk or RealDisk(), Clock(), Threads(), config, SeededRandom())
     await manager.start()
     log = await manager.open_raft_log(LogConfig(**log_config))
     return manager, MetadataStore(manager.disk, log.folder.path, log)

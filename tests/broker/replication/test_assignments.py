@@ -93,6 +93,18 @@ def test_creation_without_an_end_does_not_keep_them_back_for_ever() -> None:
     assert run(work)[0][0] == pytest.approx(LONGEST_LULL_S)
 
 
+def test_thousands_are_told_of_piece_by_piece() -> None:
+    """The controller takes up each piece in one turn of its event loop."""
+
+    async def work(assignments: Assignments) -> None:
+        for number in range(1_200):
+            assignments.assign_in_time(TOPIC, number, HERE)
+        await asyncio.sleep(3 * LULL_S)
+        assert not len(assignments)
+
+    assert [count for _, count in run(work)] == [500, 500, 200]
+
+
 @pytest.mark.parametrize("why", ["a move", "a failed directory"])
 def test_a_move_and_a_failed_directory_wait_for_nothing(why: str) -> None:
     async def work(assignments: Assignments) -> None:
