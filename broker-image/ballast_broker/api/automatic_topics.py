@@ -24,6 +24,7 @@ VERSION = 7
 TIMEOUT_MS = 10_000
 INTERNAL = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
+RECORDS_AT_ONCE = 1_000  # of a request: a controller refuses one of more than 10,000, and others wait meanwhile
 
 
 class _Internal(NamedTuple):
@@ -126,15 +127,21 @@ class AutomaticTopics:
         )
 
     async def _create(self, names: list[str], asker: Asker | None) -> None:
-        topics = [self._wanted(name) for name in names]
-        request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
+        at_once = max(1, RECORDS_AT_ONCE // (1 + self._config.num_partitions))
+        left = names
         try:
-            response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000, asker=asker)
+            while left:
+                await self._create_at_once(left[:at_once], asker)
+                left = left[at_once:]
         except ApiError as error:
-            log.warning("topics %s could not be created: %s", ", ".join(sorted(names)), error)
-            return
+            log.warning("topics %s could not be created: %s", ", ".join(sorted(left)), error)
         finally:
             self._in_flight.difference_update(names)
+
+    async def _create_at_once(self, names: list[str], asker: Asker | None) -> None:
+        topics = [self._wanted(name) for name in names]
+        request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
+        response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000, asker=asker)
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 log.warning("topic %s could not be created: %s", result.name, result.error_message)

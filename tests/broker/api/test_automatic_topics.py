@@ -11,6 +11,8 @@ from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 
 from ballast_broker.api.automatic_topics import AutomaticTopics
+from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH
+from ballast_broker.controller.commands.topics import create_topics
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_wire.errors import ErrorCode
 
@@ -93,6 +95,31 @@ async def test_what_somebody_asks_for_is_made_as_the_properties_of_this_broker_s
     await asyncio.gather(*tasks)
     [topic] = controller.topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", 6, 2)
+
+
+class Creating:
+    """A controller that does what it is asked for."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, asker: Any = None) -> Any:
+        return self.scene.run(create_topics, request)
+
+
+@pytest.mark.spec("TOP-25")
+async def test_more_topics_than_a_controller_makes_at_once_are_made_all_the_same() -> None:
+    scene = Scene()
+    asker = Asker(scene, **{"num.partitions": "3"})
+    controller: Any = Creating(scene)
+    tasks: list[asyncio.Task[None]] = []
+    topics = AutomaticTopics(
+        asker.config, lambda: scene.image, controller, lambda work, _: tasks.append(asyncio.create_task(work))
+    )
+    names = {f"topic-{number}" for number in range(MAX_RECORDS_PER_BATCH // 3 + 1)}
+    topics.create(sorted(names))
+    await asyncio.gather(*tasks)
+    assert {topic.name for topic in scene.image.topics} == names
 
 
 @pytest.mark.spec("CLI-05")
