@@ -88,6 +88,7 @@ class Mover:
                 await self.wake.wait()
         except TimeoutError:
             return
+        self.wake.clear()  # who has more to wait for in the middle of a segment would hold the loop, never waiting
 
     # -- beside it ----------------------------------------------------------------------------------------------------
     async def sync_in_background(self, threads: Threads, move: Move, copy: SegmentCopy) -> None:

@@ -19,6 +19,7 @@ from tests.sim.disk import Usage
 
 from ballast_broker.replication import movers
 from ballast_broker.replication.moves import Stage
+from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
@@ -238,6 +239,35 @@ async def test_the_rate_of_all_moves_is_bounded_and_may_change(tmp_path: Path) -
         cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "100000000"})
         await moved(node, node.directories[1])
         assert loop.time() - began < 4
+
+
+@pytest.mark.spec("DIR-26")
+async def test_what_wakes_a_mover_in_the_middle_of_a_segment_does_not_keep_it_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would look at its rate again and again, and nothing else of the broker would run."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 0, configs={"segment.bytes": "1000000"})
+        for _ in range(30):
+            node.produce(ORDERS, "x" * 50_000)
+        cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "10000"})
+        rate, asked = node.replicas.moves_rate, 0
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].copied_bytes and rate.exceeded())
+
+        def counted() -> float:
+            nonlocal asked
+            asked += 1
+            assert asked < 100, "it does not wait"
+            return ByteRate.wait_s(rate)
+
+        monkeypatch.setattr(rate, "wait_s", counted)
+        node.replicas.movers.wake()
+        await eventually(lambda: asked)
+        await asyncio.sleep(0)
+        assert not node.replicas.movers.ended
+        cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "100000000"})
+        await moved(node, node.directories[1])
 
 
 @pytest.mark.spec("DIR-23", "DIR-24")
