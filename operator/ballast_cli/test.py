@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +42,9 @@ class Stage:
 STAGES = (
     Stage("lint", ("-m", "ruff", "check", "--quiet")),
     Stage("format", ("-m", "ruff", "format", "--check", "--quiet")),
-    Stage("types", ("-m", "mypy")),
     Stage("imports", ("-c", LINT_IMPORTS, "--no-logo")),
 )
+TYPES = Stage("types", ("-m", "mypy"))
 TESTS = Stage("tests", ("-m", "pytest", "-q", f"--numprocesses={BESIDE}"))
 
 
@@ -62,9 +63,12 @@ def run(args: argparse.Namespace) -> int:
         os.execve(sys.executable, pytest, source_variables(sources))
     variables = source_variables()
     since = time.monotonic()
-    with reading_in(variables):
-        results = [(stage.name, *run_stage(stage, variables)) for stage in STAGES]
-    results.append((TESTS.name, *run_stage(TESTS, variables)))
+    with ThreadPoolExecutor(1) as beside:
+        types = beside.submit(run_beside, TYPES, variables)
+        with reading_in(variables):
+            results = [(stage.name, *run_stage(stage, variables)) for stage in STAGES]
+        results.append((TESTS.name, *run_stage(TESTS, variables)))
+        results.append((TYPES.name, *types.result()))
     print()
     for name, code, seconds in results:
         print(f"{name:<10} {'ok' if code == 0 else f'FAILED ({code})':<12} {seconds:6.1f} s")
@@ -83,7 +87,7 @@ def source_variables(sources: Sequence[str] = SOURCES) -> dict[str, str]:
 
 
 def reading_in(variables: dict[str, str]) -> subprocess.Popen[bytes]:
-    """All tests, beside what one processor does alone: else each of the processes that play them compiles them all."""
+    """All tests, before the first one is played: else each of the processes that play them compiles them all."""
     arguments = (sys.executable, "-P", "-m", "pytest", "-q", "--collect-only")
     return subprocess.Popen(arguments, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -94,3 +98,15 @@ def run_stage(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
     since = time.monotonic()
     code = subprocess.run([sys.executable, "-P", *stage.arguments], env=variables, check=False).returncode
     return code, time.monotonic() - since
+
+
+def run_beside(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
+    """With what the others leave of the processors: tests do not wait for it. What is wrong is told at once."""
+    since = time.monotonic()
+    arguments = (sys.executable, "-P", *stage.arguments)
+    with subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        os.setpriority(os.PRIO_PROCESS, run.pid, 10)
+        said, _ = run.communicate()
+    if run.returncode:
+        print(f"\n== {stage.name}\n{said}", flush=True)
+    return run.returncode, time.monotonic() - since

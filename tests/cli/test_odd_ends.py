@@ -86,6 +86,24 @@ def test_an_operator_without_a_kubernetes_says_so_where_errors_go(
     assert (told.out, told.err.startswith("ballast operator: no Kubernetes found")) == ("", True)
 
 
+def test_an_operator_does_not_load_a_client_of_kubernetes_that_is_installed_for_others(tmp_path: Path) -> None:
+    """It would make every start longer."""
+    told = "; ".join(
+        (
+            "import sys",
+            "from ballast_cli.__main__ import main",
+            f"main(['operator', '--kubeconfig', {str(tmp_path / 'none')!r}])",
+            "print([each for each in ('kopf', 'kubernetes', 'pydantic') if each in sys.modules])",
+            "import kubernetes",
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    ran = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, timeout=50, check=True, env=environment
+    )
+    assert ran.stdout == "['kopf']\n"
+
+
 def test_an_operator_that_cannot_log_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["operator", "--kubeconfig", str(tmp_path / "none"), "--log-file", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"ballast operator: cannot log to {tmp_path}: Is a directory\n"
