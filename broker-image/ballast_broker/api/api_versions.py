@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from ballast_broker.api.context import RequestContext
@@ -27,9 +28,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for text in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(text) is None:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
-    ranges = [_range(kind, api.key, api.lowest, api.highest, version) for api in BROKER_APIS.values()]
     features = _features(kind, context) if version >= FIRST_VERSION_WITH_SOFTWARE else {}
-    return kind(version=version, error_code=ErrorCode.NONE, api_keys=ranges, **features)
+    return kind(version=version, error_code=ErrorCode.NONE, api_keys=_ranges(version), **features)
+
+
+@cache
+def _ranges(version: int) -> list[Any]:
+    """The same for everybody, and asked for with each connection: nobody may change them."""
+    kind = message("ApiVersionsResponse")
+    return [_range(kind, api.key, api.lowest, api.highest, version) for api in BROKER_APIS.values()]
 
 
 def _range(kind: Any, key: int, lowest: int, highest: int, version: int) -> Any:
