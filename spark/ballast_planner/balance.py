@@ -23,6 +23,7 @@ from ballast_planner.goals import (
     SPACE,
     Goal,
     evacuation,
+    giants,
     large,
     racks,
 )
@@ -62,11 +63,11 @@ def plan_balance(
     if solve_tasks is not None and chosen.within_brokers:
         _pursue_apart(bench, chosen, solve_tasks)
         return _finish_balance(bench, movable, chosen, now)
-    repaired = pursue_goals(bench, chosen, SPACE)
+    prepared = pursue_goals(bench, chosen, SPACE)
     other = Workbench(load, levels, movable)
     if _large_first(other, chosen) and _outdoes(other, bench):
         bench = other
-    exact = None if repaired else _exact(bench, levels, movable, chosen)
+    exact = None if prepared else _exact(bench, levels, movable, chosen)
     if exact is not None:
         plan, left = _finish_once(exact, movable, chosen, now)
         if not left:
@@ -271,13 +272,14 @@ def finish(
 
 
 def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[Goal] = ORDER) -> bool:
-    """These goals in their order; says whether racks had to be repaired."""
-    repaired = False
+    """These goals in their order; says whether something moved that the exact solution would leave where it is: what
+    repaired racks, and giants."""
+    prepared = False
     for goal in goals:
         before = len(bench.moved)
         goal.improve(bench, options)
-        repaired |= goal is racks and len(bench.moved) > before
-    return repaired
+        prepared |= goal in (racks, giants) and len(bench.moved) > before
+    return prepared
 
 
 def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTasks) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ballast_planner.goals import brokers, directories, evacuation, large, leaders, racks, remainder, traffic
+from ballast_planner.goals import brokers, directories, evacuation, giants, large, leaders, racks, remainder, traffic
 from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
 
@@ -32,7 +32,7 @@ class LargeAtOnce:
 
 LEVELLING: tuple[Goal, ...] = (large, brokers, directories)
 # Twice: what is too large for any room shows only once the easy bytes have moved.
-PREPARATION: tuple[Goal, ...] = (evacuation, racks)
+PREPARATION: tuple[Goal, ...] = (evacuation, racks, giants)
 SPACE: tuple[Goal, ...] = (*PREPARATION, *LEVELLING, *LEVELLING, remainder)
 # The other way to go about it: PREPARATION, LARGE_AT_ONCE, AFTER_LARGE.
 LARGE_AT_ONCE: Goal = LargeAtOnce()

@@ -91,7 +91,7 @@ def _place(bench: Workbench, replica: int, directory: int, core: int, options: P
     )
     candidates[directory] = False
     targets = np.flatnonzero(candidates)
-    core_fill = np.array([(_core(bench, int(target), size) + size) / bench.total[target] for target in targets])
+    core_fill = np.array([(core_of(bench, int(target), size) + size) / bench.total[target] for target in targets])
     within = core_fill * bench.total[targets] <= bench.levels.upper[targets]
     foreign = bench.owner[targets] != bench.owner[directory]
     # Where large ones fit without company, the directory from which least has to leave is the cheapest.
@@ -106,7 +106,7 @@ def _place(bench: Workbench, replica: int, directory: int, core: int, options: P
     return False
 
 
-def _core(bench: Workbench, target: int, size: int) -> int:
+def core_of(bench: Workbench, target: int, size: int) -> int:
     """What stays in a directory when all that is small beside `size` leaves."""
     residents = bench.movable_in(target)
     sizes = bench.size[residents]
