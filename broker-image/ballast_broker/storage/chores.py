@@ -7,6 +7,7 @@ done in the directory's threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import heapq
 import itertools
@@ -28,6 +29,8 @@ LONGEST_SLEEP_S = 3600.0
 # is still open (it gets another name there, in the same folder).
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY)
 REMOVE_AGAIN_MS = 600_000
+# A folder of many large files takes minutes, and who is so long in one call passes for a disk that does not answer.
+REMOVE_AT_ONCE_S = 1.0
 FLUSH_AGAIN_S = 5.0
 logger = logging.getLogger(__name__)
 
@@ -96,28 +99,38 @@ class Chores:
     async def remove_everything_waiting(self) -> None:
         """Without waiting for the delay."""
         for _ in range(len(self._removals)):
-            await self._remove_first()
+            while await self._remove_first():
+                pass
 
-    async def _remove_first(self) -> None:
+    async def _remove_first(self) -> bool:
+        """Whether there was no time for all of it: the rest is the first now."""
         _, ticket, paths = heapq.heappop(self._removals)
         if paths:
             folder = os.path.dirname(paths[0])
             del self._within[folder][ticket]
             if not self._within[folder]:
                 del self._within[folder]
-        left = await self._directory.threads.run(lambda: self._remove(list(paths)))
+        rest, left = await self._directory.threads.run(lambda: self._remove(list(paths)))
+        if rest:
+            self.remove_later(rest, 0)
         if left:
             self.remove_later(left, REMOVE_AGAIN_MS)
+        return bool(rest)
 
-    def _remove(self, paths: list[str]) -> list[str]:
-        """Answers what is in somebody's way."""
-        left = []
-        for path in paths:
+    def _remove(self, paths: list[str]) -> tuple[list[str], list[str]]:
+        """Answers what there was no time for, and what is in somebody's way."""
+        left: list[str] = []
+        until_s = self._clock.monotonic() + REMOVE_AT_ONCE_S
+        for number, path in enumerate(paths):
+            if number and self._clock.monotonic() >= until_s:
+                return paths[number:], left
             try:
-                if self._disk.is_directory(path):
+                if not self._disk.is_directory(path):
+                    self._disk.remove(path)
+                elif self._is_emptied(path, until_s):
                     self._disk.remove_tree(path)
                 else:
-                    self._disk.remove(path)
+                    return paths[number:], left
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -126,7 +139,16 @@ class Chores:
                     left.append(path)
                 else:
                     self._directory.fail(error)
-        return left
+        return [], left
+
+    def _is_emptied(self, folder: str, until_s: float) -> bool:
+        """False when the time is over. What cannot be removed is left to who removes the folder, and says why."""
+        with contextlib.suppress(OSError):
+            for name in self._disk.list(folder):
+                self._disk.remove(f"{folder}/{name}")
+                if self._clock.monotonic() >= until_s:
+                    return False
+        return True
 
     # Flushing
 

@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from tests.sim.disk import SimDisk, Store
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint, placement, starting
 from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.directory_threads import SILENT_AFTER_S
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
@@ -535,6 +536,49 @@ def test_what_cannot_be_removed_for_something_in_its_way_is_no_fault_of_the_disk
         assert os.path.exists(log.folder.path)
         await manager.maintenance.remove_everything_waiting()
         assert os.path.exists(log.folder.path) is (code == errno.EIO)
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_large_log_is_removed_bit_by_bit(world: World, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is at it for long in one go passes for a disk that does not answer, and appends wait for it."""
+    longest_s = 0.0
+    remove, run_in_thread = world.disk.remove, world.threads.run
+
+    def slow(path: str) -> None:
+        remove(path)
+        bench.clock.now_ms += 300
+
+    async def watched(work: Callable[[], Any]) -> Any:
+        def timed() -> Any:
+            nonlocal longest_s
+            began_s = bench.clock.monotonic()
+            try:
+                return work()
+            finally:
+                longest_s = max(longest_s, bench.clock.monotonic() - began_s)
+
+        return await run_in_thread(timed)
+
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        log, other = create(manager), create(manager, 1)
+        for each in (log, other):
+            for _ in range(20):
+                write(each)
+                each.roll()
+        manager.delete(partition())
+        manager.maintenance.remove_later([segment.path() for segment in other.segments[:-1]], 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(world.disk, "remove", slow)
+            patched.setattr(world.threads, "run", watched)
+            await manager.maintenance.remove_everything_waiting()
+        assert 1 <= longest_s < SILENT_AFTER_S / 2
+        assert not os.path.exists(log.folder.path)
+        assert not any(os.path.exists(segment.path()) for segment in other.segments[:-1])
+        assert manager.maintenance.removals_waiting == 0
 
     run(story())
 
