@@ -131,7 +131,10 @@ def test_scale_up_proposes_and_scale_down_holds_until_everything_is_drained(worl
         assert 3 in world.view().topics["everywhere"].partitions[0].replicas
         apply(world, brokers=4)
         world.until_ready("KafkaCluster", "demo", 60)
-        assert not [one for one in world.list("Reassignment") if "-drain-brokers-" in one["metadata"]["name"]]
+        world.until(
+            "what drained broker 3 is gone",
+            lambda: not [one for one in world.list("Reassignment") if "-drain-brokers-" in one["metadata"]["name"]],
+        )
         apply(world)
         world.until_reason("KafkaCluster", "demo", "ScaleDownHeld", 60)
         world.patch("KafkaTopic", "everywhere", {"spec": {"replicas": 3}})
