@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,14 @@ from ballast_operator.worker import Again
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
-log = logging.getLogger(__name__)
-
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
 # Every topic may own a Reassignment: a status does not name thousands.
 MOST_NAMED = 100
+DEFINITION_OF_BEFORE = ApiError(
+    422, "Invalid", "its definition drops status.throttledLists; apply the CRDs that belong to this operator"
+)
 
 
 class Telling:
@@ -102,10 +102,16 @@ class Telling:
         self.announce(reassignment, before, wanted)
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         if case.reassignment.status.throttled_lists != wanted.throttled_lists:
-            log.error("Reassignment %s waits: the API server has definitions of before this operator", reassignment.key)
-            again.reassignments_within(IDLE_LOOK_SECONDS)
+            await self._tell_lost(case, again)
             return False
         return True
+
+    async def _tell_lost(self, case: Case, again: Again) -> None:
+        """What has to be known to put things back was not kept, so nothing is begun."""
+        verdict = self._refusals.note(case.reassignment, DEFINITION_OF_BEFORE)
+        told = replace(case.reassignment.status, conditions=self.said(case.reassignment, verdict))
+        await self._shared.writer.write_status(case.reassignment, told)
+        self._refusals.come_back(case.reassignment, again)
 
     def wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
         reassignment, now = case.reassignment, self._shared.now()

@@ -1,0 +1,52 @@
+"""An operator beside definitions of before it: it says so, and begins nothing that it could not put back."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from tests.operator.world import World
+
+from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.observe import observe_broker_configs, observe_topic_configs
+
+DEFINITION = path_of("apiextensions.k8s.io/v1", "customresourcedefinitions", None, "reassignments.ballast.dev")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.spec("OPR-02", "OPR-35")
+def test_a_throttle_that_could_not_be_put_back_is_not_set_and_what_is_missing_is_told(ballast_world: World) -> None:
+    """Only the operator's log said why it went no further."""
+    world = ballast_world
+    world.topic("before", replicaAssignment=[[0]], deletionPolicy="Delete")
+    world.until_ready("KafkaTopic", "before")
+    world.patch("KafkaTopic", "before", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    definition = world.api("get", DEFINITION)
+    former = deepcopy(definition["spec"]["versions"])
+    fields = former[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    known = fields.pop("throttledLists")
+    world.api("merge", DEFINITION, {"spec": {"versions": former}})
+    try:
+        rows = [{"topic": "before", "partition": 0, "replicas": [1]}]
+        world.reassign("before", partitions=rows, throttle={"interBroker": "10Mi"})
+        said = world.until_reason("Reassignment", "before", "KubernetesRefused")
+        assert "drops status.throttledLists; apply the CRDs that belong to this operator." in said
+        assert world.run(observe_topic_configs(world.kafka, ["before"])) == {"before": {}}
+        assert world.view().topics["before"].partitions[0].replicas == (0,)
+        events = [one["message"] for one in world.objects("v1", "events") if one["involvedObject"]["name"] == "before"]
+        assert said in events
+        world.delete("Reassignment", "before")
+        world.until_gone("Reassignment", "before")
+        assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+        world.reassign("before", partitions=rows, throttle={"interBroker": "10Mi"})
+        world.until_reason("Reassignment", "before", "KubernetesRefused")
+    finally:
+        fields["throttledLists"] = known
+        world.api("merge", DEFINITION, {"spec": {"versions": former}})
+    world.until_phase("before", "Succeeded")
+    assert world.view().topics["before"].partitions[0].replicas == (1,)
+    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+    world.delete("Reassignment", "before")
+    world.patch("KafkaTopic", "before", {"metadata": {"annotations": {"ballast.dev/paused": None}}})
+    world.delete("KafkaTopic", "before")
+    world.until_gone("KafkaTopic", "before")
