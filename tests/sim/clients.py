@@ -25,6 +25,7 @@ REQUEST_TIMEOUT_S = 3.0
 RETRY_S = 0.1
 ANSWER_TRAVELS_MS = 1000
 BY_NAME, BY_ID = 9, 13  # versions of Produce
+SET, DELETE = 0, 1  # of configs
 
 
 @dataclass
@@ -199,6 +200,25 @@ async def reassign(client: SimClient, wanted: Mapping[TopicPartition, list[int] 
     answer = await client.ask_any(request, 0)
     errors = [part.error_code for topic in answer.responses for part in topic.partitions]
     return not answer.error_code and not any(errors)
+
+
+async def alter_configs(client: SimClient, wanted: Mapping[tuple[int, str], Mapping[str, str | None]]) -> bool:
+    """Of resources by type and name; None: what was set is no more. Whether all of it was taken."""
+    kind = message("IncrementalAlterConfigsRequest")
+    resource = kind.AlterConfigsResource
+    config = resource.AlterableConfig
+    resources = [
+        resource(
+            version=0, resource_type=resource_type, resource_name=name,
+            configs=[
+                config(version=0, name=key, config_operation=SET if value is not None else DELETE, value=value)
+                for key, value in values.items()
+            ],
+        )
+        for (resource_type, name), values in wanted.items()
+    ]  # fmt: skip
+    answer = await client.ask_any(kind(resources=resources, validate_only=False), 0)
+    return not any(each.error_code for each in answer.responses)
 
 
 async def delete_records(client: SimClient, partition: TopicPartition, offset: int) -> None:
