@@ -316,6 +316,10 @@ class ProducerStates:
         """Before a transaction begins here: the coordinator has said so, and the batch is its first."""
         known = self.verifications.get(producer_id)
         if known is None or known is not held:
+            if held is not None and held.adds:
+                # The coordinator adds once the transaction before has all its markers, and one of them came only while
+                # it was asked. The producer is right: it is to send again, and the coordinator to be asked again.
+                raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "A marker was written while the coordinator was asked")
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
         state = self._states.get(producer_id)
         if known.adds and base_sequence > 0 and (state is None or not state.batches):

@@ -149,6 +149,18 @@ def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench: Bench)
 
 
 @pytest.mark.spec("CLI-05")
+def test_who_begins_while_the_marker_before_is_on_its_way_sends_again(bench: Bench) -> None:
+    """With version 2 the coordinator is asked to add, and agrees only after that marker: no mistake of the producer."""
+    log = bench.create()
+    send(bench, log, 7, 0, verified=log.producers.verify(7, 0, 0, adds=True, now_ms=0))
+    early = log.producers.verify(7, 1, 0, adds=True, now_ms=0)
+    end(bench, log, 7, epoch=1, committed=True)
+    assert refused(send, bench, log, 7, 0, epoch=1, verified=early) is ErrorCode.NOT_ENOUGH_REPLICAS
+    again = log.producers.verify(7, 1, 0, adds=True, now_ms=0)
+    send(bench, log, 7, 0, epoch=1, verified=again)
+
+
+@pytest.mark.spec("CLI-05")
 def test_the_first_batch_to_be_asked_for_is_the_first_to_be_written(bench: Bench) -> None:
     log = bench.create()
     first = log.producers.verify(7, 0, 0, adds=False, now_ms=0)
