@@ -57,6 +57,16 @@ def plan_balance(
     `load` is a forecast, `now` is the same cluster as it is: the moves have to find room in both.
     """
     chosen = options or PlanOptions()
+    if chosen.max_moves is not None and load.partitions.topic.size > chosen.max_moves:
+        # The first of many moves would make room for giants, and not come to them.
+        plan = _balanced(load, replace(chosen, move_giants=False), solve_tasks, now)
+        assert plan.quality is not None
+        if plan.quality.aim is not None:
+            return plan
+    return _balanced(load, chosen, solve_tasks, now)
+
+
+def _balanced(load: ClusterLoad, chosen: PlanOptions, solve_tasks: SolveTasks | None, now: ClusterLoad | None) -> Plan:
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
     bench = Workbench(load, levels, movable)

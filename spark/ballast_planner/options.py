@@ -24,6 +24,7 @@ class PlanOptions:
     across_brokers: bool = True
     within_brokers: bool = True
     repair_racks: bool = True
+    move_giants: bool = True
     level_leaders: bool = True
     level_traffic: bool = True
     exact_binaries: int = 2_000

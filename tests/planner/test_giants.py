@@ -52,6 +52,16 @@ def test_of_several_the_wider_disks_take_the_larger_ones_and_small_ones_make_roo
     assert highest(alone) == 0.9, "within its broker the other one fills the wider disk"
 
 
+@pytest.mark.spec("REB-08")
+def test_a_plan_that_is_cut_short_leaves_them_for_the_last_one() -> None:
+    load = cluster([(100, [94]), (400, [1] * 40), (400, [])])
+    first = plan_balance(load, PlanOptions(level_leaders=False, max_moves=5))
+    assert first.quality is not None
+    assert first.quality.aim is not None
+    assert first.quality.aim.highest == 0.94
+    assert highest(plan_balance(load, PlanOptions(level_leaders=False, max_moves=40))) <= 0.26
+
+
 @pytest.mark.spec("REB-05")
 def test_one_stays_where_it_would_stand_out_as_much_elsewhere() -> None:
     assert not plan_balance(cluster([(400, [350]), (400, []), (410, [])]), QUIET).moves

@@ -18,7 +18,7 @@ MAX_MOVES = 200
 
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
-    if not options.within_brokers:
+    if not options.within_brokers or not options.move_giants:
         return
     for _ in range(MAX_MOVES):
         if not _lower_the_highest(bench, options):
