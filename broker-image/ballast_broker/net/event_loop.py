@@ -1,22 +1,28 @@
 """The broker's event loop: asyncio's, but connections that are ready are called where it finds out. Loop thread only.
 
 To be called by asyncio costs each request a handle, a context and a second turn to answer; connections are registered
-with the loop's own selector, which calls them itself and hands on to asyncio only what is asyncio's. Where thousands
-are ready, as many as `LONGEST_TURN_S` allows are called, then timers and tasks have their turn; the others come next.
+with the loop's own selector, which calls them itself, turn after turn, and goes back to asyncio only where that has
+something to do. Where thousands are ready, as many as `LONGEST_TURN_S` allows are called, then timers and tasks have
+theirs; the others come next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import selectors
 from collections.abc import Callable
+from contextvars import Context
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, TypeVarTuple
 
 from ballast_broker.net import processors
 
 EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Ready = list[tuple[selectors.SelectorKey, int]]
+_Ts = TypeVarTuple("_Ts")
+EPOLL = hasattr(select, "epoll")
+EPOLLIN, EPOLLOUT = (select.EPOLLIN, select.EPOLLOUT) if EPOLL else (EVENT_READ, EVENT_WRITE)
 
 # To fall asleep and be woken takes longer than a client needs for its next request once it has its answer. Where so
 # many waits in a row were short, sleep and all, the next one is awake at first.
@@ -72,6 +78,17 @@ class EventLoop(asyncio.SelectorEventLoop):
         else:
             self.call_soon(callback)
 
+    def call_at(
+        self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._connections.timer_made = True
+        return super().call_at(when, callback, *args, context=context)
+
+    @property
+    def has_work(self) -> bool:
+        """Something is to be called soon, or the loop is to end."""
+        return bool(self._ready) or self._stopping  # type: ignore[attr-defined]
+
 
 def running() -> EventLoop:
     loop = asyncio.get_running_loop()
@@ -91,26 +108,52 @@ class _Connections(selectors.DefaultSelector):
         self.in_turn = False
         self.afterwards: list[Callable[[], None]] = []
         self._places: dict[int, int] = {}  # by descriptor, where a turn was over before all who were ready were called
+        self.timer_made = False  # and may be due before `select` was to answer
 
     def select(self, timeout: float | None = None) -> Ready:
-        if self._lag is None:
-            ready = self._wait(timeout)
-        else:
-            self._lag.turn_ends()
-            ready = self._wait(timeout)
-            self._lag.turn_begins()
-        return self._call(ready) if ready else ready
+        until_s = None if timeout is None else monotonic() + timeout
+        self.timer_made = False
+        while True:
+            if self._lag is None:
+                ready = self._wait(timeout)
+            else:
+                self._lag.turn_ends()
+                ready = self._wait(timeout)
+                self._lag.turn_begins()
+            if not ready:
+                return ready
+            others = self._call(ready)
+            if others or self.timer_made or self._loop.has_work:
+                return others
+            if until_s is not None:
+                timeout = until_s - monotonic()
+                if timeout <= 0:
+                    return others
+
+    def _poll(self, timeout: float | None) -> Ready:
+        """As the class above does it, whose every step is interpreted: a good part of what a small request costs."""
+        if not EPOLL:
+            return super().select(timeout)
+        keys: dict[int, selectors.SelectorKey] = self._fd_to_key  # type: ignore[attr-defined]
+        ready: Ready = []
+        for descriptor, mask in self._selector.poll(timeout, len(keys) or 1):  # type: ignore[attr-defined]
+            key = keys.get(descriptor)
+            if key is not None:
+                # Whose connection is broken finds out by what it was to do next.
+                found = (EVENT_READ if mask & ~EPOLLOUT else 0) | (EVENT_WRITE if mask & ~EPOLLIN else 0)
+                ready.append((key, found & key.events))
+        return ready
 
     def _wait(self, timeout: float | None) -> Ready:
         if timeout is not None and timeout < AWAKE_S:
-            return super().select(timeout)
+            return self._poll(timeout)
         began_s = monotonic()
         if self._short_waits >= STEADY and self._may_stay_awake:
             while monotonic() - began_s < AWAKE_S:
-                if ready := super().select(0):
+                if ready := self._poll(0):
                     return ready
             timeout = None if timeout is None else max(0.0, timeout - (monotonic() - began_s))
-        ready = super().select(timeout)
+        ready = self._poll(timeout)
         self._short_waits = self._short_waits + 1 if monotonic() - began_s < SHORT_S else 0
         return ready
 

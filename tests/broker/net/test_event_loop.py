@@ -228,6 +228,68 @@ def test_connections_on_another_loop_are_refused_in_words() -> None:
         asyncio.run(serve())
 
 
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loop: loop.call_soon(lambda: None),
+        lambda loop: loop.call_later(3600, lambda: None),
+        lambda loop: loop.stop(),
+    ],
+    ids=["a callback", "a timer", "the end"],
+)
+def test_asyncio_is_gone_back_to_when_it_has_something_to_do(
+    loop: EventLoop, ask: Callable[[EventLoop], object]
+) -> None:
+    def answer(end: End, data: bytes) -> None:
+        if len(end.received) < 3:
+            end.peer.send(b"x")
+        else:
+            ask(loop)
+
+    end = End(loop, answer)
+    end.peer.send(b"x")
+    assert loop._selector.select(None) == []  # type: ignore[attr-defined]
+    assert end.received == b"xxx"
+    end.close(None)
+    end.peer.close()
+
+
+def test_who_is_always_ready_makes_no_timer_wait(loop: EventLoop) -> None:
+    def go_on(end: End, data: bytes) -> None:
+        end.peer.send(b"x")
+
+    end = End(loop, go_on)
+    go_on(end, b"")
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert len(end.received) > 1
+    end.close(None)
+    end.peer.close()
+
+
+def test_a_timer_made_by_a_connection_is_not_late() -> None:
+    async def last_until(timer: asyncio.Future[None]) -> float:
+        began_s = asyncio.get_running_loop().time()
+
+        def make_timer(end: End, data: bytes) -> None:
+            made.loop.call_later(0.001, timer.set_result, None)
+
+        async with ends() as made:
+            made.add(make_timer).peer.send(b"x")
+            async with asyncio.timeout(20):
+                await timer
+        return asyncio.get_running_loop().time() - began_s
+
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        assert runner.run(last_until(runner.get_loop().create_future())) < 10
+
+
 class PlayedWaits:
     """A loop whose waits last as long as they are said to. Who waits awake looks eleven times."""
 
@@ -237,8 +299,10 @@ class PlayedWaits:
         self.looks: list[float | None] = []
         monkeypatch.setattr(event_loop, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(processors, "usable", lambda: 2.0)
+        monkeypatch.setattr(event_loop, "EPOLL", False)
         monkeypatch.setattr(selectors.DefaultSelector, "select", lambda selector, timeout=None: self._look(timeout))
         self.loop = EventLoop()
+        self.loop.call_soon(lambda: None)  # never called: for its sake every wait is the last one
 
     def _look(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         self.looks.append(timeout)
@@ -311,4 +375,5 @@ def test_without_a_processor_to_spare_everything_is_slept_through(
     monkeypatch.setattr(processors, "usable", lambda: 1.5)
     waits.loop.close()
     waits.loop = EventLoop()
+    waits.loop.call_soon(lambda: None)
     assert [waits.wait(SHORT_S / 2) for _ in range(STEADY * 2)] == [[None]] * STEADY * 2
