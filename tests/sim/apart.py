@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
-from tests.sim.clients import SimClient
+from tests.sim.clients import SimClient, alter_configs
 from tests.sim.history import MetadataHistory, driver_of
 from tests.sim.kept import DeletedKeptTopic
 from tests.sim.machine import Machine
@@ -22,9 +21,8 @@ from tests.sim.unclean import LATER_THAN_ALL, NOT_KNOWN, Epochs, UncleanTopic
 from tests.sim.unclean import NAME as UNCLEAN
 from tests.sim.unclean import PARTITION as UNCLEAN_PARTITION
 
-from ballast_wire.messages import message
-
 FIRST, COUNT = 11, 5
+TOPIC_CONFIG = 2
 APART_S = 3.0
 STOP_S = 40.0
 PLAN = Plan(seconds=40.0, members=3, properties=OF_MEMBERS)
@@ -314,12 +312,7 @@ class ApartFaults(AimedFaults):
         await self._set(self._person, "min.insync.replicas", str(minimum))
 
     async def _set(self, person: SimClient, name: str, value: str) -> None:
-        kind = message("IncrementalAlterConfigsRequest")
-        resource = kind.AlterConfigsResource
-        config = resource.AlterableConfig(version=0, name=name, config_operation=0, value=value)
-        wanted = resource(version=0, resource_type=2, resource_name=TOPIC, configs=[config])
-        request: Any = kind(resources=[wanted], validate_only=False)
-        while (await person.ask_any(request, 0)).responses[0].error_code:  # noqa: ASYNC110  (virtual time)
+        while not await alter_configs(person, {(TOPIC_CONFIG, TOPIC): {name: value}}):  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.2)
 
     def _all_is_left_to(self, heir: Machine, gone: Machine) -> bool:
