@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -159,17 +160,20 @@ def produce(watched: Watched, sizes: dict[int, int]) -> None:
 
 
 def skew(watched: Watched, heavy: int) -> None:
-    """Much data into the partitions of the first volume of each broker, most of all on broker 0.
+    """Much data into one volume of each broker, twice as much on broker 0: `heavy` for each of the three partitions
+    that a volume has by rights, however many there are since something was moved.
 
     No two partitions are alike: the search of the optimum would try all ways to exchange them.
     """
-    favoured: dict[int, str | None] = {}
+    logs = {replica: log for replica, log in sorted(watched.world.view().logs.items()) if replica.topic == TOPIC}
+    counts = Counter((replica.broker, log.path) for replica, log in logs.items())
+    favoured = {place[0]: place for place, _ in reversed(counts.most_common())}
     sizes = {}
-    for replica, log in sorted(watched.world.view().logs.items()):
-        if replica.topic == TOPIC:
-            place = favoured.setdefault(replica.broker, log.path)
-            large = 2 * heavy if replica.broker == 0 else heavy
-            sizes[replica.partition] = (large if log.path == place else MIB // 5) + replica.partition * 70_000
+    for replica, log in logs.items():
+        place = (replica.broker, log.path)
+        large = 3 * heavy * (2 if replica.broker == 0 else 1) // counts[place]
+        size = large if place == favoured[replica.broker] else MIB // 5
+        sizes[replica.partition] = size + replica.partition * 70_000
     produce(watched, sizes)
 
 
