@@ -28,7 +28,7 @@ from ballast_planner.goals import (
     racks,
 )
 from ballast_planner.goals import directories as directories_goal
-from ballast_planner.levels import Levels, find_levels, readable_directories
+from ballast_planner.levels import Levels, find_levels, readable_in
 from ballast_planner.model import Bools, ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.parallel import SolveTasks, broker_tasks
@@ -227,7 +227,7 @@ def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanO
 
 def movable_replicas(load: ClusterLoad, options: PlanOptions) -> Bools:
     """Replicas that balancing may touch: readable, not excluded, not smaller than asked."""
-    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    readable = readable_in(load, load.replicas.directory)
     excluded = load.partitions_of(options.excluded_topics)[load.replicas.partition]
     movable: Bools = readable & ~excluded & (load.replicas.size >= options.min_size_bytes)
     return movable
@@ -374,7 +374,7 @@ def _retract(
 
 def has_a_source(load: ClusterLoad) -> Bools:
     """Replicas whose data can be read: from their own directory, or from another live replica."""
-    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    readable = readable_in(load, load.replicas.directory)
     copies = np.bincount(load.replicas.partition[readable], minlength=load.partitions.topic.size)
     source: Bools = copies[load.replicas.partition] > 0
     return source

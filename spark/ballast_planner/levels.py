@@ -44,6 +44,12 @@ def readable_directories(load: ClusterLoad) -> Bools:
     return readable
 
 
+def readable_in(load: ClusterLoad, directory: Ints) -> Bools:
+    """Which replicas can be read, by the directory of each: not where that is unknown."""
+    readable: Bools = np.append(readable_directories(load), False)[directory]
+    return readable
+
+
 def find_levels(
     load: ClusterLoad,
     band: float,

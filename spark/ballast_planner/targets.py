@@ -13,7 +13,7 @@ import numpy as np
 
 from ballast_planner.assemble import Copy, Step, by_gain, directory_path, steps_of
 from ballast_planner.balance import PlanError, finish, has_a_source, plan_balance, pursue_goals
-from ballast_planner.levels import find_levels, readable_directories, receiving_directories
+from ballast_planner.levels import find_levels, readable_directories, readable_in, receiving_directories
 from ballast_planner.model import NO_RACK, ClusterLoad, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.plan import ANY_DIRECTORY, Placement, Plan, Target, Unplaced
@@ -92,7 +92,7 @@ def plan_generate(
     others = np.array(sorted(known - set(to_brokers)), dtype=np.int64)
     gone = np.isin(load.brokers.ids, others)[load.directories.broker]
     chosen_topic = np.array([topics is None or topic in topics for topic in load.topics] + [False], dtype=np.bool_)
-    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    readable = readable_in(load, load.replicas.directory)
     leaving = np.isin(load.brokers.ids, others)[load.replicas.broker]
     wanted = chosen_topic[load.partitions.topic[load.replicas.partition]]
     movable = wanted & (readable | leaving & has_a_source(load))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ballast_planner.levels import readable_directories
+from ballast_planner.levels import readable_in
 from ballast_planner.model import Bools, Floats
 from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
@@ -36,21 +36,22 @@ def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, le
     mean = float(load[receiving].mean())
     upper = mean + max(options.band * mean, least)
     shares = np.where(bench.load.partitions_of(options.excluded_topics), 0.0, weight)
+    # One on a disk that failed cannot lead, though its broker can.
+    may_lead: Bools = receiving[bench.broker] & readable_in(bench.load, bench.directory)
     stuck = ~receiving
     while True:
         over = np.where(stuck, -math.inf, load - upper)
         broker = int(np.argmax(over))
         if over[broker] <= 1e-9:
             return
-        if not _hand_over(bench, broker, load, shares, upper, receiving):
+        if not _hand_over(bench, broker, load, shares, upper, may_lead):
             stuck[broker] = True
 
 
-def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, receiving: Bools) -> bool:
+def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, may_lead: Bools) -> bool:
     """Give as many leaderships of one broker away as its excess asks for; False when none could be given."""
     led = np.flatnonzero(bench.leader & (bench.broker == broker))
     partitions = bench.load.replicas.partition[led]
-    readable = np.append(readable_directories(bench.load), False)
     given = False
     for partition in partitions[np.argsort(-weight[partitions], kind="stable")]:
         if load[broker] <= upper:
@@ -61,8 +62,7 @@ def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, uppe
         first = int(bench.load.partitions.first[partition])
         others = slice(first + 1, int(bench.load.partitions.first[partition + 1]))
         followers = bench.broker[others]
-        # One on a disk that failed cannot lead, though its broker can.
-        fitting = followers[receiving[followers] & readable[bench.directory[others]]]
+        fitting = followers[may_lead[others]]
         if not fitting.size:
             continue
         target = int(fitting[np.argmin(load[fitting])])
