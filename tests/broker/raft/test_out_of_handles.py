@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock, SeededRandom
 from tests.broker.raft.test_loading_snapshots import SNAPSHOT, piece, snapshot_of_nothing
-from tests.broker.raft.test_spoilt_records import Applied
+from tests.broker.raft.test_spoilt_records import Applied, records_of_the_leader
 from tests.broker.raft.test_store import Threads, batch, open_store
+from tests.broker.storage.test_out_of_handles import OutOfHandlesDisk
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
@@ -23,7 +23,7 @@ from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, Persisted, Timeouts
 from ballast_broker.raft.voters import Endpoint
-from ballast_broker.storage.disk import RealDisk, RealFile
+from ballast_broker.storage.disk import RealFile
 from ballast_wire.errors import ApiError, ErrorCode
 
 
@@ -42,36 +42,27 @@ class CountedFile(RealFile):
         super().close()
 
 
-class CountingDisk(RealDisk):
+class CountingDisk(OutOfHandlesDisk):
     """Within a limit of files that may be open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.open_files = 0
         self.limit = 1 << 30
         self.refusals = 0
         self.until_refusal = 0
 
-    def _look(self, path: str) -> None:
+    def _opens(self, path: str) -> None:
         self.until_refusal -= 1
         if self.open_files >= self.limit or self.until_refusal == 0:
             self.refusals += 1
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            raise OSError(self.code, os.strerror(self.code), path)
 
     def open(self, path: str, **keywords: Any) -> RealFile:
-        self._look(path)
         return CountedFile(self, super().open(path, **keywords), path)
 
     def empty_file(self, path: str) -> RealFile:
-        self._look(path)
         return CountedFile(self, super().empty_file(path), path)
-
-    def read_bytes(self, path: str) -> bytes:
-        self._look(path)
-        return super().read_bytes(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._look(path)
-        super().sync_directory(path)
 
     def let_nothing_be_opened(self) -> None:
         self.limit, self.refusals = self.open_files, 0
@@ -156,13 +147,6 @@ async def node(
         await manager.shutdown()
     assert not applied.failures
     assert disk.open_files == 0
-
-
-def records_of_the_leader() -> bytes:
-    log = MemoryLog()
-    for _ in range(2):
-        log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
-    return log.read(0, 1 << 20, upper_offset=6).read()
 
 
 @pytest.mark.spec("LOG-35", "CLU-02")

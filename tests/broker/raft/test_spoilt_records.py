@@ -34,16 +34,21 @@ class Applied:
         self.failures.append(error)
 
 
+def records_of_the_leader() -> bytes:
+    """Six, of epoch 5."""
+    log = MemoryLog()
+    for _ in range(2):
+        log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
+    return log.read(0, 1 << 20, upper_offset=6).read()
+
+
 @pytest.mark.spec("CLU-02", "CLU-03")
 @pytest.mark.parametrize("spoilt_at", [90, 8], ids=["a record", "a length"])
 async def test_spoilt_records_are_asked_for_again(
     tmp_path: Path, spoilt_at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else one rotten disk would end every controller and broker of the cluster, and each again after its restart."""
-    log, network, applied = MemoryLog(), LocalNetwork(), Applied()
-    for _ in range(2):
-        log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
-    sound = log.read(0, 1 << 20, upper_offset=6).read()
+    network, applied, sound = LocalNetwork(), Applied(), records_of_the_leader()
     spoilt = bytearray(sound)
     spoilt[len(sound) // 2 + spoilt_at] ^= 0x41
     asked: list[int] = []
