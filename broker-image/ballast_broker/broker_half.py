@@ -144,6 +144,7 @@ class BrokerHalf:
             cluster_id=node.cluster_id,
             config=node.config,
             clock=node.world.clock,
+            random=node.world.random,
             image=lambda: node.image,
             replicas=self.replicas,
             logs=node.logs,

@@ -11,8 +11,16 @@ from dataclasses import replace
 import pytest
 from tests.sim.apart import PLAN as OF_APART
 from tests.sim.apart import ApartRun
+from tests.sim.classic import ClassicRun
 from tests.sim.loop import run
+from tests.sim.mixed import PLAN as OF_MIXED
+from tests.sim.mixed import MixedRun
+from tests.sim.near import PLAN as NEAR
+from tests.sim.near import NearRun
 from tests.sim.schedule import Plan, Run
+from tests.sim.throttled import PLAN as THROTTLED
+from tests.sim.throttled import ThrottledRun
+from tests.sim.tired import TiredRun
 from tests.sim.voters import ChangingRun, UpgradedRun
 
 DEFAULT_SEEDS = "0-10"
@@ -30,15 +38,26 @@ def test_schedule(seed: int) -> None:
     simulate(seed, Plan())
 
 
+OF_KINDS = {
+    Run: Plan(), MixedRun: OF_MIXED, ApartRun: OF_APART, ClassicRun: Plan(), TiredRun: Plan(), NearRun: NEAR,
+    ThrottledRun: THROTTLED, UpgradedRun: Plan(),
+}  # fmt: skip
+OFTEN = {Run, MixedRun}
+
+
 @pytest.mark.spec("REP-24")
 @pytest.mark.timeout(120)
-def test_a_schedule_replays_exactly_whatever_was_played_before() -> None:
-    plan = Plan(seconds=20.0)
-    first = simulate(5649, plan)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in OFTEN else pytest.mark.simulation) for kind in OF_KINDS]
+)
+def test_a_schedule_replays_exactly_whatever_was_played_before(kind: type[Run]) -> None:
+    plan = OF_KINDS[kind]
+    first = simulate(412, plan, kind)
     simulate(3, Plan(seconds=5.0))
-    again = simulate(5649, plan)
+    again = simulate(412, plan, kind)
     assert again.trace == first.trace
     assert again.ledger == first.ledger
+    assert again.fabric.rng.getstate() == first.fabric.rng.getstate()  # as many messages, as many dice
 
 
 def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 from ballast_broker.api.authorizer import Operation, group, topic
 from ballast_broker.api.context import RequestContext
@@ -75,7 +74,7 @@ def _ask(request: Any, context: RequestContext) -> Ask:
     _check(request, pattern, context)
     names, owned = request.subscribed_topic_names, request.topic_partitions
     return Ask(
-        member_id=request.member_id or str(uuid4()),
+        member_id=request.member_id or str(context.fresh_id()),
         epoch=request.member_epoch,
         client_id=context.client_id or "",
         client_host=context.host,

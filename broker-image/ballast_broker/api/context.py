@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ballast_wire.envelope import Asker
 
@@ -33,6 +34,10 @@ class RequestContext:
     def may_for_any(self, operation: Operation, kind: ResourceKind) -> bool:
         """Whether there is at least one resource of this kind to which he may do it."""
         return self.broker.authorizer.allows_for_any(self.connection, operation, kind)
+
+    def fresh_id(self) -> UUID:
+        """For somebody who has no id yet."""
+        return UUID(bytes=self.broker.random.bytes_of(16), version=4)
 
     @property
     def asker(self) -> Asker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
@@ -32,7 +31,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in request.protocols),
-        fresh_member_id=f"{name}-{uuid4()}",
+        fresh_member_id=f"{name}-{context.fresh_id()}",
         requires_known_member_id=version >= FIRST_VERSION_THAT_ASKS_FOR_AN_ID and request.group_instance_id is None,
         supports_skipping_assignment=version >= FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.metrics.traffic import Traffic
     from ballast_broker.replication.replicas import Replicas
-    from ballast_broker.seams import Clock
+    from ballast_broker.seams import Clock, Random
     from ballast_broker.storage.manager import LogManager
     from ballast_wire.envelope import Asker
 
@@ -28,6 +28,7 @@ class BrokerServices:
     cluster_id: str
     config: BrokerConfig
     clock: Clock
+    random: Random
     image: Callable[[], MetadataImage]
     replicas: Replicas
     logs: LogManager

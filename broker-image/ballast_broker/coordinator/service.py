@@ -89,7 +89,7 @@ class GroupCoordinator:
             end_classic=lambda shard, group_id: self.classic.end(shard, group_id),
             begin_classic=lambda shard, group, rejoins: self.classic.begin(shard, group, rejoins),
             join_consumers=lambda group_id, ask: self.consumers.join(group_id, ask),
-            end_consumers=lambda shard, group_id: self.consumers.end(shard, group_id),
+            end_consumers=lambda shard, group_id: self.consumers.make_way(shard, group_id),
         )
         sessions_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
         self.classic = ClassicGroups(host, sessions_ms, config.limits)

@@ -38,6 +38,7 @@ from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.snapshot import image_records
+from ballast_broker.real_world import RealRandom
 from ballast_broker.seams import Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -253,7 +254,7 @@ async def test_a_member_with_the_longest_name_can_be_answered_and_stored(
     kind, sync = message("JoinGroupRequest"), message("SyncGroupRequest")
     protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"")
     async with coordinating(tmp_path) as scene:
-        services: Any = SimpleNamespace(groups=scene.groups, authorizer=ALLOWS_EVERYTHING)
+        services: Any = SimpleNamespace(groups=scene.groups, random=RealRandom(), authorizer=ALLOWS_EVERYTHING)
         peer: Any = SimpleNamespace(host="/127.0.0.1")
         context = RequestContext(services, 11, 5, 1, client_id, peer)
 

@@ -184,11 +184,7 @@ class ConsumerGroups:
         return life is not None and life.users > 0
 
     async def end(
-        self,
-        shard: Shard,
-        group_id: str,
-        before: Callable[[], Awaitable[None]] | None = None,
-        offsets: Callable[[], Ending | None] = lambda: None,
+        self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
     ) -> None:
         """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty. `before`: what has
         to be done first where it is."""
@@ -196,9 +192,16 @@ class ConsumerGroups:
             group = self._existing(shard, group_id)
             if group.state is not GroupState.EMPTY:
                 raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-            if before is not None:
-                await before()
+            await before()
             await turn.write(shard, group, group.farewell(), offsets)
+
+    async def make_way(self, shard: Shard, group_id: str) -> None:
+        """An empty group goes, for one of the classic protocol; unless another member of that was quicker, or somebody
+        joined it meanwhile."""
+        async with self._turn(shard, group_id) as turn:
+            group = shard.consumers.get(group_id)
+            if group is not None and group.state is GroupState.EMPTY:
+                await turn.write(shard, group, group.farewell())
 
     # -- from one protocol to the other ---------------------------------------------------------------------------
     def _of_classic(self, shard: Shard, group_id: str) -> list[Change]:

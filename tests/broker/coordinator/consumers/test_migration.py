@@ -246,6 +246,30 @@ async def test_a_silent_consumer_leaves_a_classic_group_behind(tmp_path: Path) -
         assert classic(scene).state is ClassicState.PREPARING_REBALANCE
 
 
+async def test_whoever_joins_as_an_empty_group_makes_way_is_in_the_one_that_follows(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, classic_limits=replace(AT_ONCE, initial_rebalance_delay_ms=50)) as scene:
+        await beat(scene)
+        await beat(scene, "m", -1)
+        assert group(scene).state is GroupState.EMPTY
+        both = await asyncio.gather(join(scene, fresh="c"), join(scene, fresh="d"))
+        assert {each.error for each in both} == {NONE}
+        assert set(classic(scene).members) == {"c", "d"}
+
+
+async def test_an_empty_group_that_somebody_joins_first_does_not_make_way(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await beat(scene)
+        await beat(scene, "m", -1)
+        scene.cut()
+        modern = await scene.begin(beat(scene))
+        old = asyncio.ensure_future(join(scene, fresh="c"))
+        await eventually(lambda: scene.groups.consumers._lives["g"].users == 2, "it waits for its turn")
+        scene.heal()
+        [beaten] = await modern
+        assert (beaten.member_id, (await old).error) == ("m", NONE)
+        assert set(group(scene).members) == {"c", "m"}
+
+
 @pytest.mark.parametrize("silent", ["session", "join", "sync"])
 async def test_a_classic_member_that_is_late_goes(tmp_path: Path, silent: str) -> None:
     limits: dict[str, Any] = {"session_timeout_ms": 100} if silent == "session" else {"rebalance_timeout_ms": 100}

@@ -298,13 +298,13 @@ async def test_who_joins_a_group_that_went_to_the_other_protocol_as_its_coordina
     async with coordinating(tmp_path) as scene:
         await beat(scene)
         await beat(scene, "m", -1)
-        end = scene.groups.consumers.end
+        make_way = scene.groups.consumers.make_way
 
-        async def end_and_move(shard: Shard, group_id: str, *more: Any) -> None:
-            await end(shard, group_id, *more)
+        async def make_way_and_move(shard: Shard, group_id: str) -> None:
+            await make_way(shard, group_id)
             scene.groups.resign_all()
 
-        monkeypatch.setattr(scene.groups.consumers, "end", end_and_move)
+        monkeypatch.setattr(scene.groups.consumers, "make_way", make_way_and_move)
         joined = await asyncio.wait_for(scene.groups.join("g", ask("classic")), 5)
         assert joined.error is ErrorCode.NOT_COORDINATOR
 
