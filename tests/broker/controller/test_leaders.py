@@ -287,6 +287,38 @@ def test_the_leader_of_before_elr_was_off_is_not_the_last_known_one() -> None:
 
 
 @pytest.mark.spec("CLU-11")
+def test_who_was_eligible_when_elr_is_switched_off_leads_where_nobody_is_in_sync() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
+    for broker in (3, 2, 1):
+        fence(scene, broker)
+    assert state(scene) == (-1, (), (1, 2))
+    switch_elr(scene, on=False)
+    unfence(scene, 3)
+    assert state(scene) == (-1, (), (1, 2)), "3 was behind"
+    restart(scene, 1, clean=False)
+    unfence(scene, 1)
+    assert state(scene) == (-1, (), (2,)), "1 may have lost what it was eligible with"
+    unfence(scene, 2)
+    assert state(scene) == (2, (2,), ())
+
+
+@pytest.mark.spec("CLU-11")
+def test_the_last_known_leader_leads_again_where_elr_is_switched_off_while_it_is_away() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2])
+    fence(scene, 2)
+    restart(scene, 1, clean=False)
+    assert state(scene) == (-1, (), ())
+    switch_elr(scene, on=False)
+    unfence(scene, 2)
+    assert state(scene)[0] == -1
+    unfence(scene, 1)
+    assert state(scene) == (1, (1,), ())
+    assert scene.partition("orders").last_known_elr == ()
+
+
+@pytest.mark.spec("CLU-11")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("replicas", [[1], [1, 2]])
 def test_the_last_in_sync_replica_leads_again_where_elr_is_switched_on_while_it_is_away(
