@@ -73,6 +73,13 @@ SHARED = _table(
 
 TOPIC = _table(
     Reason("Ready", TRUE, "The topic is as the spec describes it."),
+    Reason(
+        "TooFewReplicas", TRUE,
+        "The topic is as the spec describes it, but has {found} and min.insync.replicas is {wanted}: what is "
+        "written with acks=all is on fewer brokers than that asks for, nothing is written while one of them is away, "
+        "and brokers before Kafka 3.7 refuse it always.",
+        "Raise spec.replicas, or set min.insync.replicas in spec.config.",
+    ),
     Reason("Creating", FALSE, "The topic is being created."),
     Reason("Changing", FALSE, "The topic is being changed."),
     Reason(
@@ -146,6 +153,10 @@ TOPIC = _table(
         "spec.adoptionPolicy Adopt. Nothing is changed until then.", stalled=True,
     ),
     Reason("Deleting", FALSE, "The topic is being deleted."),
+    Reason(
+        "DeletionWaits", UNKNOWN, "The object waits to be deleted, as the topic is to be deleted with it: {error}",
+        "To let the object go and keep the topic, set spec.deletionPolicy to Retain.",
+    ),
 )  # fmt: skip
 
 REASSIGNMENT = _table(
@@ -153,6 +164,12 @@ REASSIGNMENT = _table(
     Reason(
         "AwaitingApproval", FALSE, "The plan moves {moves} and {bytes}B.",
         "To approve it, set spec.approvedPlan to {hash}.",
+    ),
+    Reason(
+        "DeletionWaits", UNKNOWN,
+        "It waits to be deleted until what it has begun is stopped and throttles are put back: {error}",
+        "If that cluster never comes back, delete its KafkaCluster; or set metadata.finalizers to null, which leaves "
+        "moves and throttles as they are.",
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
