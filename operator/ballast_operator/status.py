@@ -350,7 +350,7 @@ IN_COURSE = frozenset(
     }
 )
 
-# Told once, in an Event; no condition has them.
+# Told once, in an Event; the condition Ready has none of them.
 EVENTS = _table(
     Reason(
         "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
@@ -359,6 +359,12 @@ EVENTS = _table(
     Reason(
         "TopicMadeAnew", "", "Topic {topic} had the id {before} and has the id {now}: what was in it is gone.",
         "Somebody deleted it; only who has to should have the right.",
+    ),
+    Reason(
+        "DefinitionsOutdated", "",
+        "The CRDs are of a version before the operator's: what is set of these fields is dropped or refused, and "
+        "nobody else tells it: {fields}.",
+        "Apply the CRDs that belong to this operator.",
     ),
     Reason(
         "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",
@@ -436,6 +442,7 @@ def reasons_page() -> str:
         "",
         "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase. The",
         "reasons of the condition Balanced are those of [the rebalance job](../rebalance.md#what-it-says).",
+        "`DefinitionsOutdated` is a condition of each KafkaCluster as well, while it holds.",
         "",
     ]
     return "\n".join(lines)
