@@ -12,6 +12,8 @@ import pytest
 from tests.sim.apart import PLAN as OF_APART
 from tests.sim.apart import ApartRun
 from tests.sim.classic import ClassicRun
+from tests.sim.featured import PLAN as FEATURED
+from tests.sim.featured import FeaturedRun
 from tests.sim.loop import run
 from tests.sim.mixed import PLAN as OF_MIXED
 from tests.sim.mixed import MixedRun
@@ -40,7 +42,7 @@ def test_schedule(seed: int) -> None:
 
 OF_KINDS = {
     Run: Plan(), MixedRun: OF_MIXED, ApartRun: OF_APART, ClassicRun: Plan(), TiredRun: Plan(), NearRun: NEAR,
-    ThrottledRun: THROTTLED, UpgradedRun: Plan(),
+    ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED,
 }  # fmt: skip
 OFTEN = {Run, MixedRun}
 

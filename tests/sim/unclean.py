@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.sim.checkers import Broken, records
-from tests.sim.clients import RETRY_S, SimClient, create_topic
+from tests.sim.clients import RETRY_S, SimClient, create_topic, delete_records
 from tests.sim.history import MetadataHistory
 from tests.sim.machine import Machine
 
@@ -27,7 +27,8 @@ from ballast_wire.records import Record, decode_records, iterate_batches
 NAME = "unclean"
 PARTITION = TopicPartition(NAME, 0)
 RECORDS_PER_SECOND = 4.0
-FETCH = 12
+FETCH, LIST_OFFSETS = 12, 4
+EARLIEST = -2
 CONFIGS = {"unclean_leader_election_enable": "true"}
 
 
@@ -65,7 +66,9 @@ class UncleanTopic:
         self._acked: list[tuple[int, Acked]] = []
         self._read: list[tuple[int, int, bytes]] = []  # offset, epoch, value
         self.times_told_to_go_back = 0
+        self.deleted = 0  # nobody needs what is before it; it may be there all the same
         self._writes, self._has_written = True, False
+        self._begins = 0  # whoever has read nothing
 
     async def run(self) -> None:
         minimum = self._rng.choice(["1", "2"])
@@ -104,6 +107,15 @@ class UncleanTopic:
         client.forget_leader(PARTITION)
         return None, -1
 
+    async def delete_now_and_then(self, person: SimClient, rng: random.Random) -> None:
+        """Up to anywhere that was acknowledged, also where it is lost since: then whoever leads has less than that."""
+        while True:
+            await asyncio.sleep(rng.uniform(1.0, 8.0))
+            newest = max((offset for offset, _ in self._acked), default=0)
+            offset = rng.choice([newest, rng.randint(0, newest)])
+            self.deleted = max(self.deleted, offset)
+            await delete_records(person, PARTITION, offset)
+
     # -- reading --------------------------------------------------------------------------------------------------
     async def _read_on(self) -> None:
         while True:
@@ -118,7 +130,7 @@ class UncleanTopic:
     async def _fetch(self, host: str, leader_epoch: int) -> bool:
         """Whether this host is still the one to ask."""
         kind = message("FetchRequest")
-        offset = self._read[-1][0] + 1 if self._read else 0
+        offset = self._read[-1][0] + 1 if self._read else self._begins
         part = kind.FetchTopic.FetchPartition(
             version=FETCH, partition=0, current_leader_epoch=leader_epoch, fetch_offset=offset,
             last_fetched_epoch=self._read[-1][1] if self._read else -1, log_start_offset=-1,
@@ -132,9 +144,11 @@ class UncleanTopic:
         answer = await self._reader.ask(host, request, FETCH)
         result = answer.responses[0].partitions[0]
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            if not self._read or self._epochs_at(host).oldest <= self._read[-1][1]:
+            was_deleted = offset < self.deleted or self._begins > 0
+            if not was_deleted and (not self._read or self._epochs_at(host).oldest <= self._read[-1][1]):
                 raise Broken(f"who reads is told how far to go back: {offset} is out of range, is all that is said")
             self._read.clear()
+            self._begins = await self._earliest(host) if self.deleted else 0
             return True
         if result.error_code != ErrorCode.NONE:
             return False
@@ -146,6 +160,19 @@ class UncleanTopic:
                 if record.offset >= offset:
                     self._read.append((record.offset, batch.header.leader_epoch, record.value or b""))
         return True
+
+    async def _earliest(self, host: str) -> int:
+        kind = message("ListOffsetsRequest")
+        topic = kind.ListOffsetsTopic
+        part = topic.ListOffsetsPartition(
+            version=LIST_OFFSETS, partition_index=0, current_leader_epoch=-1, timestamp=EARLIEST
+        )
+        request = kind(
+            replica_id=-1, isolation_level=0,
+            topics=[topic(version=LIST_OFFSETS, name=NAME, partitions=[part])],
+        )  # fmt: skip
+        answer = await self._reader.ask(host, request, LIST_OFFSETS)
+        return max(0, answer.topics[0].partitions[0].offset)
 
     def _go_back(self, epoch: int, end_offset: int) -> None:
         before = len(self._read)
@@ -162,26 +189,27 @@ class UncleanTopic:
         ends = [
             log.log_end_offset for each in machines if each.process and (log := each.process.node.logs.get(PARTITION))
         ]
-        return self._has_written and (self._read[-1][0] + 1 if self._read else 0) == max(ends, default=0)
+        return self._has_written and (self._read[-1][0] + 1 if self._read else self._begins) == max(ends, default=0)
 
     def check(self, machines: Sequence[Machine], history: MetadataHistory) -> None:
         copies = [whole(machine) for machine in machines]
         for machine, copy in zip(machines, copies, strict=True):
             if copy != copies[0]:
                 raise Broken(f"replicas are equal to the byte: {machine.host} has {len(copy)} bytes of {PARTITION}")
-        there = {record.offset: record.value or b"" for record in records(machines[0], PARTITION)}
-        if {offset: value for offset, _, value in self._read} != there:
-            raise Broken(f"read is what is there: {self._read[-3:]}, {sorted(there.items())[-3:]}")
-        if strange := {*there.values()} - self._sent:
-            raise Broken(f"no phantom records: {sorted(strange)[:5]}")
         process = machines[0].process
         assert process is not None
         log = process.node.logs.logs[PARTITION]
+        start = log.log_start_offset
+        there = {each.offset: each.value or b"" for each in records(machines[0], PARTITION) if each.offset >= start}
+        if start > self.deleted or {offset: value for offset, _, value in self._read if offset >= start} != there:
+            raise Broken(f"read is what is there: {self._read[-3:]}, {sorted(there.items())[-3:]}")
+        if strange := {*there.values()} - self._sent:
+            raise Broken(f"no phantom records: {sorted(strange)[:5]}")
         elections = history.unclean.get((log.topic_id, 0), []) if log.topic_id is not None else []
         entries = log.epochs.entries
         began = [(each.epoch, _beginning(entries, each.epoch, log.log_end_offset)) for each in elections]
         for offset, acked in self._acked:
-            if there.get(offset) == acked.value:
+            if there.get(offset) == acked.value or offset < self.deleted:
                 continue
             is_older = _epoch_of(entries, offset) < acked.until_epoch
             if not any(epoch > acked.since_epoch and (is_older or start <= offset) for epoch, start in began):
