@@ -34,9 +34,10 @@ def flush(
     log: Log, up_to: int | None = None, synced: frozenset[Segment] = frozenset(), for_s: float = math.inf
 ) -> bool:
     """False: there was no time for the rest. One segment at least is done."""
+    whole = True
     with _unless_deleted(log):
-        return _flush(log, up_to, synced, for_s)
-    return True
+        whole = _flush(log, up_to, synced, for_s)
+    return whole
 
 
 def sync_names(log: Log) -> None:
