@@ -9,7 +9,14 @@ from typing import Any
 from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
-from ballast_broker.replication.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from ballast_broker.replication.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    FoundOffset,
+)
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import ListOffsetsResponse
 from ballast_wire.names import TopicPartition
@@ -41,6 +48,7 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     response = ListOffsetsResponse(context.version)
     loop = asyncio.get_running_loop()
     looked_up, began_s = 0, loop.time()
+    later: list[tuple[dict[int, Answer], int, asyncio.Task[FoundOffset]]] = []  # read by a thread first
     for asked in request.topics:
         if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
             _refuse(response, asked)
@@ -50,12 +58,22 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
             if times[asked.name, each.partition_index] > 1:
                 answer: Answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
             else:
-                answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
+                found = _look_up(TopicPartition(asked.name, each.partition_index), each, request, context)
+                answer = (ErrorCode.NONE, *NOTHING)
+                if isinstance(found, asyncio.Task):
+                    later.append((answers, each.partition_index, found))
+                else:
+                    answer = found
             answers[each.partition_index] = answer
             looked_up += 1
             if looked_up % PARTITIONS_PER_TURN == 0 or loop.time() - began_s > LONGEST_TURN_S:
                 await asyncio.sleep(0)
                 began_s = loop.time()
+    for answers, index, task in later:
+        try:
+            answers[index] = _told(await task)
+        except ApiError as error:
+            answers[index] = (_error_for(error.code, context.version), *NOTHING)
     for name, answers in topics.items():
         if answers:  # a topic of which nothing was asked is not in Kafka's answer either
             for index, answer in answers.items():
@@ -70,7 +88,9 @@ def _refuse(response: ListOffsetsResponse, asked: Any) -> None:
     response.end_topic(asked.name)
 
 
-def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:
+def _look_up(
+    topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext
+) -> Answer | asyncio.Task[FoundOffset]:
     timestamp = asked.timestamp
     if timestamp < 0 and context.version < FIRST_VERSION_OF.get(timestamp, context.version + 1):
         return (ErrorCode.UNSUPPORTED_VERSION, *NOTHING)
@@ -87,6 +107,10 @@ def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: 
         )
     except ApiError as error:
         return (_error_for(error.code, context.version), *NOTHING)
+    return found if isinstance(found, asyncio.Task) else _told(found)
+
+
+def _told(found: FoundOffset) -> Answer:
     return (ErrorCode.NONE, found.timestamp, found.offset, found.leader_epoch)
 
 

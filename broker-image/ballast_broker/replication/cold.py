@@ -1,7 +1,8 @@
 """Looking up where to read what is not in memory: in a thread of the directory, while the loop serves others.
 
 A disk that is slow, or does not answer at all, holds up who reads there and nobody else. What a lookup lacks is read by
-a thread, so that it is in memory; then the partition's fetches are looked at again. Loop thread only, but for the read.
+a thread, so that it is in memory; then the partition's fetches are looked at again, or what was asked is asked again.
+Loop thread only, but for the read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ballast_broker.seams import NotInMemory
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # Within so long, what was read is looked up by those who wanted it.
 KEPT_S = 1.0
 _Missing = tuple[str, int, int]  # path, position, size
+T = TypeVar("T")
+How = ParamSpec("How")
 
 
 class ColdLookups:
@@ -38,6 +41,30 @@ class ColdLookups:
             task = asyncio.get_running_loop().create_task(self._read(replica, log, missing))
             self._reading[missing] = task
         return True
+
+    def look(
+        self, ask: Callable[Concatenate[Replica, How], T], replica: Replica, *how: How.args, **named: How.kwargs
+    ) -> T | asyncio.Task[T]:
+        """What is asked of the replica: at once where it is in memory."""
+        log = replica.log
+        if log is None:
+            return ask(replica, *how, **named)
+        try:
+            with log.context.disk.not_waiting():
+                return ask(replica, *how, **named)
+        except NotInMemory as lacking:
+            again = self._ask_again(replica, log, lacking, lambda: ask(replica, *how, **named))
+            return asyncio.get_running_loop().create_task(again)
+
+    async def _ask_again(self, replica: Replica, log: Log, lacking: NotInMemory, ask: Callable[[], T]) -> T:
+        while self.lacks(replica, log, lacking):
+            await asyncio.shield(self._reading[lacking.path, lacking.position, lacking.size])
+            try:
+                with log.context.disk.not_waiting():
+                    return ask()
+            except NotInMemory as more:
+                lacking = more
+        return ask()
 
     async def _read(self, replica: Replica, log: Log, missing: _Missing) -> None:
         try:

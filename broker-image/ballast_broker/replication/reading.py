@@ -114,7 +114,7 @@ class Reader:
         self._nearest = nearest
         self._propose_expand = propose_expand
         self._now_ms = now_ms
-        self._cold = ColdLookups()
+        self.cold = ColdLookups()
         self.wakeups = Wakeups(self._look_again)
         self._parked_followers: dict[int, dict[ParkedFetch, None]] = {}
 
@@ -249,7 +249,7 @@ class Reader:
         try:
             found, aborted = self._find(replica, log, params, entry, limit, min_one)
         except NotInMemory as lacking:
-            cold = self._cold.lacks(replica, log, lacking)
+            cold = self.cold.lacks(replica, log, lacking)
             if cold:
                 found, aborted = None, []
             else:

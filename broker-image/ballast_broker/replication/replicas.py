@@ -235,9 +235,10 @@ class Replicas:
         isolation: int = 0,
         current_leader_epoch: int = -1,
         replica_id: int = CONSUMER,
-    ) -> offsets.FoundOffset:
-        replica = self._replica(topic_partition)
-        return offsets.list_offset(replica, timestamp, isolation, current_leader_epoch, replica_id)
+    ) -> offsets.FoundOffset | asyncio.Task[offsets.FoundOffset]:
+        return self._reader.cold.look(
+            offsets.list_offset, self._replica(topic_partition), timestamp, isolation, current_leader_epoch, replica_id
+        )
 
     def offset_for_leader_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = -1

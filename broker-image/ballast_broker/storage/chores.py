@@ -31,6 +31,7 @@ _IN_THE_WAY = (errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY)
 REMOVE_AGAIN_MS = 600_000
 # A folder of many large files takes minutes, and who is so long in one call passes for a disk that does not answer.
 REMOVE_AT_ONCE_S = 1.0
+FLUSH_AT_ONCE_S = 1.0  # likewise: after an unclean stop it may be a thousand segments
 FLUSH_AGAIN_S = 5.0
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,9 @@ class Chores:
 
     async def _flush(self, log: Log, up_to: int | None = None) -> None:
         try:
-            await self._directory.threads.run(lambda: log.flush(up_to))
+            while not await self._directory.threads.run(lambda: log.flush(up_to, for_s=FLUSH_AT_ONCE_S)):
+                if not log.directory.online:
+                    break
         except OutOfHandles:  # the operator is told, and the log is flushed a little later
             asyncio.get_running_loop().call_later(FLUSH_AGAIN_S, self.flush_later, log)
         except LogDirectoryFailure as error:

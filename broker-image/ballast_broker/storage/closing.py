@@ -26,7 +26,7 @@ async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> No
         await directory.threads.run(lambda share=share: _each(share, Log.flush))  # type: ignore[misc]
 
 
-def _each(logs: list[Log], do: Callable[[Log], None]) -> None:
+def _each(logs: list[Log], do: Callable[[Log], object]) -> None:
     for log in logs:
         try:
             do(log)

@@ -8,6 +8,7 @@ recovery point. What did not change since the last flush is not synced again: a 
 from __future__ import annotations
 
 import contextlib
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -29,9 +30,14 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
 
-def flush(log: Log, up_to: int | None = None, synced: frozenset[Segment] = frozenset()) -> None:
+def flush(
+    log: Log, up_to: int | None = None, synced: frozenset[Segment] = frozenset(), for_s: float = math.inf
+) -> bool:
+    """False: there was no time for the rest. One segment at least is done."""
+    whole = True
     with _unless_deleted(log):
-        _flush(log, up_to, synced)
+        whole = _flush(log, up_to, synced, for_s)
+    return whole
 
 
 def sync_names(log: Log) -> None:
@@ -49,7 +55,7 @@ def _unless_deleted(log: Log) -> Iterator[None]:
             raise
 
 
-def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
+def _flush(log: Log, up_to: int | None, synced: frozenset[Segment], for_s: float) -> bool:
     truncations = log.truncations
     # In this order: who appends a marker lowers `unindexed_from` before the end moves, and lifts it when it is indexed.
     end = min(log.end_offset, log.unindexed_from)
@@ -57,13 +63,15 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
         end = min(end, up_to)
     segments = log.segments  # replaced, never changed in place, when segments go
     if end <= log.recovery_point or not segments:  # at this moment the loop cuts all of it away
-        return
+        return True
     # Not the log's own list of bases: of the two the loop may have replaced one.
     first = max(0, bisect_right(segments, log.recovery_point, key=_base) - 1)
     going = segments[first:]
     log.write_epochs()
     with log.flush_lock:
         epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    now, whole = log.context.clock.monotonic, True
+    until_s = now() + for_s
     names = (log.folder.path, segments[-1].base_offset, segments[-1].aborted.there, truncations)
     try:
         if epochs:
@@ -71,6 +79,9 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
                 _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
         for segment in going:
             if segment.base_offset >= end:
+                break
+            if segment is not going[0] and now() >= until_s:
+                end, whole = segment.base_offset, False
                 break
             if segment not in synced:
                 _sync_log(log, segment)
@@ -82,14 +93,16 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
                 if segment.base_offset <= end:
                     forget_unflushed(log, segment)
             _sync_folder(log)
-            log.synced_names = names
+            if whole:
+                log.synced_names = names
     except BaseException:
         log.epochs_unsynced = log.epochs_unsynced or epochs
         raise
     with log.flush_lock:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
-            log.last_flush_s = log.context.clock.monotonic()
+            log.last_flush_s = now()
+    return whole
 
 
 def note_unflushed(log: Log, base_offset: int) -> None:

@@ -9,6 +9,7 @@ path lies beside: `loading`, `rolling`, `truncation`, `retention`, `lookup`, `fl
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 import threading
 from bisect import bisect_right
@@ -479,11 +480,13 @@ class Log:
         with self.disk_faults():
             return retention.delete_old_segments(self, now_ms, most)
 
-    def flush(self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset()) -> None:
+    def flush(
+        self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset(), for_s: float = math.inf
+    ) -> bool:
         """Everything before `up_to` (default: all of it) is on the disk when this returns, taken for granted of sealed
-        segments that are `synced` (with the files beside them). Any thread."""
+        segments that are `synced` (with the files beside them). False: there was no time for the rest. Any thread."""
         with self.disk_faults():
-            flushing.flush(self, up_to, synced)
+            return flushing.flush(self, up_to, synced, for_s)
 
     def close(self) -> None:
         """Indexes trimmed, epochs and producers written; appended to no more. (Flush afterwards to make it durable.)"""

@@ -328,7 +328,8 @@ class Node:
     async def consume(self, topic_partition: TopicPartition) -> list[str]:
         """All that a consumer sees."""
         values: list[str] = []
-        offset = self.replicas.list_offset(topic_partition, -2).offset
+        found = self.replicas.list_offset(topic_partition, -2)
+        offset = (await found if isinstance(found, asyncio.Task) else found).offset
         while True:
             entry = FetchEntry(topic_partition, self._cluster.topic_id(topic_partition.topic), offset)
             results = self.replicas.fetch(FetchParams(), [entry])
@@ -476,7 +477,7 @@ async def serve(replicas: Replicas, request: Any, cluster: Cluster) -> Any:
             current_leader_epoch=partition.current_leader_epoch,
             replica_id=request.replica_id,
         )
-        answer.error_code, answer.offset = 0, found.offset
+        answer.error_code, answer.offset = 0, (await found if isinstance(found, asyncio.Task) else found).offset
     except ApiError as error:
         answer.error_code = int(error.code)
     return response(topics=[response.ListOffsetsTopicResponse(name=topic.name, partitions=[answer])])

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, Node
 
+from ballast_broker.replication.offsets import LATEST, MAX_TIMESTAMP
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.seams import NotInMemory
 from ballast_broker.storage.disk import RealDisk, RealFile
+from ballast_broker.storage.segment import UNKNOWN
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import decode_records, iterate_batches
+from ballast_wire.records import Record, decode_records, iterate_batches
 
 COLD, WELL = TopicPartition("cold", 0), TopicPartition("well", 0)
 WAITS_MS = 20_000
@@ -90,6 +93,16 @@ def entry(cluster: Cluster, partition: TopicPartition, offset: int) -> FetchEntr
     return FetchEntry(partition, cluster.topic_id(partition.topic), offset, max_bytes=1000)
 
 
+def records_in(node: Node, partition: TopicPartition) -> list[Record]:
+    log = node.log(partition)
+    records: list[Record] = []
+    while len(records) < log.log_end_offset:
+        found = log.read(len(records), 1_000_000, upper_offset=log.log_end_offset)
+        records += [record for batch in iterate_batches(memoryview(found.read())) for record in decode_records(batch)]
+        found.release()
+    return records
+
+
 def first_of(result: FetchResult) -> str:
     assert result.slice is not None
     (batch, *_) = iterate_batches(memoryview(result.slice.read()))
@@ -114,6 +127,43 @@ async def test_a_disk_that_does_not_answer_holds_up_who_reads_there_and_nobody_e
         assert disk.waited_on_loop == 0
         assert first_of(results[0]) == "50"
         assert disk.read_by_threads > 0
+
+
+@pytest.mark.spec("LOG-32")
+async def test_an_offset_is_looked_up_by_its_time_likewise(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        timestamps = [record.timestamp for record in records_in(node, COLD)]
+        node.log(COLD).segments[0].max_timestamp = UNKNOWN
+        node.log(COLD).known_positions.clear()
+        disk.in_memory.clear()
+        disk.waited_on_loop = 0
+        asked = [timestamps[50], MAX_TIMESTAMP, timestamps[-1] + 1]
+        cold = [node.replicas.list_offset(COLD, each) for each in asked]
+        assert all(isinstance(each, asyncio.Task) for each in cold)
+        well = node.replicas.list_offset(WELL, 0)
+        assert not isinstance(well, asyncio.Task)
+        assert not isinstance(node.replicas.list_offset(COLD, LATEST), asyncio.Task), "nothing is to be read for that"
+        assert well.offset == 0
+        disk.let_go.set()
+        found = [await each for each in cold if isinstance(each, asyncio.Task)]
+        assert disk.waited_on_loop == 0
+        assert [each.timestamp for each in found] == [timestamps[50], max(timestamps), -1]
+        assert found[0].offset == timestamps.index(timestamps[50])
+        assert disk.read_by_threads > 0
+
+
+@pytest.mark.spec("LOG-32")
+async def test_who_asks_for_a_time_is_told_of_what_became_of_the_partition_meanwhile(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        found = node.replicas.list_offset(COLD, 0)
+        assert isinstance(found, asyncio.Task)
+        node.logs.logs[COLD].directory.fail(OSError(errno.EIO, "EIO"))
+        disk.let_go.set()
+        with pytest.raises(ApiError) as refused:
+            await found
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.mark.spec("LOG-32")

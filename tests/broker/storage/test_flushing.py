@@ -271,3 +271,42 @@ def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(
             world.clock.now_ms -= 3_600_000
 
     run(story())
+
+
+@pytest.mark.spec("LOG-30", "LOG-32")
+def test_many_segments_are_flushed_for_a_second_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an unclean stop: in one go, a slow disk would pass for one that does not answer."""
+    passed_s, synced, each_time = [0.0], [0], []
+
+    def sync(file: RealFile) -> None:
+        passed_s[0] += 0.4
+        synced[0] += 1
+
+    async def story() -> None:
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        for _ in range(8):
+            write(log)
+            log.roll()
+        monkeypatch.setattr(world.clock, "monotonic", lambda: passed_s[0])
+        monkeypatch.setattr(RealFile, "sync", sync)
+        asked = log.directory.threads.run
+
+        async def by_thread(work: Callable[[], Any]) -> Any:
+            synced[0] = 0
+            done = await asked(work)
+            each_time.append((log.recovery_point, synced[0]))
+            return done
+
+        monkeypatch.setattr(log.directory.threads, "run", by_thread)
+        await manager.maintenance._chores[log.directory].flush([log])
+        points = [point for point, _ in each_time]
+        assert points[-1] == log.log_end_offset == 8
+        assert points == sorted(set(points))
+        assert len(points) >= 8 * 3 * 0.4 // 2
+        most = max(count for _, count in each_time[1:])  # the first has what belongs to the whole log
+        assert most <= 6, "what has begun within the second, and no more"
+        assert not [name for name in os.listdir(log.folder.path) if name.endswith(".unflushed")]
+
+    run(story())
