@@ -284,6 +284,8 @@ class GroupCoordinator:
         if (consumers := shard.consumers.get(group_id)) is not None:
             return consumers.subscribed()
         group = shard.group(group_id)
+        if group is not None and group.goes_over:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group is None or group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if group.is_in(GroupState.EMPTY):
@@ -350,6 +352,8 @@ class GroupCoordinator:
         if group_id in shard.consumers:
             return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
+        if group is not None and group.goes_over:  # what it will be is not known yet
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_in(GroupState.EMPTY):
