@@ -147,6 +147,8 @@ class Cooperative:
         asked_s = now()
         answer = await self._ask_while_it_beats(request, JOIN)
         error = self._error(answer)
+        if error is ErrorCode.REBALANCE_IN_PROGRESS:
+            raise Broken(f"who joins hears nothing that some clients do not survive: {self._name} hears {error.name}")
         if error is ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id
         elif error is ErrorCode.NONE:

@@ -73,14 +73,16 @@ class ClassicGroups:
 
     async def _join_consumers(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
         """Into a group of the other protocol, also one that is about to be; None: there is none, or it has made way."""
+        waited = False
         while True:
             shard = self._host.shard_of(group_id)
             consumers = shard.consumers.get(group_id)
-            if consumers is None and not self.goes_over(shard, group_id):
+            if consumers is None and (waited or not self.goes_over(shard, group_id)):
                 return None
             if consumers is None or consumers.members:
                 if (result := await self._host.join_consumers(group_id, ask)) is not None:
                     return result
+                waited = True
             elif ask.member_id:
                 return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
             else:

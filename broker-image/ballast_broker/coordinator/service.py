@@ -177,11 +177,10 @@ class GroupCoordinator:
     async def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave, or are taken out, of a group of either protocol; a group on its way is waited for."""
         shard = self._shard_of(group_id, may_be_nameless=False)
-        while group_id in shard.consumers or self.classic.goes_over(shard, group_id):
+        if group_id in shard.consumers or self.classic.goes_over(shard, group_id):
             answers = await self.consumers.remove(group_id, members)
             if answers is not None:
                 return answers
-            shard = self._shard_of(group_id, may_be_nameless=False)
         return self.classic.leave(group_id, members)
 
     def _has_consumers(self, group_id: str) -> bool:
@@ -284,6 +283,8 @@ class GroupCoordinator:
         if (consumers := shard.consumers.get(group_id)) is not None:
             return consumers.subscribed()
         group = shard.group(group_id)
+        if group is not None and group.goes_over:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group is None or group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if group.is_in(GroupState.EMPTY):
@@ -350,6 +351,8 @@ class GroupCoordinator:
         if group_id in shard.consumers:
             return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
+        if group is not None and group.goes_over:  # what it will be is not known yet
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_in(GroupState.EMPTY):

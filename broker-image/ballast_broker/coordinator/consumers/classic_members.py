@@ -66,7 +66,7 @@ def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
     """The classic member that is at this generation; raises ApiError where it is not."""
     member = group.members.get(member_id) if instance_id is None else known_static(group, instance_id, member_id)
     if member is None or member.about.classic is None:
-        raise unknown_member(group, member_id)
+        raise unknown_member(group.group_id, member_id)
     if member.current.epoch != generation:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
     return member

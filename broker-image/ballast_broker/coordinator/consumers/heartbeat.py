@@ -134,7 +134,7 @@ class _Heartbeat:
             member = group.members.get(ask.member_id)
             if member is None:
                 if ask.epoch != JOINING:
-                    raise unknown_member(group, ask.member_id)
+                    raise unknown_member(group.group_id, ask.member_id)
                 return Member(ask.member_id)
             _check_epoch(member, ask)
             return member
@@ -263,8 +263,8 @@ def _is_within(owned: Partitions | None, assigned: Partitions) -> bool:
     )
 
 
-def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
-    return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+def unknown_member(group_id: str, member_id: str) -> ApiError:
+    return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
 def known_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
@@ -281,7 +281,7 @@ def known_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Memb
 def leave(group: ConsumerGroup, ask: Ask, topics: TopicsImage) -> Answer:
     if ask.instance_id is None:
         if ask.member_id not in group.members:
-            raise unknown_member(group, ask.member_id)
+            raise unknown_member(group.group_id, ask.member_id)
     else:
         known = known_static(group, ask.instance_id, ask.member_id)
         if ask.epoch == LEAVING_FOR_A_WHILE:

@@ -27,6 +27,7 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     Ask,
     heartbeat,
     leave,
+    unknown_member,
     without,
 )
 from ballast_broker.coordinator.consumers.pattern_resolver import PatternResolver
@@ -128,6 +129,7 @@ class ConsumerGroups:
             group = ConsumerGroup(group_id)
             members = self._of_classic(shard, group_id)
         else:
+            self._check_not_gone_back(shard, group_id, ask)
             group = self._existing(shard, group_id, "Consumer group")
         refresh, life.topics_changed = life.topics_changed or bool(members), False
         try:
@@ -142,6 +144,17 @@ class ConsumerGroups:
             raise
         self._deadlines.beat(life, group_id, ask.member_id)
         return answer
+
+    @staticmethod
+    def _check_not_gone_back(shard: Shard, group_id: str, ask: Ask) -> None:
+        """Who was not heard of while the group went back joins again: where it is told that there is no such group, it
+        ends. Unless somebody else is in its place."""
+        group = shard.groups.get(group_id)
+        if group is None or group.protocol_type != CONSUMER or not group.members:
+            return
+        if group.is_fenced(ask.member_id, ask.instance_id):
+            raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
+        raise unknown_member(group_id, ask.member_id)
 
     @staticmethod
     def _existing(shard: Shard, group_id: str, kind: str = "Group") -> ConsumerGroup:

@@ -152,6 +152,23 @@ async def test_who_joins_as_the_first_member_makes_the_group_is_in_it(tmp_path: 
         assert set(group(scene).members) == {"d", "m"}
 
 
+async def test_a_group_that_goes_over_is_there_for_administrators_too(tmp_path: Path) -> None:
+    """GROUP_ID_NOT_FOUND would tell them that it is gone, with what it has committed."""
+    async with coordinating(tmp_path) as scene:
+        joined = await classic_alone(scene)
+        assert await commit(scene, "c", joined.generation) is NONE
+        scene.cut()
+        coming = await scene.begin(beat(scene))
+        assert await scene.groups.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(ApiError) as refused:
+            await scene.groups.delete_offsets("g", [T0])
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        scene.heal()
+        await coming
+        assert await scene.groups.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+        assert set(scene.groups.fetch_offsets("g")) == {T0}
+
+
 async def test_who_syncs_as_the_group_goes_over_joins_again(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         joined = await classic_alone(scene)
@@ -448,6 +465,31 @@ async def test_who_leaves_as_the_group_goes_over_is_gone_after_it(tmp_path: Path
         await coming
         assert await leaving == [NONE]
         assert set(group(scene).members) == {"m"}
+
+
+async def test_a_consumer_that_slept_while_its_group_went_back_joins_again(tmp_path: Path) -> None:
+    """GROUP_ID_NOT_FOUND is the end of Java's consumers."""
+    async with coordinating(tmp_path) as scene:
+        await classic_alone(scene)
+        epoch = (await beat(scene)).epoch
+        assert await scene.groups.leave("g", [("m", None)]) == [NONE]
+        assert set(classic(scene).members) == {"c"}
+        with pytest.raises(ApiError) as refused:
+            await beat(scene, "m", epoch, owned={})
+        assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+        await beat(scene)
+        assert set(group(scene).members) == {"c", "m"}
+
+
+async def test_a_consumer_whose_place_was_taken_as_its_group_went_back_is_fenced(tmp_path: Path) -> None:
+    """Else the two would take the place from each other again and again."""
+    async with coordinating(tmp_path) as scene:
+        epoch = (await beat(scene, "m", instance_id="i")).epoch
+        assert (await join(scene, fresh="d", group_instance_id="i")).error is NONE
+        assert set(classic(scene).members) == {"d"}
+        with pytest.raises(ApiError) as refused:
+            await beat(scene, "m", epoch, instance_id="i", owned=of_t(scene, 0, 1))
+        assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
 
 
 async def test_all_who_leave_as_the_group_goes_back_are_gone_after_it(tmp_path: Path) -> None:
