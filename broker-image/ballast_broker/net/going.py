@@ -97,8 +97,10 @@ async def authenticate(channel: Channel, login: Login, host: str) -> int:
 
 async def _show_token(channel: Channel, login: Login) -> Any:
     assert login.tokens is not None
-    said = await _say(channel, login, first_message(await login.tokens.current(), login.tokens.extensions))
+    token = await login.tokens.current()
+    said = await _say(channel, login, first_message(token, login.tokens.extensions))
     if said.auth_bytes:  # what is wrong with it; the exchange ends with an error when that is acknowledged
+        login.tokens.refused(token)
         await _say(channel, login, AFTER_FAILURE)
         raise ConnectionAbortedError(f"{login.mechanism} failed: {said.auth_bytes[:200]!r}")
     return said

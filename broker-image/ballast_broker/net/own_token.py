@@ -1,7 +1,8 @@
 """The token with which this node goes to others: from an endpoint (RFC 6749, client credentials) or from a file.
 
-It is had when it is first needed, kept, and asked for anew when most of its time has gone; while nothing newer can be
-had, the old one is shown for as long as it holds. Loop thread only.
+It is had when it is first needed, kept, and asked for anew when most of its time has gone, or when somebody does not
+believe it: the key that it is signed with may be no longer. While nothing newer can be had, the old one is shown for as
+long as it holds. Loop thread only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ballast_broker.security.oauth_settings import OwnToken
 log = logging.getLogger(__name__)
 
 LEAST_BETWEEN_S = 1.0  # also where what is given has little time left, or is what was given before
+LEAST_BETWEEN_REFUSED_S = 5.0  # those who do not believe it may believe no other one either
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
 
@@ -30,6 +32,7 @@ class _Held(NamedTuple):
     token: str
     since_s: float
     ends_at_s: float
+    refused: bool = False
 
     def holds(self, now_s: float, share: float = 1.0) -> bool:
         return now_s < self.since_s + (self.ends_at_s - self.since_s) * share
@@ -59,11 +62,17 @@ class OwnTokens:
 
     async def current(self) -> str:
         """One that holds. ConnectionAbortedError where none is to be had."""
-        if self._held is None or not self._held.holds(self._now_s(), self._settings.renewed_at):
+        held = self._held
+        if held is None or held.refused or not held.holds(self._now_s(), self._settings.renewed_at):
             await self._renewed()
         if self._held is None or not self._held.holds(self._now_s()):
             raise ConnectionAbortedError(f"there is no token to show: {self._refusal or 'the last one has ended'}")
         return self._held.token
+
+    def refused(self, token: str) -> None:
+        """Somebody it was shown to does not believe it."""
+        if self._held is not None and self._held.token == token and not self._held.refused:
+            self._held = self._held._replace(refused=True)
 
     async def _renewed(self) -> None:
         loop = asyncio.get_running_loop()
@@ -74,11 +83,12 @@ class OwnTokens:
         await asyncio.shield(self._asking)
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        was_refused = self._held is not None and self._held.refused
         try:
             found = await self._remote.fetch(self._form())
             self._hold(found.decode("utf-8", "replace").strip() if self._form() is None else _token_in(found))
             self._failures, self._refusal = 0, ""
-            self._again_at_s = loop.time() + LEAST_BETWEEN_S
+            self._again_at_s = loop.time() + (LEAST_BETWEEN_REFUSED_S if was_refused else LEAST_BETWEEN_S)
         except RemoteError as error:
             self._failures += 1
             self._again_at_s = loop.time() + self._settings.backoff.pause_s(self._failures)

@@ -29,7 +29,7 @@ from ballast_broker.net import channel as channel_module
 from ballast_broker.net import remote
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
-from ballast_broker.net.own_token import OwnTokens
+from ballast_broker.net.own_token import LEAST_BETWEEN_S, OwnTokens
 from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_wire.messages import message
@@ -248,6 +248,39 @@ async def test_a_token_that_others_do_not_believe_is_told_once(
     told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(told) == 1
     assert "does not let us in" in told[0]
+
+
+async def test_a_token_whose_key_is_no_longer_published_is_replaced_at_once() -> None:
+    """Though little of its time has gone. One that nobody will believe is not asked for all the time."""
+    with Provider() as provider:
+        own = tokens(provider.token_url)
+        network = SocketNetwork("broker-1", Going(login=Login("OAUTHBEARER", "", "", tokens=own)))
+        async with asking(provider.jwks_url) as there:
+            address = ("127.0.0.1", there.serving.port)
+            (await network.connect(*address, timeout_s=10)).close()
+            old = await own.current()
+            provider.keys = {"two": new_key()}
+            there.keys._began_at_s = float("-inf")
+            asked_for = there.keys.anew()
+            assert asked_for is not None
+            await asked_for
+            with pytest.raises(ConnectionError, match="invalid_token"):
+                await network.connect(*address, timeout_s=10)
+            own._again_at_s = 0.0
+            (await network.connect(*address, timeout_s=10)).close()
+            assert provider.asked.count("/token") == 2
+            new = await own.current()
+            own.refused(old)
+            assert await own.current() == new, "it is another one that was refused"
+            own._again_at_s = 0.0
+            for _ in range(3):
+                own.refused(await own.current())
+            assert provider.asked.count("/token") == 3
+            assert own._again_at_s > asyncio.get_running_loop().time() + LEAST_BETWEEN_S
+            last = await own.current()
+            provider.answer = (503, b"later")
+            own._again_at_s = 0.0
+            assert await own.current() == last != new, "while there is no other, it is shown"
 
 
 async def test_a_file_with_a_token_is_read_again_in_time(provider: Provider, tmp_path: Path) -> None:
