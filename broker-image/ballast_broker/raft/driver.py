@@ -1,8 +1,7 @@
 """Gives the Raft core time, network and disk. All of it runs on the loop; only the flush runs in a thread.
 
 The driver carries out the core's effects in order, and calls the core back when something was flushed, answered or
-is due. A stall of the loop is not taken for a dead peer: a timer that fires late first gives everybody that much
-more time, a bounded number of times in a row.
+is due. A stall of the loop is not taken for a dead peer (`alarm.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ballast_broker.raft import snapshot_loading, wire
+from ballast_broker.raft.alarm import Alarm
 from ballast_broker.raft.answering import Answering
 from ballast_broker.raft.complaints import Complaints
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
@@ -47,8 +47,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
-STALL_S = 0.1
-MAX_FORGIVEN_STALLS = 3
+TRY_AGAIN_S = 0.1  # where nothing more can be opened
 REQUEST_TIMEOUT_S = 2.0
 APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
@@ -101,6 +100,7 @@ class RaftDriver:
         self.complaints = Complaints(quorum.cluster_id, self.peers, self.now)
         self.answering = Answering(self)
         self.voter_requests = VoterRequests(self)
+        self._alarm = Alarm(self.core, self.now, self.run)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
@@ -108,9 +108,6 @@ class RaftDriver:
         self._applying = False
         self._reading = asyncio.Lock()
         """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = float("inf")
-        self._stalls = 0
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
@@ -145,8 +142,7 @@ class RaftDriver:
             if sends:
                 await asyncio.wait(sends, timeout=RESIGN_WAIT_S)
         self.stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         ending = [*self._sends.values(), *self._tasks]
         for task in ending:
             task.cancel()
@@ -281,7 +277,7 @@ class RaftDriver:
         finally:
             self._in_run = False
         if not self.stopped:
-            self._arm()
+            self._alarm.set()
             self.voter_requests.look()
 
     def _carry_out(self, effect: Effect) -> None:
@@ -345,7 +341,7 @@ class RaftDriver:
             if not lacks_handles(error):
                 raise
             # Nothing is asked for beyond what was flushed, so after that the leader says again where it diverges.
-            asyncio.get_running_loop().call_later(STALL_S, self._flush_wanted.set)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._flush_wanted.set)
 
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
         self.spawn(self._fetch_snapshot(effect))
@@ -380,7 +376,7 @@ class RaftDriver:
                 self._applied = next_offset(data)
             except Exception as error:
                 if data is None and lacks_handles(error):
-                    asyncio.get_running_loop().call_later(STALL_S, self._apply_committed)
+                    asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._apply_committed)
                 else:
                     self._fail(error)
                 return
@@ -393,29 +389,7 @@ class RaftDriver:
         if self._applied < limit:
             asyncio.get_running_loop().call_soon(self._apply_committed)
 
-    # ------------------------------------------------------------------ time
-
-    def _arm(self) -> None:
-        due = self.core.deadline
-        if due == self._timer_due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_due = due
-        if due != float("inf"):
-            self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
-
-    def _on_timer(self) -> None:
-        now, due = self.now(), self._timer_due
-        self._timer, self._timer_due = None, float("inf")
-        if now - due > STALL_S and self._stalls < MAX_FORGIVEN_STALLS:
-            self._stalls += 1
-            self.core.postpone(now - due + STALL_S)
-        else:
-            self._stalls = 0
-        self.core.tick(now)
-        self.run()
+    # ------------------------------------------------------------------ flushing
 
     async def _flush_loop(self) -> None:
         while True:
@@ -427,7 +401,7 @@ class RaftDriver:
             except ApiError as error:
                 if not lacks_handles(error):
                     raise
-                await asyncio.sleep(STALL_S)
+                await asyncio.sleep(TRY_AGAIN_S)
                 generation = -1
             if generation != self._generation:
                 self._flush_wanted.set()  # not done, or cut meanwhile: what is there now may be something else

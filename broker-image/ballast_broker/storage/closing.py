@@ -1,17 +1,55 @@
-"""The end of all logs of one directory: closed, then durable, in threads, a share at a time."""
+"""The end of all logs: those of each directory closed, then durable, in threads, a share at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
-from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.directories import LogDirectory, all_but_silent
 from ballast_broker.storage.errors import LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.log import Log
 
+if TYPE_CHECKING:
+    from ballast_broker.storage.manager import LogManager
+
 CLOSED_AT_ONCE = 64
 logger = logging.getLogger(__name__)
+
+
+async def close_directories(manager: LogManager, broker_epoch: int) -> None:
+    """Everything flushed, checkpoints, the clean-shutdown mark, locks given back. Directories that do not answer
+    come after the others, whose next start is a clean one whatever becomes of this."""
+    loop = asyncio.get_running_loop()
+    online = [directory for directory in manager.all_directories if directory.online]
+    closing = {each: loop.create_task(close_logs(each, manager.logs_in(each), manager.disk)) for each in online}
+    while closing:
+        await all_but_silent(closing)
+        closed = [directory for directory, task in closing.items() if task.done()]
+        for directory in closed:
+            closing.pop(directory).result()
+        await manager.maintenance.done(closed)
+        await manager.maintenance.checkpoint_everything()
+        for directory in closed:
+            await _leave(directory, broker_epoch)
+        if closing:
+            logger.error("not closed yet, for nothing answers there: %s", ", ".join(each.path for each in closing))
+            await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _leave(directory: LogDirectory, broker_epoch: int) -> None:
+    if directory.online and directory.is_settled:
+        await directory.threads.run(lambda: _mark(directory, broker_epoch))
+    directory.unlock()
+
+
+def _mark(directory: LogDirectory, broker_epoch: int) -> None:
+    try:
+        directory.write_clean_shutdown_mark(broker_epoch)
+    except OSError as error:
+        directory.refused(error)
 
 
 async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> None:

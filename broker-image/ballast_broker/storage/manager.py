@@ -22,14 +22,13 @@ from ballast_broker.handles import advice
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage import first_look
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
-from ballast_broker.storage.closing import close_logs
+from ballast_broker.storage.closing import close_directories
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
     LogDirectory,
-    all_but_silent,
     identify,
 )
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure, OutOfHandles
@@ -132,6 +131,11 @@ class LogManager:
             named.append(self._raft_log)
         return [log for log in named if log is not None and log.directory is directory]
 
+    def logs_in(self, directory: LogDirectory) -> list[Log]:
+        """All that is open there: copies too, and what the metadata has not chosen among yet."""
+        every = itertools.chain(self.all_current_logs(), self._future_logs.values(), *self._namesakes.values())
+        return [log for log in every if log.directory is directory]
+
     def get(self, topic_partition: TopicPartition) -> Log | None:
         return self._logs.get(topic_partition)
 
@@ -187,12 +191,6 @@ class LogManager:
             await threads.run(enter)
         except OSError as error:
             directory.fail_to_start(error)
-
-    def _try(self, directory: LogDirectory, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except OSError as error:
-            directory.refused(error)
 
     async def _load(self, turn: asyncio.Lock, directory: LogDirectory, threads: Threads) -> None:
         try:
@@ -339,12 +337,15 @@ class LogManager:
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
         self.placement.goes(current.directory)
-        parents = [(current.directory, self.disk), (future.directory, self.disk)]
+        parents = (current.directory, future.directory)
 
         def make_durable() -> None:
-            for directory, disk in parents:
+            for directory in parents:
                 if directory.online:
-                    self._try(directory, lambda directory=directory, disk=disk: disk.sync_directory(directory.path))  # type: ignore[misc]
+                    try:
+                        self.disk.sync_directory(directory.path)
+                    except OSError as error:
+                        directory.refused(error)
 
         return make_durable
 
@@ -467,33 +468,6 @@ class LogManager:
                 group.create_task(self.compactor.run())
 
     async def shutdown(self, broker_epoch: int = -1) -> None:
-        """Everything flushed, checkpoints, the clean-shutdown mark, locks given back. Directories that do not answer
-        come after the others, whose next start is a clean one whatever becomes of this."""
-        loop = asyncio.get_running_loop()
-        closing = {each: loop.create_task(self._close_directory(each)) for each in self.all_directories if each.online}
-        while closing:
-            await all_but_silent(closing)
-            closed = [directory for directory, task in closing.items() if task.done()]
-            for directory in closed:
-                closing.pop(directory).result()
-            await self.maintenance.done(closed)
-            await self.maintenance.checkpoint_everything()
-            for directory in closed:
-                await self._leave(directory, broker_epoch)
-            if closing:
-                logger.error("not closed yet, for nothing answers there: %s", ", ".join(each.path for each in closing))
-                await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
+        await close_directories(self, broker_epoch)
         for directory in self.all_directories:  # of those that have failed, too
             directory.unlock()
-
-    async def _leave(self, directory: LogDirectory, broker_epoch: int) -> None:
-        if directory.online and directory.is_settled:
-            await directory.threads.run(
-                lambda: self._try(directory, lambda: directory.write_clean_shutdown_mark(broker_epoch))
-            )
-        directory.unlock()
-
-    async def _close_directory(self, directory: LogDirectory) -> None:
-        every = itertools.chain(self.all_current_logs(), self._future_logs.values(), *self._namesakes.values())
-        logs = [log for log in every if log.directory is directory]
-        await close_logs(directory, logs, self.context.disk)
