@@ -30,6 +30,7 @@ MODULES = (
     "ballast_broker/api/fetch_answer.py",
     "ballast_broker/api/fetch_sessions.py",
     "ballast_broker/api/produce.py",
+    "ballast_broker/api/produce_answers.py",
     "ballast_broker/api/refusals.py",
     "ballast_broker/metrics/loop_lag.py",
     "ballast_broker/metrics/requests.py",

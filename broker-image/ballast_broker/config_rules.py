@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from ballast_broker.config.broker import BrokerConfig
@@ -12,7 +13,10 @@ from ballast_broker.config.topics import TOPIC_PROPERTIES, broker_default, check
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP, RESOURCE_TOPIC
+from ballast_broker.security.properties import listener_property
 from ballast_wire.errors import ApiError, ErrorCode
+
+_STORE = re.compile(r"(^|\.)ssl\.(key|trust)store\.location$")
 
 
 class Rules:
@@ -38,10 +42,13 @@ class Rules:
             raise ApiError(code, str(error)) from None
 
     def _check_broker(self, broker: str, configs: Mapping[str, str]) -> None:
-        fixed = sorted(name for name in configs if name in BROKER_PROPERTIES and name not in DYNAMIC_BROKER_PROPERTIES)
+        known_here = (name for name in configs if name in BROKER_PROPERTIES or listener_property(name) is not None)
+        fixed = sorted(name for name in known_here if name not in DYNAMIC_BROKER_PROPERTIES)
         if fixed:
+            # Apache Kafka reads a store again when its location is set anew.
+            hint = ": stores are read again when their files change" if any(map(_STORE.search, fixed)) else ""
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+                ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)}){hint}"
             )
         values = {}
         for name, text in configs.items():

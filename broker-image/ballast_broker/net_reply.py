@@ -33,11 +33,12 @@ Parts = Sequence[Part]
 
 
 class Pending(NamedTuple):
-    """A reply that comes later. `pipelined`: the next request may begin meanwhile."""
+    """A reply that comes later. `pipelined`: the next request may begin meanwhile, or when `begun` is done."""
 
     future: asyncio.Future[Any]  # of Parts, or of None where there is nothing to answer
     pipelined: bool
     for_this_client_only: bool = False  # it changes nothing: cancelled when the client is gone
+    begun: asyncio.Future[None] | None = None
 
 
 Reply = bytes | list[Any] | Pending | None

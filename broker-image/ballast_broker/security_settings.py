@@ -22,7 +22,7 @@ from ballast_broker.security.kerberos_settings import KerberosSettings
 from ballast_broker.security.oauth_settings import Endpoint, KeysSettings, OauthSettings, OwnToken
 from ballast_broker.security.properties import GSSAPI, OAUTHBEARER
 from ballast_broker.security.settings import SaslSettings
-from ballast_broker.security.tls import TlsContexts
+from ballast_broker.security.tls import BetweenNodes, TlsContexts
 
 if TYPE_CHECKING:
     from ballast_broker.net.kerberos import KerberosListener
@@ -46,7 +46,9 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
     found = {}
     for endpoint in config.listeners_all:
         wanted = config.listener_security[endpoint.name]
-        tls = None if wanted.tls is None else TlsContexts(wanted.tls, monotonic, server=True)
+        tls = None
+        if wanted.tls is not None:
+            tls = TlsContexts(wanted.tls, monotonic, server=True, between=_between(config, endpoint.name))
         sasl = None
         if wanted.sasl is not None:
             sasl = SaslListener(
@@ -65,12 +67,26 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
     return found
 
 
+def _between(config: BrokerConfig, listener: str) -> BetweenNodes | None:
+    """What a new certificate is asked for before it replaces one by which nodes reach each other."""
+    if listener not in config.controller_names and listener != config.inter_broker_listener:
+        return None
+    tls = config.listener_security[listener].tls
+    if tls is None or not tls.keystore.is_there:
+        return None
+    if listener in config.controller_names:
+        return BetweenNodes(next((each.host for each in config.voters if each.node_id == config.node_id), None))
+    return BetweenNodes(next((each.host or None for each in config.advertised if each.name == listener), None))
+
+
 def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
     """How this node goes to such a listener of others."""
     wanted = config.listener_security.get(listener)
     if wanted is None:  # a controller alone goes to no broker
         return Going()
-    tls = None if wanted.tls is None else TlsContexts(wanted.tls, monotonic, server=False)
+    tls = None
+    if wanted.tls is not None:
+        tls = TlsContexts(wanted.tls, monotonic, server=False, between=_between(config, listener))
     login = None
     if wanted.sasl is not None and mechanism in wanted.sasl.own:
         login = Login(mechanism, *wanted.sasl.own[mechanism])

@@ -6,7 +6,7 @@ The order matters: the cluster first (it may be what makes Kafka reachable), the
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.apply.refused import answer_in, refusal_told
@@ -14,6 +14,7 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
 from ballast_operator.connections import Connections
+from ballast_operator.definitions import Definitions
 from ballast_operator.events import Events
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.reassignments import ReassignmentHandler
@@ -46,6 +47,7 @@ class Shared:
     events: Events
     metrics: Metrics
     now: Now
+    definitions: Definitions = field(default_factory=Definitions)
 
 
 @dataclass

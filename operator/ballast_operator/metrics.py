@@ -57,6 +57,9 @@ class Metrics:
             "ballast_operator_oldest_reconcile_seconds", "Age of the oldest look in progress", registry=self.registry
         )
         self._leader = Gauge("ballast_operator_leader", "1 while this process leads", registry=self.registry)
+        self._dropped = Gauge(
+            "ballast_operator_dropped_fields", "Fields that older CRDs drop or refuse", registry=self.registry
+        )
 
     @contextlib.contextmanager
     def reconcile(self, kind: str, objects: int = 1) -> Iterator[None]:
@@ -82,11 +85,13 @@ class Metrics:
         leads: Callable[[], bool],
         writes: Callable[[], int],
         requests: Callable[[], Mapping[str, int]],
+        dropped: Callable[[], float],
     ) -> None:
         """Values that are asked for at the time of a scrape."""
         self._depth.set_function(depth)
         self._oldest.set_function(oldest)
         self._leader.set_function(lambda: float(leads()))
+        self._dropped.set_function(dropped)
         self.registry.register(Sent(writes, requests))
 
     def text(self) -> bytes:

@@ -38,6 +38,7 @@ from ballast_operator.model.kafka import (
 from ballast_operator.model.quorum import STATIC, Member, QuorumView
 
 KRAFT_VERSION = "kraft.version"
+MIN_INSYNC = "min.insync.replicas"
 PROCESS_ROLES = "process.roles"
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -252,6 +253,12 @@ async def observe_effective_config(kafka: KafkaConnection, topics: Iterable[str]
             if not row.error_code and values.get(key) is not None:
                 found[row.resource_name] = values[key]
     return found
+
+
+async def observe_min_insync(kafka: KafkaConnection, topics: Iterable[str]) -> dict[str, int]:
+    """How many replicas of each topic have to be in sync; one that does not tell is absent."""
+    found = await observe_effective_config(kafka, topics, MIN_INSYNC)
+    return {topic: int(value) for topic, value in found.items() if value.isdigit()}
 
 
 def _set_values(configs: Iterable[Any], source: int) -> dict[str, str]:

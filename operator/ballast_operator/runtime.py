@@ -72,7 +72,7 @@ class Runtime:
         self._beat = monotonic()
         self.metrics.watch(
             self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes,
-            lambda: self.api.requests,
+            lambda: self.api.requests, lambda: len(self._shared.definitions.dropped),
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -230,6 +230,9 @@ class Runtime:
                     self._worker(resource.cluster).add(
                         topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
                     )
+        self._look_at_clusters(namespace)
+
+    def _look_at_clusters(self, namespace: str | None = None) -> None:
         for cluster in self.cache.clusters:
             if namespace in (None, cluster.meta.namespace):
                 self._worker(cluster.key).add(cluster=True, reassignments=True)
@@ -267,6 +270,8 @@ class Runtime:
                 self._relist_at = monotonic() + self._relist_seconds
                 try:
                     await self.relist()
+                    if await self._shared.definitions.look(self.api):
+                        self._look_at_clusters()
                 except (ApiError, ApiUnavailableError) as error:
                     # What waits to be known for certain, as a deletion does after a start, waits no longer for that.
                     self._relist_at = monotonic() + min(RELIST_AGAIN_SECONDS, self._relist_seconds)

@@ -73,6 +73,13 @@ SHARED = _table(
 
 TOPIC = _table(
     Reason("Ready", TRUE, "The topic is as the spec describes it."),
+    Reason(
+        "TooFewReplicas", TRUE,
+        "The topic is as the spec describes it, but has {found} and min.insync.replicas is {wanted}: what is "
+        "written with acks=all is on fewer brokers than that asks for, nothing is written while one of them is away, "
+        "and brokers before Kafka 3.7 refuse it always.",
+        "Raise spec.replicas, or set min.insync.replicas in spec.config.",
+    ),
     Reason("Creating", FALSE, "The topic is being created."),
     Reason("Changing", FALSE, "The topic is being changed."),
     Reason(
@@ -146,6 +153,10 @@ TOPIC = _table(
         "spec.adoptionPolicy Adopt. Nothing is changed until then.", stalled=True,
     ),
     Reason("Deleting", FALSE, "The topic is being deleted."),
+    Reason(
+        "DeletionWaits", UNKNOWN, "The object waits to be deleted, as the topic is to be deleted with it: {error}",
+        "To let the object go and keep the topic, set spec.deletionPolicy to Retain.",
+    ),
 )  # fmt: skip
 
 REASSIGNMENT = _table(
@@ -153,6 +164,12 @@ REASSIGNMENT = _table(
     Reason(
         "AwaitingApproval", FALSE, "The plan moves {moves} and {bytes}B.",
         "To approve it, set spec.approvedPlan to {hash}.",
+    ),
+    Reason(
+        "DeletionWaits", UNKNOWN,
+        "It waits to be deleted until what it has begun is stopped and throttles are put back: {error}",
+        "If that cluster never comes back, delete its KafkaCluster; or set metadata.finalizers to null, which leaves "
+        "moves and throttles as they are.",
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
@@ -333,7 +350,7 @@ IN_COURSE = frozenset(
     }
 )
 
-# Told once, in an Event; no condition has them.
+# Told once, in an Event; the condition Ready has none of them.
 EVENTS = _table(
     Reason(
         "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
@@ -342,6 +359,12 @@ EVENTS = _table(
     Reason(
         "TopicMadeAnew", "", "Topic {topic} had the id {before} and has the id {now}: what was in it is gone.",
         "Somebody deleted it; only who has to should have the right.",
+    ),
+    Reason(
+        "DefinitionsOutdated", "",
+        "The CRDs are of a version before the operator's: what is set of these fields is dropped or refused, and "
+        "nobody else tells it: {fields}.",
+        "Apply the CRDs that belong to this operator.",
     ),
     Reason(
         "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",
@@ -419,6 +442,7 @@ def reasons_page() -> str:
         "",
         "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase. The",
         "reasons of the condition Balanced are those of [the rebalance job](../rebalance.md#what-it-says).",
+        "`DefinitionsOutdated` is a condition of each KafkaCluster as well, while it holds.",
         "",
     ]
     return "\n".join(lines)

@@ -173,6 +173,8 @@ class FaultyApi:
 def _rights(request: web.Request, made: bool = False) -> set[Right]:
     """What a request needs. Server-side apply of what is not there yet creates it."""
     parts = request.path.strip("/").split("/")
+    if parts[0] == "openapi":  # which everybody may read who logs in
+        return set()
     group, rest = ("", parts[2:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[3:])
     if not rest:  # discovery, which everybody may do
         return set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from copy import deepcopy
 
 import pytest
@@ -50,3 +52,42 @@ def test_a_throttle_that_could_not_be_put_back_is_not_set_and_what_is_missing_is
     world.patch("KafkaTopic", "before", {"metadata": {"annotations": {"ballast.dev/paused": None}}})
     world.delete("KafkaTopic", "before")
     world.until_gone("KafkaTopic", "before")
+
+
+def dropped(world: World) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{world.probe_port}/metrics", timeout=10) as answer:
+        found = re.search(r"^ballast_operator_dropped_fields (.*)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def outdated(world: World) -> str:
+    told = (world.get("KafkaCluster", world.cluster) or {})["status"]["conditions"]
+    return next((one["message"] for one in told if one["type"] == "DefinitionsOutdated"), "")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.spec("OPR-02", "OPR-06")
+def test_each_field_that_is_dropped_is_told_until_the_definitions_are_of_this_version(ballast_world: World) -> None:
+    """Only one was looked at. Whoever set another saw his spec without it, and an operator that took no notice."""
+    world = ballast_world
+    path = path_of("apiextensions.k8s.io/v1", "customresourcedefinitions", None, "kafkatopics.ballast.dev")
+    versions = world.api("get", path)["spec"]["versions"]
+    former = deepcopy(versions)
+    schema = former[0]["schema"]["openAPIV3Schema"]["properties"]
+    del schema["spec"]["properties"]["configPolicy"]
+    del schema["status"]["properties"]["managedConfig"]
+    said = "KafkaTopic spec.configPolicy, KafkaTopic status.managedConfig."
+    assert (dropped(world), outdated(world)) == (0, "")
+    world.api("merge", path, {"spec": {"versions": former}})
+    try:
+        assert said in world.until("the cluster tells it", lambda: outdated(world))
+        assert dropped(world) == 2
+        world.until_ready("KafkaCluster", world.cluster)
+        events = [one["reason"] for one in world.objects("v1", "events")]
+        assert events.count("DefinitionsOutdated") == 1
+    finally:
+        world.api("merge", path, {"spec": {"versions": versions}})
+    world.until("it is told no more", lambda: not outdated(world))
+    assert dropped(world) == 0
+    assert world.operator_log.count(said) == 1

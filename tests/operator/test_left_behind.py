@@ -149,7 +149,10 @@ def test_a_cluster_that_cannot_be_read_is_not_gone() -> None:
         cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
         await cycle.run(work)
         assert told.finalizers == {}
-        assert told.reasons == {"kept": "ClusterUnreachable", "running": "ClusterUnreachable"}
+        assert told.reasons == {"kept": "DeletionWaits", "running": "DeletionWaits"}
+        assert all("the object cannot be read" in message for message in told.messages.values())
+        assert "set spec.deletionPolicy to Retain" in told.messages["kept"]
+        assert "delete its KafkaCluster" in told.messages["running"]
         cache.clusters.remove(CLUSTER, "uid-demo")
         cache.whole = True
         await cycle.run(work)

@@ -90,6 +90,18 @@ def test_a_topic_is_created_expanded_and_configured(world: World) -> None:
     assert world.run(observe_topic_configs(world.kafka, ["orders"])) == {"orders": {"retention.ms": "700000"}}
 
 
+def test_fewer_replicas_than_are_to_be_in_sync_are_told_of_a_topic_that_is_ready(world: World) -> None:
+    """Whoever writes with acks=all believes more brokers to have it, and brokers before Kafka 3.7 take nothing."""
+    world.topic("few", partitions=1, replicas=1, config={"min.insync.replicas": "2"}, deletionPolicy="Delete")
+    said = world.until_reason("KafkaTopic", "few", "TooFewReplicas")
+    assert "has 1 replica and min.insync.replicas is 2:" in said
+    assert world.condition("KafkaTopic", "few")[0] == "True"
+    world.topic("few", partitions=1, replicas=1, config={"min.insync.replicas": "1"}, deletionPolicy="Delete")
+    world.until_reason("KafkaTopic", "few", "Ready")
+    world.delete("KafkaTopic", "few")
+    world.until_gone("KafkaTopic", "few")
+
+
 @pytest.mark.spec("OPR-21")
 def test_values_that_kafka_tells_in_its_own_words_are_ready(world: World) -> None:
     config = {"cleanup.policy": "compact, delete", "min.cleanable.dirty.ratio": "0.50"}
@@ -286,9 +298,16 @@ def test_an_unreachable_cluster_is_unknown_with_the_time_since(world: World) -> 
     world.until_reason("KafkaCluster", "dark", "Unreachable")
     world.topic("meanwhile", partitions=1)
     world.until_ready("KafkaTopic", "meanwhile", 15)
-    for kind in ("KafkaTopic", "KafkaCluster"):
-        world.delete(kind, "dark")
-        world.until_gone(kind, "dark")
+    world.patch("KafkaTopic", "dark", {"spec": {"deletionPolicy": "Delete"}})
+    # As of one that was Ready once.
+    world.patch("KafkaTopic", "dark", {"metadata": {"finalizers": ["ballast.dev/finalizer"]}})
+    world.patch("KafkaTopic", "dark", {"status": {"topicId": str(uuid.uuid4())}}, sub="status")
+    world.delete("KafkaTopic", "dark")
+    assert "set spec.deletionPolicy to Retain" in world.until_reason("KafkaTopic", "dark", "DeletionWaits")
+    world.patch("KafkaTopic", "dark", {"spec": {"deletionPolicy": "Retain"}})
+    world.until_gone("KafkaTopic", "dark")
+    world.delete("KafkaCluster", "dark")
+    world.until_gone("KafkaCluster", "dark")
 
 
 @pytest.mark.spec("OPR-26")

@@ -35,7 +35,7 @@ def test_many_schedules() -> None:
 
 
 def forget_who_was_eligible_with_elr(patch: Planting) -> None:
-    patch.setattr(PartitionChange, "_eligible_count", property(lambda self: self.elr_enabled))
+    patch.setattr(PartitionChange, "_elr_counts", property(lambda self: self.elr_enabled))
 
 
 def leave_the_eligible_alone_while_elr_is_off(patch: Planting) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ballast_broker.api.fetch_sessions import NO_SESSION, Followed, Key, Session
 from ballast_broker.api.placement_view import absence
-from ballast_broker.api.produce import node_endpoints
+from ballast_broker.api.produce_answers import node_endpoints
 from ballast_broker.api.request_time import RequestTime
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate

@@ -13,10 +13,19 @@ from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.placement_view import absence
+from ballast_broker.api.produce_answers import (
+    ACKS_ALL,
+    LONGEST_TURN_S,
+    Answers,
+    Appending,
+    InTurns,
+    Outcome,
+    ProduceRefused,
+)
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.api.transactional import UNAUTHORIZED, NotVerified, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from ballast_broker.net_reply import Pending, Reply
+from ballast_broker.net_reply import Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_broker.storage.producers import NOT_ASKED, Verification
 from ballast_broker.storage.validation import CLIENT, TRANSACTION
@@ -25,15 +34,12 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
     FIRST_FLEXIBLE,
     FIRST_VERSION,
-    FIRST_WITH_LEADER,
     FIRST_WITH_TOPIC_ID,
     FIRST_WITH_ZSTD,
     LAST_VERSION,
-    NodeEndpoint,
     ProduceAnswer,
     ProduceRequest,
     each_once,
-    encode_produce_response,
     good_answer,
     parse_produce,
 )
@@ -50,7 +56,6 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
     from ballast_broker.storage.slices import AppendInfo
 
-ACKS_ALL = -1
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -73,15 +78,6 @@ WITHOUT_LOG_START = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-
-Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
-Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
-Wait = tuple[list[ProduceAnswer], int, Outcome]  # the answers, which of them, what it waits for
-
-
-class ProduceRefused(MalformedRequest):
-    """With acks=0 there is no answer to put an error into: the connection is closed, so that the client looks anew."""
-
 
 # What requests for one partition name, resolved. A topic id belongs to one name for ever, so this never becomes wrong;
 # whether the partition is here, and under this id, is asked of the replicas every time.
@@ -169,8 +165,9 @@ class Produce:
             error = self._of_where_it_is(topic_partition, error)
             self._note_refusal(topic_partition, topic_id, batches, error.code)
             self._metrics.refused("Produce", error.code)
-            refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
-            return encode_produce_response(version, correlation_id, refused, self._leaders(refused, version, listener))
+            answers = self._answers(version, correlation_id, listener)
+            answers.topics.append((topic_id or topic_partition.topic, [self._refused(topic_partition, error)]))
+            return answers.encode()
         self._bytes_in[topic_partition] += len(batches)
         if acks == 0:
             return None
@@ -178,26 +175,23 @@ class Produce:
         if acks == ACKS_ALL:
             outcome = replicas.await_committed(topic_partition, last_offset + 1, timeout_ms)
             if outcome is not _NONE:
-                said = ProduceAnswer(number, 0, first_offset, append_time, start_offset)
-                topics: Topics = [(topic_id or topic_partition.topic, [said])]
-                return self._settled(topics, outcome, version, correlation_id, listener)
+                said = [ProduceAnswer(number, 0, first_offset, append_time, start_offset)]
+                answers = self._answers(version, correlation_id, listener)
+                answers.topics.append((topic_id or topic_partition.topic, said))
+                return self._settled(answers, said, outcome)
         return answer.frame(correlation_id, first_offset, append_time, start_offset)
 
-    def _settled(
-        self,
-        topics: Topics,
-        outcome: ErrorCode | asyncio.Future[ErrorCode],
-        version: int,
-        correlation_id: int,
-        listener: str,
-    ) -> Reply:
+    def _settled(self, answers: Answers, said: list[ProduceAnswer], outcome: ErrorCode | Outcome) -> Reply:
         """The answer to one batch with acks=all that is not committed yet, or will not be."""
-        answers = topics[0][1]
         if not isinstance(outcome, ErrorCode):
-            return self._later(topics, [(answers, 0, outcome)], version, correlation_id, listener)
+            answers.waits.append((said, 0, outcome))
+            return answers.reply()
         self._metrics.refused("Produce", outcome)
-        answers[0] = ProduceAnswer(answers[0].partition, outcome)
-        return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
+        said[0] = ProduceAnswer(said[0].partition, outcome)
+        return answers.encode()
+
+    def _answers(self, version: int, correlation_id: int, listener: str) -> Answers:
+        return Answers(self._broker, self._metrics, version, correlation_id, listener)
 
     # -- all shapes -----------------------------------------------------------------------------------------------
     def _handle_any(
@@ -210,44 +204,57 @@ class Produce:
         peer: Peer,
         throttle: Throttle | None,
     ) -> Reply:
-        listener = peer.listener
         request = parse_produce(frame, position, version)
         transaction = None
         if request.transactional_id is not None:
             transaction = Transactional(self._broker, request, version, peer)
-        topics: Topics = []
-        waits: list[Wait] = []
+        answers = Answers(
+            self._broker, self._metrics, version, correlation_id, peer.listener, request.acks, throttle
+        )  # fmt: skip
+        turns: InTurns | None = None
+        now = self._broker.clock.monotonic
+        until_s = now() + LONGEST_TURN_S
         for key, partitions in each_once(request.topics):
             name, topic_id, refusal = self._target(key, client_id, peer)
             if transaction is not None and transaction.refusal is UNAUTHORIZED:
                 refusal = UNAUTHORIZED
-            answers: list[ProduceAnswer] = []
-            topics.append((key, answers))
+            said: list[ProduceAnswer] = []
+            answers.topics.append((key, said))
             for number, batches in partitions:
-                future: Outcome | None = None
                 refused = refusal
                 if refused is None and version < FIRST_WITH_ZSTD and _is_zstd(batches):
                     refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-                if refused is not None:
-                    answer = ProduceAnswer(number, refused)
-                    self._note_refusal(TopicPartition(name, number), topic_id, batches, refused)
-                else:
-                    partition = _new_tuple(TopicPartition, (name, number))
-                    answer, future = self._append(partition, topic_id, batches, request, transaction)
-                if future is not None:
-                    waits.append((answers, len(answers), future))
-                elif answer.error:
-                    self._metrics.refused("Produce", answer.error)
-                answers.append(answer)
-        if waits:
-            return self._later(topics, waits, version, correlation_id, listener, request.acks, throttle)
-        if request.acks == 0:
-            if throttle is not None and throttle.time is not None:
-                throttle.time.exempt()  # as in Kafka: nobody could be told
-            _refuse_silently(topics)
-            return None
-        leaders = self._leaders(topics, version, listener)
-        return encode_produce_response(version, correlation_id, topics, leaders, _tell_ms(throttle))
+                partition = _new_tuple(TopicPartition, (name, number))
+                if turns is not None:
+                    turns.put_off(Appending(said, partition, topic_id, batches, refused))
+                    continue
+                self._append_one(said, partition, topic_id, batches, refused, request, answers, transaction)
+                if now() > until_s and (transaction is None or not transaction.asks):
+                    turns = InTurns(self._append_one, request, answers, transaction, now)
+        return answers.reply() if turns is None else turns.reply()
+
+    def _append_one(
+        self,
+        said: list[ProduceAnswer],
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        batches: memoryview | None,
+        refused: ErrorCode | None,
+        request: ProduceRequest,
+        answers: Answers,
+        transaction: Transactional | None,
+    ) -> None:
+        future: Outcome | None = None
+        if refused is not None:
+            answer = ProduceAnswer(partition.partition, refused)
+            self._note_refusal(partition, topic_id, batches, refused)
+        else:
+            answer, future = self._append(partition, topic_id, batches, request, transaction)
+        if future is not None:
+            answers.waits.append((said, len(said), future))
+        elif answer.error:
+            self._metrics.refused("Produce", answer.error)
+        said.append(answer)
 
     def _target(self, key: str | UUID, client_id: str | None, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
         """The topic's name and id, or why nothing may be written to it."""
@@ -403,65 +410,6 @@ class Produce:
                 return answer._replace(leader_id=now.leader, leader_epoch=now.leader_epoch)
         return answer
 
-    def _leaders(self, topics: Topics, version: int, listener: str) -> list[NodeEndpoint]:
-        if version < FIRST_WITH_LEADER:
-            return []
-        ids = {a.leader_id for _, answers in topics for a in answers if a.leader_id >= 0}
-        return node_endpoints(self._broker, ids, listener) if ids else []
-
-    def _later(
-        self,
-        topics: Topics,
-        waits: list[Wait],
-        version: int,
-        correlation_id: int,
-        listener: str,
-        acks: int = ACKS_ALL,
-        throttle: Throttle | None = None,
-    ) -> Pending:
-        reply: asyncio.Future[tuple[bytes] | None] = asyncio.get_running_loop().create_future()
-        left = len(waits)
-
-        def settle(answers: list[ProduceAnswer], index: int, future: Outcome) -> None:
-            nonlocal left
-            left -= 1
-            if reply.done():
-                return
-            if future.cancelled():  # the broker ends
-                reply.cancel()
-                return
-            try:
-                outcome = future.result()
-            except Exception as error:
-                reply.set_exception(ConnectionAbortedError(f"a produce was not finished: {error!r}"))
-                return
-            if isinstance(outcome, ErrorCode):
-                outcome = answers[index] if outcome is _NONE else ProduceAnswer(answers[index].partition, outcome)
-            answers[index] = outcome
-            if outcome.error:
-                self._metrics.refused("Produce", outcome.error)
-            if not left:
-                answer()
-
-        def answer() -> None:
-            if acks:
-                leaders = self._leaders(topics, version, listener)
-                throttle_ms = _tell_ms(throttle)
-                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders, throttle_ms),))
-                return
-            try:
-                _refuse_silently(topics)
-            except ProduceRefused as refused:
-                reply.set_exception(refused)
-            else:
-                reply.set_result(None)
-
-        for answers, index, future in waits:
-            future.add_done_callback(lambda done, a=answers, i=index: settle(a, i, done))  # type: ignore[misc]
-        # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
-        by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
-        return Pending(reply, pipelined=not by_thread)
-
 
 def _is_zstd(batches: memoryview | None) -> bool:
     if batches is None or len(batches) < HEADER_BYTES:
@@ -469,28 +417,6 @@ def _is_zstd(batches: memoryview | None) -> bool:
     return batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD
 
 
-def _tell_ms(throttle: Throttle | None) -> int:
-    return 0 if throttle is None else throttle.tell_ms()
-
-
 def _asked(partition: TopicPartition, topic_id: UUID | None) -> tuple[str | UUID, int]:
     """What the client calls the partition, also where nobody here knows the name of that id."""
     return topic_id or partition.topic, partition.partition
-
-
-def _refuse_silently(topics: Topics) -> None:
-    """With acks=0 there is no answer: what was refused closes the connection."""
-    if any(answer.error for _, answers in topics for answer in answers):
-        raise ProduceRefused("a produce without acks was refused")
-
-
-def node_endpoints(broker: BrokerServices, ids: set[int], listener: str) -> list[NodeEndpoint]:
-    """Where these brokers are to be found by somebody who came through `listener`."""
-    brokers = broker.image().cluster.brokers
-    found = []
-    for node_id in sorted(ids):
-        node = brokers.get(node_id)
-        endpoint = node.listeners.get(listener) if node is not None else None
-        if node is not None and endpoint is not None:
-            found.append(NodeEndpoint(node_id, endpoint.host, endpoint.port, node.rack))
-    return found

@@ -90,6 +90,11 @@ class Transactional:
             self._asked.append(partition)
         return held
 
+    @property
+    def asks(self) -> bool:
+        """From the first partition on that it asks for: all of them are in one question."""
+        return bool(self._asked)
+
     def agreed_here(self, partition: TopicPartition) -> bool:
         """Whether the coordinator is this broker, and agrees at once; raises where it does not. Else it is to be waited
         for."""

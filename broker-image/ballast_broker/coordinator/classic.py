@@ -50,27 +50,41 @@ class ClassicGroups:
         low, high = self._sessions_ms
         if not low <= ask.session_timeout_ms <= high:
             return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
-        while (consumers := shard.consumers.get(group_id)) is not None:
-            if ask.member_id and not consumers.members:
-                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
+        while True:
             try:
-                if not consumers.members:
-                    await self._host.end_consumers(shard, group_id)
-                elif (result := await self._host.join_consumers(group_id, ask)) is not None:
-                    return result
+                if (joined := await self._join_consumers(group_id, ask)) is not None:
+                    return joined
                 shard = self._host.shard_of(group_id)  # it may be led by another broker by now
             except ApiError as error:
                 return JoinResult(error=error.code, member_id=ask.member_id)
-        group = shard.group(group_id)
-        if group is None:
-            if ask.member_id:
+            group = shard.group(group_id)
+            if group is None:
+                if ask.member_id:
+                    return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
+                group = shard.groups[group_id] = Group(group_id)
+            ticket = _Waiting()
+            self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._limits, self._host.now()))
+            answer: JoinResult = await ticket.future
+            shard.forget_if_unused(group_id)
+            if answer.error is not ErrorCode.REBALANCE_IN_PROGRESS:
+                return answer
+            # The group goes over, and who waits goes along: not every client joins again where it is told to by this.
+            ask = replace(ask, member_id=ask.member_id or ask.fresh_member_id)
+
+    async def _join_consumers(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
+        """Into a group of the other protocol, also one that is about to be; None: there is none, or it has made way."""
+        while True:
+            shard = self._host.shard_of(group_id)
+            consumers = shard.consumers.get(group_id)
+            if consumers is None and not self.goes_over(shard, group_id):
+                return None
+            if consumers is None or consumers.members:
+                if (result := await self._host.join_consumers(group_id, ask)) is not None:
+                    return result
+            elif ask.member_id:
                 return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
-            group = shard.groups[group_id] = Group(group_id)
-        ticket = _Waiting()
-        self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._limits, self._host.now()))
-        answer: JoinResult = await ticket.future
-        shard.forget_if_unused(group_id)
-        return answer
+            else:
+                await self._host.end_consumers(shard, group_id)
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         try:
@@ -118,13 +132,14 @@ class ClassicGroups:
         this protocol meanwhile."""
         group = shard.group(group_id)
         if group is None:
-            shard.groups[group_id] = Group(group_id, state=GroupState.DEAD)
+            shard.groups[group_id] = Group(group_id, state=GroupState.DEAD, goes_over=True)
             return (), lambda committed: self._forget(shard, group_id)
         if group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         before = group.previous_state, group.state, group.state_timestamp_ms
 
         def settled(committed: bool) -> None:
+            group.goes_over = False
             if committed:
                 self._forget(shard, group_id)
             elif self._host.is_current(shard):
@@ -133,8 +148,15 @@ class ClassicGroups:
                 self._carry_out(shard, group, rebalance.loaded(group, self._limits, self._host.now()))
 
         self.forget_timer(group)
+        group.goes_over = True
         self._answer(rebalance.close(group, ErrorCode.REBALANCE_IN_PROGRESS, self._host.now()))
         return [(records.group_key(group_id), None)], settled
+
+    @staticmethod
+    def goes_over(shard: Shard, group_id: str) -> bool:
+        """Whether one of the other protocol is being written in its place, or in that of none."""
+        group = shard.groups.get(group_id)
+        return group is not None and group.goes_over
 
     def begin(self, shard: Shard, group: Group, rejoins: bool) -> Ending:
         """A group that was one of the other protocol. What is written of one whose members are to join again is a

@@ -88,6 +88,7 @@ class Group:
     initial_delay_left_ms: int = 0
     new_member_added: bool = False
     subscribed: frozenset[str] | None = None  # None: not known (not the consumer protocol, or not yet)
+    goes_over: bool = False  # dead: one of the consumer protocol is being written in its place
 
     def enter(self, state: GroupState, wall_ms: int) -> None:
         self.previous_state, self.state, self.state_timestamp_ms = self.state, state, wall_ms

@@ -34,4 +34,4 @@ class Host:
     join_consumers: Callable[[str, JoinAsk], Awaitable[JoinResult | None]]
     """Of the classic protocol, to a group of the other that has members; None: by now there is none of that name."""
     end_consumers: Callable[[Shard, str], Awaitable[None]]
-    """Ends an empty group of the consumer protocol; raises ApiError where it is not empty."""
+    """Ends an empty group of the consumer protocol."""

@@ -64,8 +64,8 @@ class JoinAsk:
 
 # -- joining ----------------------------------------------------------------------------------------------------------
 def join(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: Now) -> list[Effect]:
-    if group.is_in(S.DEAD):
-        return [_join_error(ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE, ask.member_id)]
+    if group.is_in(S.DEAD):  # COORDINATOR_NOT_AVAILABLE would be the end of some clients
+        return [_join_error(ticket, ErrorCode.NOT_COORDINATOR, ask.member_id)]
     if not _accepts_member(group, ask.member_id, limits):
         return [_join_error(ticket, ErrorCode.GROUP_MAX_SIZE_REACHED, "")]
     if not group.supports(ask.protocol_type, [p.name for p in ask.protocols]):
@@ -347,8 +347,8 @@ def sync(group: Group, ask: SyncAsk, ticket: Ticket, now: Now) -> list[Effect]:
 
 
 def _sync_error(group: Group, ask: SyncAsk) -> ErrorCode:
-    if group.is_in(S.DEAD):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if group.is_in(S.DEAD):  # it goes over, as those who wait are told
+        return ErrorCode.REBALANCE_IN_PROGRESS
     error = _member_error(group, ask.member_id, ask.group_instance_id)
     if error is not ErrorCode.NONE:
         return error

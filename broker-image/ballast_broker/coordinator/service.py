@@ -177,7 +177,7 @@ class GroupCoordinator:
     async def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave, or are taken out, of a group of either protocol; a group on its way is waited for."""
         shard = self._shard_of(group_id, may_be_nameless=False)
-        while group_id in shard.consumers or self.consumers.is_at_work(group_id):
+        while group_id in shard.consumers or self.classic.goes_over(shard, group_id):
             answers = await self.consumers.remove(group_id, members)
             if answers is not None:
                 return answers

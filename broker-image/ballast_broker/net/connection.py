@@ -269,6 +269,13 @@ class Connection:
             self._settle(slot, future)
 
         pending.future.add_done_callback(done)
+        if pending.begun is not None:
+            self._working = True
+            pending.begun.add_done_callback(self._has_begun)
+
+    def _has_begun(self, _: asyncio.Future[None]) -> None:
+        self._working = False
+        self.resume()
 
     def _settle(self, slot: _Slot, future: asyncio.Future[Parts | None]) -> None:
         slot.pending = None

@@ -1,8 +1,8 @@
 """Certificates and keys as Python's ssl wants them, read anew when their files change.
 
-A context is never changed: connections that stand keep theirs, new ones get the new one. What cannot be read keeps the
-old one, and is told once. Files are looked at when somebody comes in or goes out, and not oftener than every few
-seconds: they are small, and local.
+A context is never changed: connections that stand keep theirs, new ones get the new one. What cannot be read, has ended
+or has not begun, or would not be believed by other nodes, keeps the old one, and is told once. Files are looked at when
+somebody comes in or goes out, and not oftener than every few seconds: they are small, and local.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from time import time
+from typing import NamedTuple
 
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.tls_settings import KEYSTORE, PEM, TRUSTSTORE, Store, TlsSettings
@@ -21,6 +24,7 @@ from ballast_broker.security.tls_settings import KEYSTORE, PEM, TRUSTSTORE, Stor
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 3.0
+MESSAGES_OF_A_HANDSHAKE = 4
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 SUITES_OF_13 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -28,16 +32,42 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 Stamp = tuple[object, ...]
 
 
+class BetweenNodes(NamedTuple):
+    """Of a listener that this node's certificate is shown at to other nodes, or with which it goes to them."""
+
+    host: str | None  # by which they come, where it is known
+
+
+class _Times(NamedTuple):
+    """By the wall clock: of the certificate that is shown, and of the first that ends of those that come with it."""
+
+    begins_s: float
+    ends_s: float
+    first_ends_s: float
+
+
 class TlsContexts:
     """The context in force, of one listener and one direction."""
 
-    def __init__(self, settings: TlsSettings, monotonic: Callable[[], float], *, server: bool) -> None:
+    def __init__(
+        self,
+        settings: TlsSettings,
+        monotonic: Callable[[], float],
+        *,
+        server: bool,
+        between: BetweenNodes | None = None,
+        wall_s: Callable[[], float] = time,
+    ) -> None:
         self.settings = settings
         self._server = server
         self._monotonic = monotonic
+        self._wall_s = wall_s
         self._stamp = self._files()
-        self._context, self.ends_s = _context(settings, server=server)
+        self._context, times = _context(settings, server=server)
+        self.ends_s = times and times.first_ends_s
+        self._between = _what_holds(settings, between)
         self._refused: Stamp = ()
+        self._refused_until: _Times | None = None
         self._look_at_s = monotonic() + LOOK_EVERY_S
 
     def current(self) -> ssl.SSLContext:
@@ -45,23 +75,42 @@ class TlsContexts:
         if now >= self._look_at_s:
             self._look_at_s = now + LOOK_EVERY_S
             stamp = self._files()
-            if stamp not in (self._stamp, self._refused):
+            if stamp != self._stamp and (stamp != self._refused or self._holds_by_now()):
                 self._read_anew(stamp)
         return self._context
 
     def _read_anew(self, stamp: Stamp) -> None:
+        self._refused_until = None
         try:
-            self._context, self.ends_s = _context(self.settings, server=self._server)
+            context, times = _context(self.settings, server=self._server)
+            if stamp[0] != self._stamp[0]:
+                self._check_new(times)
         except ConfigError as error:
             self._refused = stamp
             log.error("listener %s keeps its old certificates: %s", self.settings.listener.upper(), error)
         else:
+            self._context, self.ends_s = context, times and times.first_ends_s
             self._stamp, self._refused = stamp, ()
             log.info("listener %s has new certificates", self.settings.listener.upper())
 
+    def _check_new(self, times: _Times | None) -> None:
+        """ConfigError where those who come next would turn away from it, and not from the one in force."""
+        where = _where(self.settings.keystore)
+        now_s = self._wall_s()
+        if times is not None and not times.begins_s <= now_s < times.ends_s:
+            self._refused_until = times
+            said, at_s = ("ended", times.ends_s) if now_s >= times.ends_s else ("begins", times.begins_s)
+            raise ConfigError(f"{where} cannot be used: it {said} at {datetime.fromtimestamp(at_s, UTC):%F %T} UTC")
+        if self._between is not None and (said := _disbelieved(self.settings, self._between)):
+            raise ConfigError(f"{where} cannot be used: other nodes would not believe it: {said}")
+
+    def _holds_by_now(self) -> bool:
+        times = self._refused_until
+        return times is not None and times.begins_s <= self._wall_s() < times.ends_s
+
     def _files(self) -> Stamp:
         stores = (self.settings.keystore, self.settings.truststore)
-        return tuple(tuple(map(_stamp_of, _files(store.location))) for store in stores if store.location is not None)
+        return tuple(() if each.location is None else tuple(map(_stamp_of, _files(each.location))) for each in stores)
 
 
 def _files(location: str) -> tuple[Path, ...]:
@@ -78,16 +127,15 @@ def _stamp_of(path: Path) -> Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _context(settings: TlsSettings, *, server: bool) -> tuple[ssl.SSLContext, float | None]:
-    """And when the first of the own certificates ends, by the wall clock."""
+def _context(settings: TlsSettings, *, server: bool) -> tuple[ssl.SSLContext, _Times | None]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     versions = sorted(VERSIONS[each] for each in settings.versions)
     _choose_ciphers(context, settings.ciphers, versions)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
-    ends_s = None
+    times = None
     if settings.keystore.is_there:
-        ends_s = _load_keystore(context, settings.keystore, settings.key_password)
+        times = _load_keystore(context, settings.keystore, settings.key_password)
     if server:
         context.verify_mode = CLIENT_AUTH[settings.client_auth]
     else:
@@ -96,15 +144,48 @@ def _context(settings: TlsSettings, *, server: bool) -> tuple[ssl.SSLContext, fl
         _load_truststore(context, settings.truststore)
     elif not server:
         context.load_default_certs()
-    return context, ends_s
+    return context, times
 
 
-def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> float | None:
+def _what_holds(settings: TlsSettings, between: BetweenNodes | None) -> BetweenNodes | None:
+    """As much of it as is true of the first certificate: whom that does not satisfy goes by something else."""
+    if between is None or not _disbelieved(settings, between):
+        return between
+    without_host = BetweenNodes(None)
+    return None if _disbelieved(settings, without_host) else without_host
+
+
+def _disbelieved(settings: TlsSettings, between: BetweenNodes) -> str:
+    """Why another node with the same settings would not believe this one's certificate; empty where it does."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server, client = (_context(settings, server=each)[0] for each in (True, False))
+    client.check_hostname = settings.check_host and between.host is not None
+    ends = (
+        client.wrap_bio(back, there, server_hostname=between.host),
+        server.wrap_bio(there, back, server_side=True),
+    )
+    for _ in range(MESSAGES_OF_A_HANDSHAKE):
+        for each in ends:
+            try:
+                each.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except (OSError, ValueError) as error:
+                return reason_of(error)
+    return ""
+
+
+def _where(store: Store) -> str:
     if store.location is not None:
-        where = f"{KEYSTORE.location} {store.location}"
+        return f"{KEYSTORE.location} {store.location}"
+    return "ssl.keystore.certificate.chain with ssl.keystore.key"
+
+
+def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> _Times | None:
+    where = _where(store)
+    if store.location is not None:
         text = _read(KEYSTORE.location, store, password)
     else:
-        where = "ssl.keystore.certificate.chain with ssl.keystore.key"
         text = f"{store.key}\n{store.certificates}"
     blocks = _blocks(text)
     if not any(kind.endswith("PRIVATE KEY") for kind, _ in blocks):
@@ -117,14 +198,16 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
     except (OSError, ValueError) as error:  # what ssl raises is an OSError
         hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
         raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
-    return _first_end_s([block for kind, block in blocks if kind == "CERTIFICATE"])
+    return _times([block for kind, block in blocks if kind == "CERTIFICATE"])
 
 
-def _first_end_s(certificates: list[str]) -> float | None:
+def _times(certificates: list[str]) -> _Times | None:
     from cryptography import x509  # only where there is TLS: without it a node starts sooner
 
     try:
-        return min(x509.load_pem_x509_certificate(one.encode()).not_valid_after_utc.timestamp() for one in certificates)
+        found = [x509.load_pem_x509_certificate(each.encode()) for each in certificates]
+        ends_s = [each.not_valid_after_utc.timestamp() for each in found]
+        return _Times(found[0].not_valid_before_utc.timestamp(), ends_s[0], min(ends_s))
     except (ValueError, x509.InvalidVersion):  # OpenSSL takes some that this one does not
         return None
 

@@ -24,6 +24,7 @@ from ballast_operator.model.meta import Key
 from ballast_operator.observe import observe_brokers
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
+from ballast_operator.plan.dropped import OUTDATED, outdated_condition
 from ballast_operator.plan.secured import Reach
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, NotServedError, Verdict, conditions, ready_condition
 from ballast_operator.tls_secrets import SecretMissingError
@@ -154,6 +155,11 @@ class ClusterHandler:
         balanced = self._rebalance.condition(current, self._shared.now())
         if balanced is not None:
             said = (*said, balanced)
+        known = current.status.conditions
+        dropped = self._shared.definitions.dropped
+        outdated = outdated_condition(dropped, known, cluster.meta.generation, self._shared.now())
+        if outdated is not None:
+            said = (*said, outdated)
         wanted = replace(
             status,
             observed_generation=cluster.meta.generation,
@@ -175,6 +181,8 @@ class ClusterHandler:
             kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)
         self._rebalance.tell(current, balanced)
+        if outdated is not None and all(one.type != OUTDATED for one in known):
+            self._shared.events.send(current, WARNING, outdated.reason, outdated.message)
 
     def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, again: Again) -> None:
         """A policy that lets nobody write the status does not keep the cluster, its topics and its moves waiting. Nor

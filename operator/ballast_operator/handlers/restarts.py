@@ -8,7 +8,7 @@ from ballast_operator.events import WARNING, Events
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.quantity import some_of
-from ballast_operator.observe import observe_effective_config
+from ballast_operator.observe import observe_min_insync
 from ballast_operator.plan import managed as plan
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Layout
@@ -18,7 +18,6 @@ from ballast_operator.status import CLUSTER, EVENTS, Verdict
 if TYPE_CHECKING:
     from ballast_operator.handlers.managed import Scene
 
-MIN_INSYNC = "min.insync.replicas"
 SHOWN = 10
 
 
@@ -37,8 +36,7 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
     wanted = pods.revision(layout, BROKER_ROLE)
     if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
         return await _roll_controllers(objects, scene, layout)
-    least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
-    min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
+    min_insync = await observe_min_insync(scene.kafka, scene.view.topics)
     restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout, scene.quorum)
     if restart.broker is not None and scene.view.is_online(restart.broker):
         # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.

@@ -14,7 +14,7 @@ from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Reass
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Step, refused
 from ballast_operator.plan.progress import progress_of
-from ballast_operator.status import STALLED, Verdict, conditions, ready_condition
+from ballast_operator.status import REASSIGNMENT, STALLED, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Telling:
     async def tell(self, reassignment: Reassignment, verdict: Verdict, again: Again) -> None:
         """The cluster cannot be asked."""
         status = reassignment.status
+        if reassignment.meta.deleting:
+            verdict = REASSIGNMENT["DeletionWaits"].says(error=verdict.message)
         wanted = replace(
             status,
             phase=status.phase or Phase.PLANNING,

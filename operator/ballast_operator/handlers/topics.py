@@ -25,13 +25,20 @@ from ballast_operator.clock import monotonic
 from ballast_operator.events import WARNING, Events
 from ballast_operator.handlers.plans import observe_whole
 from ballast_operator.handlers.second_tries import SecondTries
+from ballast_operator.handlers.topic_events import tell_made_anew
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
 from ballast_operator.model.kafka import KafkaView, OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
-from ballast_operator.model.topic import KafkaTopic, TopicStatus
-from ballast_operator.observe import observe_brokers, observe_configs_or_errors, observe_ongoing, observe_topics
+from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.observe import (
+    observe_brokers,
+    observe_configs_or_errors,
+    observe_min_insync,
+    observe_ongoing,
+    observe_topics,
+)
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.topics import (
     Intent,
@@ -40,12 +47,13 @@ from ballast_operator.plan.topics import (
     Unreachable,
     is_begun,
     needs_brokers,
+    of_deletion,
     plan_topic,
     refused,
     topic_error,
     wanted_config_keys,
 )
-from ballast_operator.status import EVENTS, SHARED, TOPIC, Verdict, conditions
+from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
 from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
@@ -180,6 +188,7 @@ class TopicHandler:
             brokers = frozenset((await observe_brokers(kafka)).brokers)
         claims = {key: self._claims(topic) for key, topic in topics.items()}
         owned = [claim["reassignment"] for claim in claims.values() if claim["reassignment"] is not None]
+        min_insync = await observe_min_insync(kafka, views)
         worth_it = await self._second_tries.worth_it(owned, lambda: self._whole(kafka))
         return {
             key: replace(
@@ -193,6 +202,7 @@ class TopicHandler:
                 intent=intents.get(topic.meta.uid),
                 throttle=throttle,
                 brokers=brokers,
+                min_insync=min_insync.get(topic.topic),
                 worth_another=claims[key]["reassignment"] in worth_it,
                 **claims[key],
             )
@@ -440,18 +450,12 @@ class TopicHandler:
             topic = self._cache.topics.get(key) or topic
         if topic.meta.deleting and not topic.meta.finalized:
             return True
-        said = conditions(topic.status.conditions, plan.verdict, plan.status.observed_generation or 0, now)
+        told, generation = of_deletion(topic, plan.verdict), plan.status.observed_generation or 0
+        said = conditions(topic.status.conditions, told, generation, now)
         written = await self._writer.write_status(topic, replace(plan.status, conditions=said))
         if written:
-            self._tell_made_anew(topic, plan.status)
+            tell_made_anew(self._events, topic, plan.status)
         return written
-
-    def _tell_made_anew(self, topic: KafkaTopic, now: TopicStatus) -> None:
-        """It is as the spec says again, and its status has only another id; but it is empty."""
-        before = topic.status
-        if None not in (before.topic_id, before.partitions, now.partitions) and now.topic_id != before.topic_id:
-            said = EVENTS["TopicMadeAnew"].says(topic=topic.topic, before=before.topic_id, now=now.topic_id)
-            self._events.send(topic, WARNING, said.reason, said.message)
 
 
 def _refusal(error: ApiError | ApiUnavailableError) -> Verdict:

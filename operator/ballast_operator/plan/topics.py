@@ -20,7 +20,7 @@ from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import TOPIC as TOPIC_RESOURCE
 from ballast_operator.model.kafka import OngoingView, TopicView
 from ballast_operator.model.meta import shortened
-from ballast_operator.model.quantity import some_of
+from ballast_operator.model.quantity import counted, some_of
 from ballast_operator.model.reassignment import ENDS, STOPPED, Phase, Reassignment, Throttle
 from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
 from ballast_operator.plan.lifecycle import without_place
@@ -77,6 +77,7 @@ class TopicFacts:
     moved_by: str | None = None
     throttle: Throttle | None = None
     brokers: frozenset[int] | None = None  # those that are registered; asked where `needs_brokers`
+    min_insync: int | None = None  # as it holds for the topic, from wherever it comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,11 @@ def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Top
     if facts.config_error is not None and plan.verdict.reason == "Ready":
         verdict = topic_error(facts.config_error, "the configuration could not be read")
         plan = replace(plan, verdict=verdict, look_again=not verdict.stalled)
+    if plan.verdict.reason == "Ready" and 0 < view.replication_factor < (facts.min_insync or 0):
+        verdict = TOPIC["TooFewReplicas"].says(
+            found=counted(view.replication_factor, "replica"), wanted=facts.min_insync
+        )
+        plan = replace(plan, verdict=verdict)
     return plan
 
 
@@ -402,6 +408,13 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
     if ours is not None and ours != facts.view.id and not _creation_untold(topic, facts):
         return gone
     return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=facts.view.id)
+
+
+def of_deletion(topic: KafkaTopic, verdict: Verdict) -> Verdict:
+    """What is told of a topic: of one whose deletion is held, how the object can go all the same."""
+    if not topic.meta.deleting or verdict.reason == "Deleting":
+        return verdict
+    return TOPIC["DeletionWaits"].says(error=verdict.message)._replace(stalled=verdict.stalled)
 
 
 _ERRORS: Mapping[str, str] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,12 @@ from tests.broker.replication.cluster import Node as Broker
 
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING, Authorizer
 from ballast_broker.api.produce import Produce
+from ballast_broker.api.produce_answers import LONGEST_TURN_S
 from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
+from ballast_broker.seams import Clock
 from ballast_wire.fast.produce import FIRST_FLEXIBLE
 from ballast_wire.headers import frame_request
 from ballast_wire.messages import message
@@ -23,16 +26,30 @@ from ballast_wire.names import TopicPartition
 VERSION = 11
 
 
+class Slow(RealClock):
+    """Each look at it takes the whole of a turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        looks = itertools.count()
+        self.monotonic = lambda: next(looks) * LONGEST_TURN_S * 1.1
+
+
 class Producing:
     def __init__(
-        self, cluster: Cluster, node: Broker, authorizer: Authorizer = ALLOWS_EVERYTHING, **others: Any
+        self,
+        cluster: Cluster,
+        node: Broker,
+        authorizer: Authorizer = ALLOWS_EVERYTHING,
+        clock: Clock | None = None,
+        **others: Any,
     ) -> None:
         services: Any = SimpleNamespace(
             node_id=1,
             image=lambda: cluster.controller.image,
             replicas=node.replicas,
             traffic=Traffic(),
-            clock=RealClock(),
+            clock=clock or RealClock(),
             authorizer=authorizer,
             **others,
         )

@@ -170,6 +170,11 @@ REFUSED = [
     (TOPIC, "nowhere", "retention.ms", "1", 3, "The topic 'nowhere' does not exist."),
     (TOPIC, "", "retention.ms", "1", 42, "Default topic resources are not allowed."),
     (BROKER, "1", "num.partitions", "5", 42, "Cannot update these configs dynamically: Set(num.partitions)"),
+    (BROKER, "1", "listener.name.safe.ssl.client.auth", "none", 42,
+     "Cannot update these configs dynamically: Set(listener.name.safe.ssl.client.auth)"),
+    (BROKER, "1", "listener.name.safe.ssl.keystore.location", "/a", 42,
+     "Cannot update these configs dynamically: Set(listener.name.safe.ssl.keystore.location): "
+     "stores are read again when their files change"),
     (BROKER, "1", "no.such", "5", 42, "Unknown broker config name: no.such"),
     (BROKER, "2", "log.retention.ms", "5", 42, "Unexpected broker id, expected 1, but received 2"),
     (BROKER, "x", "log.retention.ms", "5", 42, "Node id must be an integer, but it is: x"),

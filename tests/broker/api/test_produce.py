@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster, eventually
+from tests.broker.api.producing import Producing, Slow, answer
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
+from ballast_broker.api.produce_answers import ProduceRefused
+from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ErrorCode
@@ -88,3 +92,48 @@ async def test_where_there_is_nothing_acks_do_not_matter(tmp_path: Path) -> None
                 for each in await answer(client.send_batches(2, *((place, batch) for place in some)))
             ]
             assert [error for _, error, _ in answers] == [ErrorCode.INVALID_REQUIRED_ACKS, unknown, unknown]
+
+
+MANY = [TopicPartition("orders", number) for number in range(5)]
+
+
+async def begun_to_write(cluster: Cluster, acks: int, *others: TopicPartition) -> tuple[Node, Any]:
+    [node] = await cluster.add(1)
+    cluster.controller.create_topic("orders", [[1]] * len(MANY))
+    sent = [(each, bytes(batch_of(str(each)))) for each in (*MANY, *others)]
+    return node, Producing(cluster, node, clock=Slow()).send_batches(acks, *sent)
+
+
+def written(node: Node) -> list[int]:
+    return [node.log(each).log_end_offset for each in MANY]
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+async def test_many_partitions_of_one_request_are_written_in_turns(tmp_path: Path, acks: int) -> None:
+    """Others are served in between; what is left of the request is no longer in the connection's buffer."""
+    async with Cluster(tmp_path) as cluster:
+        node, reply = await begun_to_write(cluster, acks)
+        assert isinstance(reply, Pending)
+        assert reply.begun is not None
+        seen = [written(node)]
+        while not reply.begun.done():
+            await asyncio.sleep(0)
+            if written(node) != seen[-1]:
+                seen.append(written(node))
+        assert seen == [[1] * count + [0] * (len(MANY) - count) for count in range(1, len(MANY) + 1)]
+        if acks:
+            assert await answer(reply) == [("orders", ErrorCode.NONE, 0)] * len(MANY)
+        else:
+            assert await reply.future is None
+        assert [node.stored(each) for each in MANY] == [[str(each)] for each in MANY]
+
+
+async def test_what_is_refused_of_a_request_in_turns_ends_its_connection_without_acks(tmp_path: Path) -> None:
+    """Nothing that came behind it is begun before that."""
+    async with Cluster(tmp_path) as cluster:
+        node, reply = await begun_to_write(cluster, 0, TopicPartition("nowhere", 0))
+        with pytest.raises(ProduceRefused):
+            await reply.future
+        assert not reply.begun.done()
+        assert written(node) == [1] * len(MANY)

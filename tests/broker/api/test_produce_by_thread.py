@@ -13,7 +13,7 @@ from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster, batch_of, eventually
 from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.produce import ProduceRefused
+from ballast_broker.api.produce_answers import ProduceRefused
 from ballast_broker.net_reply import Pending
 from ballast_broker.storage.disk import RealFile
 from ballast_wire.errors import ErrorCode

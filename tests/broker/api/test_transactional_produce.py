@@ -10,15 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.api.producing import Producing, answer
+from tests.broker.api.producing import Producing, Slow, answer
 from tests.broker.replication.cluster import HOST, Cluster, batch_of, eventually, round_trip
 from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.produce import ProduceRefused
+from ballast_broker.api.produce_answers import ProduceRefused
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.transactions import ProducerIdentity
 from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.net_reply import Pending
+from ballast_broker.seams import Clock
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -104,7 +105,15 @@ class Coordinator:
 
 
 class Client(Producing):
-    def __init__(self, cluster: Cluster, node: Broker, coordinator: Coordinator, *, verifies: bool = True) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: Broker,
+        coordinator: Coordinator,
+        *,
+        verifies: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
         image = lambda: cluster.controller.image  # noqa: E731
         self.verifier = TransactionVerifier(
             image,
@@ -118,7 +127,7 @@ class Client(Producing):
             patience_s=PATIENCE_S,
         )
         config = SimpleNamespace(transaction_partition_verification_enable=verifies)
-        super().__init__(cluster, node, verifier=self.verifier, config=config)
+        super().__init__(cluster, node, clock=clock, verifier=self.verifier, config=config)
 
     def send(
         self, version: int, *partitions: TopicPartition, sequence: int = 0, producer: int = 7, epoch: int = 0,
@@ -140,7 +149,9 @@ Stage = tuple[Cluster, Broker, Client, Coordinator]
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, verifies: bool = True, state: bool = True) -> AsyncIterator[Stage]:
+async def stage(
+    folder: Path, *, verifies: bool = True, state: bool = True, clock: Clock | None = None
+) -> AsyncIterator[Stage]:
     async with Cluster(folder) as cluster:
         node, _ = await cluster.add(1, 2)
         for name in ("orders", "bills"):
@@ -148,7 +159,7 @@ async def stage(folder: Path, *, verifies: bool = True, state: bool = True) -> A
         if state:
             cluster.controller.create_topic(STATE, LEADERS)
         coordinator = Coordinator()
-        client = Client(cluster, node, coordinator, verifies=verifies)
+        client = Client(cluster, node, coordinator, verifies=verifies, clock=clock)
         try:
             yield cluster, node, client, coordinator
         finally:
@@ -177,6 +188,29 @@ async def test_the_coordinator_is_asked_once_for_a_transaction(tmp_path: Path, v
         finish(node, ORDERS, BILLS)
         assert await client.told(version, BILLS, sequence=1) == [(NONE, 2)]
         assert coordinator.requests[1:] == [[(ID, 7, 0, verify_only, [BILLS])]]
+
+
+@pytest.mark.spec("CLI-05")
+async def test_it_is_asked_once_also_where_a_request_takes_several_turns(tmp_path: Path) -> None:
+    """What goes on is written in turns until somebody is to be asked."""
+    places = [TopicPartition("many", number) for number in range(6)]
+    async with stage(tmp_path, clock=Slow()) as (cluster, node, client, coordinator):
+        cluster.controller.create_topic("many", [[1]] * len(places))
+        assert await client.told(ADDING, *places[:3]) == [(NONE, 0)] * 3
+        assert coordinator.requests == [[(ID, 7, 0, False, places[:3])]]
+        batches = [
+            encode_batch(
+                [Record(value=b"x", timestamp=1)], producer_id=7, producer_epoch=0, transactional=True,
+                base_sequence=1 if place in places[:3] else 0,
+            )
+            for place in places
+        ]  # fmt: skip
+        reply = client.send_batches(
+            1, *zip(places, map(bytes, batches), strict=True), version=ADDING, transactional_id=ID
+        )
+        assert [node.log(each).log_end_offset for each in places] == [2, 1, 1, 0, 0, 0]
+        assert [each[1:] for each in await answer(reply)] == [(0, 1)] * 3 + [(0, 0)] * 3
+        assert coordinator.requests[1:] == [[(ID, 7, 0, False, places[3:])]]
 
 
 @pytest.mark.spec("CLI-05")

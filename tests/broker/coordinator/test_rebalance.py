@@ -402,4 +402,4 @@ def test_whoever_waits_is_told_when_the_coordinator_moves() -> None:
     waiting = story.join()
     story.take(rebalance.close(story.group, ErrorCode.NOT_COORDINATOR, story.now))
     assert story.joined(waiting).error is ErrorCode.NOT_COORDINATOR
-    assert story.joined(story.join()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert story.joined(story.join()).error is ErrorCode.NOT_COORDINATOR

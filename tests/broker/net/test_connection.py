@@ -288,6 +288,32 @@ async def test_a_request_that_is_not_pipelined_holds_back_the_next() -> None:
         assert [await client.receive() for _ in range(3)] == [b"p1", b"alone", b"p2"]
 
 
+async def test_the_next_request_waits_until_one_has_begun_and_not_until_its_answer() -> None:
+    begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answers: dict[bytes, asyncio.Future[Any]] = {}
+
+    def dispatch(_: Peer, frame: memoryview) -> Reply:
+        body = bytes(frame)
+        future = answers[body] = asyncio.get_running_loop().create_future()
+        return Pending(future, pipelined=True, begun=begun if body == b"first" else None)
+
+    async with Serving(dispatch) as serving:
+        client = await serving.connect()
+        client.send(b"first", b"second")
+        await until(lambda: b"first" in answers, "it was handled")
+        client.send(b"third")
+        other = await serving.connect()
+        other.send(b"of another")
+        await until(lambda: b"of another" in answers, "all that came was looked at")
+        assert list(answers) == [b"first", b"of another"]
+        begun.set_result(None)
+        await until(lambda: b"third" in answers, "the others have begun")
+        for body in (b"third", b"second", b"first"):
+            answers[body].set_result((framed(body),))
+        assert [await client.receive() for _ in range(3)] == [b"first", b"second", b"third"]
+        answers[b"of another"].cancel()
+
+
 async def test_requests_without_an_answer_take_no_place() -> None:
     def silent(_: Peer, frame: memoryview) -> Reply:
         return None if bytes(frame) == b"acks=0" else framed(bytes(frame))

@@ -7,6 +7,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from e2e.processes import BROKER_SOURCES
 from tests.certificates import Authority
 
+from ballast_broker import security_settings
 from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.secured import Access
@@ -194,6 +196,94 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(
     file.write_text((authority.folder / "one.pem").read_text())
     now[0] += LOOK_EVERY_S
     assert shown(contexts, authority) == "one"
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_certificate_that_does_not_hold_today_is_not_taken(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One for later is taken when it begins, without being written anew."""
+    file = tmp_path / "node.pem"
+    file.write_text((authority.folder / "one.pem").read_text())
+    now, wall = [0.0], [time.time()]
+    contexts = TlsContexts(
+        settings(authority, ssl_keystore_location=str(file)), lambda: now[0], server=True, wall_s=lambda: wall[0]
+    )
+    month_s = 31 * 24 * 3600.0
+    for away_s, says in ((month_s, "it ended at 20"), (-month_s, "it begins at 20")):
+        file.write_text((authority.folder / "two.pem").read_text())
+        wall[0] += away_s
+        for _ in range(3):
+            now[0] += LOOK_EVERY_S
+            assert shown(contexts, authority) == "one"
+        told = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+        assert len(told) == 1, told
+        assert "listener SSL keeps its old certificates" in told[0]
+        assert says in told[0]
+        caplog.clear()
+        wall[0] -= away_s
+        now[0] += LOOK_EVERY_S
+        assert shown(contexts, authority) == "two"
+        file.write_text((authority.folder / "one.pem").read_text())
+        now[0] += LOOK_EVERY_S
+        assert shown(contexts, authority) == "one"
+
+
+@pytest.mark.spec("CLI-06")
+@pytest.mark.parametrize(
+    ("listeners", "voters"),
+    [
+        ("SSL://127.0.0.1:9092,CONTROLLER://0.0.0.0:9093", "1@127.0.0.1:9093"),
+        ("CONTROLLER://127.0.0.1:9093,SSL://127.0.0.1:9092", "1@here:9093"),  # of which the first one knows nothing
+    ],
+)
+async def test_between_nodes_what_others_would_not_believe_is_not_taken(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listeners: str, voters: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(security_settings, "monotonic", lambda: now[0])
+    keystore, truststore = tmp_path / "node.pem", tmp_path / "ca.crt"
+    keystore.write_text((authority.folder / "one.pem").read_text())
+    truststore.write_text(authority.ca.read_text())
+    properties = {
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "listeners": f"{listeners},CLIENTS://127.0.0.1:9094",
+        "advertised.listeners": "SSL://127.0.0.1:9092,CLIENTS://127.0.0.1:9094",
+        "listener.security.protocol.map": "SSL:SSL,CLIENTS:SSL,CONTROLLER:SSL",
+        "inter.broker.listener.name": "SSL",
+        "controller.quorum.voters": voters,
+        "ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(truststore),
+    }
+    config = broker_config(properties)
+    found = security_settings.accesses(config, lambda *_: None, lambda *_: None)
+    contexts = {name: each.tls for name, each in found.items() if each.tls is not None}
+    for listener in ("SSL", "CONTROLLER"):
+        tls = security_settings.going(config, listener, "").tls
+        assert tls is not None
+        contexts[f"to {listener}"] = tls
+    assert len(contexts) == 5
+    in_force = {name: each.current() for name, each in contexts.items()}
+
+    def changed() -> set[str]:
+        now[0] += LOOK_EVERY_S
+        return {name for name, each in contexts.items() if each.current() is not in_force[name]}
+
+    other = Authority(tmp_path / "other", "other")
+    keystore.write_text(other.issue("foreign").read_text())
+    assert changed() == {"CLIENTS"}, "who comes there may believe others than this node does"
+    keystore.write_text(authority.issue("elsewhere", names="DNS:elsewhere").read_text())
+    takes_any_name = {"CONTROLLER", "to CONTROLLER"} if "here" in voters else set()
+    assert changed() == {"CLIENTS"} | takes_any_name
+    in_force = {name: each.current() for name, each in contexts.items()}
+    keystore.write_text(other.issue("foreign").read_text())
+    assert changed() == {"CLIENTS"}
+    truststore.write_text(authority.ca.read_text() + other.ca.read_text())
+    assert changed() == set(contexts), "with whom to believe comes who it is"
 
 
 @pytest.mark.spec("CLI-06")

@@ -16,6 +16,7 @@ from ballast_operator.plan.topics import (
     TopicFacts,
     Unreachable,
     needs_brokers,
+    of_deletion,
     plan_topic,
     reassignment_name,
     topic_error,
@@ -352,6 +353,33 @@ def test_an_unreachable_cluster_is_unknown_with_the_time_since_and_holds_the_del
     assert (plan.verdict.reason, plan.verdict.ready) == ("ClusterUnreachable", "Unknown")
     assert NOW in plan.verdict.message
     assert not plan.remove_finalizer
+
+
+@pytest.mark.spec("OPR-25")
+def test_who_waits_to_be_deleted_is_told_how_to_go_without_the_topic_and_goes_then() -> None:
+    """It stayed Terminating, with nothing said but that the cluster does not answer."""
+    going = topic(status=OURS, meta=GONE, deletionPolicy="Delete")
+    lost = TopicFacts(unreachable=Unreachable(NOW, "refused."))
+    said = of_deletion(going, plan_topic(going, lost).verdict)
+    assert (said.reason, said.ready, said.stalled) == ("DeletionWaits", "Unknown", False)
+    assert f"not answered since {NOW}: refused." in said.message
+    assert said.message.endswith("set spec.deletionPolicy to Retain.")
+    denied = of_deletion(going, plan_topic(going, TopicFacts(error="TOPIC_AUTHORIZATION_FAILED")).verdict)
+    assert (denied.reason, denied.stalled) == ("DeletionWaits", True)
+    assert of_deletion(going, plan_topic(going, THREE).verdict).reason == "Deleting"
+    assert plan_topic(topic(status=OURS, meta=GONE), lost).remove_finalizer
+    staying = topic(status=OURS, deletionPolicy="Delete")
+    assert of_deletion(staying, plan_topic(staying, lost).verdict).reason == "ClusterUnreachable"
+
+
+def test_a_topic_with_fewer_replicas_than_are_to_be_in_sync_is_ready_and_says_so() -> None:
+    known = topic(status=OURS)
+    for least, reason in ((None, "Ready"), (2, "Ready"), (3, "TooFewReplicas")):
+        verdict = plan_topic(known, replace(THREE, min_insync=least)).verdict
+        assert (verdict.reason, verdict.ready, verdict.stalled) == (reason, "True", False)
+    assert "has 2 replicas and min.insync.replicas is 3" in verdict.message
+    other = plan_topic(topic(status=OURS, partitions=2), replace(THREE, min_insync=3))
+    assert other.verdict.reason == "PartitionsAboveSpec"
 
 
 @pytest.mark.spec("OPR-25")

@@ -100,7 +100,7 @@ class PartitionChange:
 
     def _update_elr(self) -> None:
         """Who leaves the ISR while it is below its minimum may still lead, unless it lost data or its place."""
-        if not self._eligible_count or len(self.isr) >= self.min_isr:
+        if not self._elr_counts or len(self.isr) >= self.min_isr:
             self.elr = []
             return
         unfit = self.unclean_shutdown_replicas | self.lost_replicas
@@ -125,17 +125,17 @@ class PartitionChange:
         return Elected(NO_LEADER)
 
     @property
-    def _eligible_count(self) -> bool:
+    def _elr_counts(self) -> bool:
         """Also where ELR, which is off now, has left nobody in sync: else nobody could ever lead again."""
         return self.elr_enabled or not self.before.isr
 
     def _may_lead(self, replica: int) -> bool:
-        from_elr = self._eligible_count and not self.isr and replica in self.elr
+        from_elr = self._elr_counts and not self.isr and replica in self.elr
         return (replica in self.isr or from_elr) and self.acceptable_leader(replica)
 
     def _returned_last_leader(self) -> int | None:
         last_known = self.before.last_known_elr
-        if not self._eligible_count or self.isr or self.elr:
+        if not self._elr_counts or self.isr or self.elr:
             return None
         if len(last_known) != 1 or last_known[0] in self.lost_replicas:
             return None

@@ -178,11 +178,6 @@ class ConsumerGroups:
                 await self._write_without(turn, shard, group, going, without(group, going, topics))
             return answers
 
-    def is_at_work(self, group_id: str) -> bool:
-        """A group of this name may be one of this protocol soon, or be none any more."""
-        life = self._lives.get(group_id)
-        return life is not None and life.users > 0
-
     async def end(
         self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
     ) -> None:
@@ -281,7 +276,7 @@ class ConsumerGroups:
                 nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
                 return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
 
-    async def _join_in_turn(self, turn: Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult:
+    async def _join_in_turn(self, turn: Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult | None:
         life, limits = turn.life, self._config.limits
         refresh, life.topics_changed = life.topics_changed, False
         try:
@@ -304,14 +299,12 @@ class ConsumerGroups:
 
     async def _replace_last(
         self, turn: Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
-    ) -> JoinResult:
+    ) -> JoinResult | None:
         """The last member of this protocol, a static one, is back with the other. Where nothing else changes, all go on
-        with what they have."""
+        with what they have; else all join again, this one at once."""
         rejoins = last.state is not GroupState.STABLE or last.epoch != group.epoch
         await self._write_classic(turn, shard, group, last, [], rejoins=rejoins)
-        if rejoins:
-            return JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS)
-        return joined
+        return None if rejoins else joined
 
     def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         shard = self._host.shard_of(group_id)

@@ -109,24 +109,67 @@ async def test_a_group_goes_over_and_back_with_its_members_and_offsets(tmp_path:
         )
 
 
-async def test_who_waits_as_the_group_goes_over_is_told_to_join_again(tmp_path: Path) -> None:
-    """Or it would wait for a generation that never comes."""
+@pytest.mark.parametrize("instance_id", [None, "i"])
+async def test_who_waits_as_the_group_goes_over_goes_along(tmp_path: Path, instance_id: str | None) -> None:
+    """Or it would wait for a generation that never comes; REBALANCE_IN_PROGRESS ends aiokafka's consumers there."""
     async with coordinating(tmp_path) as scene:
         joined = await classic_alone(scene)
-        other = asyncio.ensure_future(join(scene, fresh="d"))
+        other = asyncio.ensure_future(join(scene, fresh="d", group_instance_id=instance_id))
         await asyncio.sleep(0)
         assert classic(scene).state is ClassicState.PREPARING_REBALANCE
-        await beat(scene)
-        assert (await other).error is REBALANCE
+        answer = await beat(scene)
+        came = await other
+        assert (came.error, came.member_id) == (NONE, "d")
+        assert came.generation >= answer.epoch
         assert set(group(scene).members) == {"c", "d", "m"}
         assert told(scene, joined) is REBALANCE
 
 
+@pytest.mark.parametrize("member_id", ["", "c"])
+async def test_who_joins_as_the_group_goes_over_is_in_the_one_that_follows(tmp_path: Path, member_id: str) -> None:
+    """COORDINATOR_NOT_AVAILABLE ends Sarama's consumers there."""
+    async with coordinating(tmp_path) as scene:
+        await classic_alone(scene)
+        scene.cut()
+        coming = await scene.begin(beat(scene))
+        other = asyncio.ensure_future(join(scene, member_id, fresh="d"))
+        await asyncio.sleep(0)
+        scene.heal()
+        await coming
+        assert ((await other).error, (await other).member_id) == (NONE, member_id or "d")
+        assert set(group(scene).members) == {"c", "m", member_id or "d"}
+
+
+async def test_who_joins_as_the_first_member_makes_the_group_is_in_it(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        scene.cut()
+        coming = await scene.begin(beat(scene))
+        other = asyncio.ensure_future(join(scene, fresh="d"))
+        await asyncio.sleep(0)
+        scene.heal()
+        await coming
+        assert (await other).error is NONE
+        assert set(group(scene).members) == {"d", "m"}
+
+
+async def test_who_syncs_as_the_group_goes_over_joins_again(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        joined = await classic_alone(scene)
+        scene.cut()
+        coming = await scene.begin(beat(scene))
+        assert (await sync(scene, joined)).error is REBALANCE
+        scene.heal()
+        await coming
+
+
+@pytest.mark.parametrize("waits", [False, True])
 async def test_a_group_whose_going_over_is_not_written_goes_on_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     async with coordinating(tmp_path) as scene:
         joined = await classic_alone(scene)
+        other = asyncio.ensure_future(join(scene, fresh="d")) if waits else None
+        await asyncio.sleep(0)
 
         async def refused() -> ErrorCode:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -146,6 +189,11 @@ async def test_a_group_whose_going_over_is_not_written_goes_on_as_it_was(
             patched.setattr(scene.groups._store, "append", append)
             with pytest.raises(ApiError):
                 await beat(scene)
+        if other is not None:
+            assert told(scene, joined) is REBALANCE
+            answers = [await join(scene, "c", 0, 1), await other]
+            assert [(each.error, each.generation) for each in answers] == [(NONE, joined.generation + 1)] * 2
+            return
         assert classic(scene).state is ClassicState.STABLE
         assert told(scene, joined) is NONE
         assert numbers(await sync(scene, joined)) == {0, 1}
@@ -368,15 +416,11 @@ async def test_the_last_static_member_goes_back_while_others_are_on_their_way(tm
     async with coordinating(tmp_path) as scene:
         joined = await classic_alone(scene)
         await beat(scene, "m", instance_id="i")
-        back = await join(scene, fresh="d", group_instance_id="i")
-        assert back.error is REBALANCE
+        back = asyncio.ensure_future(join(scene, fresh="d", group_instance_id="i"))
+        await eventually(lambda: isinstance(scene.groups.describe("g"), Group), "the group has gone back")
         assert set(classic(scene).members) == {"c", "d"}
         assert told(scene, joined) is ErrorCode.ILLEGAL_GENERATION  # it had not come so far
-        both = [
-            asyncio.ensure_future(join(scene, "c", 0, 1)),
-            asyncio.ensure_future(join(scene, fresh="e", group_instance_id="i")),
-        ]
-        answers = [await each for each in both]
+        answers = [await join(scene, "c", 0, 1), await back]
         assert {each.error for each in answers} == {NONE}
         assert len({each.generation for each in answers}) == 1
 
@@ -406,6 +450,22 @@ async def test_who_leaves_as_the_group_goes_over_is_gone_after_it(tmp_path: Path
         assert set(group(scene).members) == {"m"}
 
 
+async def test_all_who_leave_as_the_group_goes_back_are_gone_after_it(tmp_path: Path) -> None:
+    """None of them waits for the others to be done with a group that there is no more."""
+    async with coordinating(tmp_path) as scene:
+        await classic_alone(scene)
+        await beat(scene)
+        await join(scene, fresh="d")
+        scene.cut()
+        last = await scene.begin(beat(scene, "m", -1))
+        leaving = [asyncio.ensure_future(scene.groups.leave("g", [(each, None)])) for each in ("c", "d")]
+        await asyncio.sleep(0)
+        scene.heal()
+        await last
+        assert [await each for each in leaving] == [[NONE], [NONE]]
+        assert classic(scene).state is ClassicState.EMPTY
+
+
 async def test_who_joins_as_the_group_goes_back_joins_the_classic_one(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await classic_alone(scene)
@@ -417,7 +477,7 @@ async def test_who_joins_as_the_group_goes_back_joins_the_classic_one(tmp_path: 
         await asyncio.sleep(0)
         scene.heal()
         await leaving
-        assert (await joining).error in (NONE, REBALANCE)
+        assert (await joining).error is NONE
         assert (await following).epoch > 2
         assert set(group(scene).members) == {"c", "n"}
         assert scene.groups._shards[0].groups == {}

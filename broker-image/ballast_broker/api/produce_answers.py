@@ -1,0 +1,219 @@
+"""What a Produce is answered: at once, or when all that it waits for is done.
+
+Also how long it may be worked on at a time: a request that names thousands of partitions is not done in one turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from ballast_broker.api.request_time import Timed
+from ballast_broker.net_reply import Pending, Reply
+from ballast_wire.errors import ErrorCode
+from ballast_wire.fast.produce import (
+    FIRST_WITH_LEADER,
+    NodeEndpoint,
+    ProduceAnswer,
+    ProduceRequest,
+    encode_produce_response,
+)
+from ballast_wire.fast.reader import MalformedRequest
+
+if TYPE_CHECKING:
+    from ballast_broker.api.client_quotas import Throttle
+    from ballast_broker.api.services import BrokerServices
+    from ballast_broker.api.transactional import Transactional
+    from ballast_broker.metrics.requests import RequestMetrics
+    from ballast_wire.names import TopicPartition
+
+ACKS_ALL = -1
+LONGEST_TURN_S = 0.005
+Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
+Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
+Wait = tuple[list[ProduceAnswer], int, Outcome]  # the answers, which of them, what it waits for
+
+
+class ProduceRefused(MalformedRequest):
+    """With acks=0 there is no answer to put an error into: the connection is closed, so that the client looks anew."""
+
+
+class Answers:
+    """To one request."""
+
+    def __init__(
+        self,
+        broker: BrokerServices,
+        metrics: RequestMetrics,
+        version: int,
+        correlation_id: int,
+        listener: str,
+        acks: int = ACKS_ALL,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._broker = broker
+        self._metrics = metrics
+        self._version = version
+        self._correlation_id = correlation_id
+        self._listener = listener
+        self._acks = acks
+        self.throttle = throttle
+        self.topics: Topics = []
+        self.waits: list[Wait] = []
+
+    def encode(self) -> bytes:
+        version, throttle = self._version, self.throttle
+        leaders = self._leaders() if version >= FIRST_WITH_LEADER else []
+        throttle_ms = 0 if throttle is None else throttle.tell_ms()
+        return encode_produce_response(version, self._correlation_id, self.topics, leaders, throttle_ms)
+
+    def _leaders(self) -> list[NodeEndpoint]:
+        ids = {answer.leader_id for _, answers in self.topics for answer in answers if answer.leader_id >= 0}
+        return node_endpoints(self._broker, ids, self._listener) if ids else []
+
+    def reply(self) -> Reply:
+        if self.waits:
+            return self._later()
+        if self._acks == 0:
+            if self.throttle is not None and self.throttle.time is not None:
+                self.throttle.time.exempt()  # as in Kafka: nobody could be told
+            self._refuse_silently()
+            return None
+        return self.encode()
+
+    def _refuse_silently(self) -> None:
+        """With acks=0 there is no answer: what was refused closes the connection."""
+        if any(answer.error for _, answers in self.topics for answer in answers):
+            raise ProduceRefused("a produce without acks was refused")
+
+    def _later(self) -> Pending:
+        waits = self.waits
+        reply: asyncio.Future[tuple[bytes] | None] = asyncio.get_running_loop().create_future()
+        left = len(waits)
+
+        def settle(answers: list[ProduceAnswer], index: int, future: Outcome) -> None:
+            nonlocal left
+            left -= 1
+            if reply.done():
+                return
+            if future.cancelled():  # the broker ends
+                reply.cancel()
+                return
+            try:
+                outcome = future.result()
+            except Exception as error:
+                reply.set_exception(ConnectionAbortedError(f"a produce was not finished: {error!r}"))
+                return
+            if isinstance(outcome, ErrorCode):
+                outcome = (
+                    answers[index] if outcome is ErrorCode.NONE else ProduceAnswer(answers[index].partition, outcome)
+                )
+            answers[index] = outcome
+            if outcome.error:
+                self._metrics.refused("Produce", outcome.error)
+            if not left:
+                answer()
+
+        def answer() -> None:
+            if self._acks:
+                reply.set_result((self.encode(),))
+                return
+            try:
+                self._refuse_silently()
+            except ProduceRefused as refused:
+                reply.set_exception(refused)
+            else:
+                reply.set_result(None)
+
+        for answers, index, future in waits:
+            future.add_done_callback(lambda done, a=answers, i=index: settle(a, i, done))  # type: ignore[misc]
+        # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
+        by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
+        return Pending(reply, pipelined=not by_thread)
+
+
+class Appending(NamedTuple):
+    """One partition of a request, until its batches are in the log."""
+
+    said: list[ProduceAnswer]
+    partition: TopicPartition
+    topic_id: UUID | None
+    batches: memoryview | None
+    refusal: ErrorCode | None
+
+
+class InTurns:
+    """What is left of one request when the turn of the loop that it came with has been long enough. A transaction's
+    coordinator is asked one question for all partitions, so nothing is put off once there is something to ask."""
+
+    def __init__(
+        self,
+        append: Callable[..., None],
+        request: ProduceRequest,
+        answers: Answers,
+        transaction: Transactional | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._append = append
+        self._request = request
+        self._answers = answers
+        self._transaction = transaction
+        self._now = monotonic
+        self._left: deque[Appending] = deque()
+
+    def put_off(self, one: Appending) -> None:
+        batches = one.batches
+        if batches is not None:  # the connection uses the buffer again in which they lie
+            one = one._replace(batches=memoryview(bytearray(batches)))
+        self._left.append(one)
+
+    def reply(self) -> Reply:
+        if not self._left:
+            return self._answers.reply()
+        loop = asyncio.get_running_loop()
+        appended: asyncio.Future[None] = loop.create_future()
+        work: Coroutine[object, object, tuple[bytes] | None] = self._go_on(appended)
+        time = None if self._answers.throttle is None else self._answers.throttle.time
+        return Pending(loop.create_task(work if time is None else Timed(work, time)), pipelined=True, begun=appended)
+
+    def _goes_through(self) -> bool:
+        """Whether nothing is left."""
+        left, transaction, until_s = self._left, self._transaction, self._now() + LONGEST_TURN_S
+        while left:
+            self._append(*left.popleft(), self._request, self._answers, transaction)
+            if self._now() > until_s and (transaction is None or not transaction.asks):
+                break
+        return not left
+
+    async def _go_on(self, appended: asyncio.Future[None]) -> tuple[bytes] | None:
+        """The connection's next request begins when all of this one is appended. Where that fails it is closed."""
+        while True:
+            if self._goes_through():
+                break
+            await asyncio.sleep(0)
+        reply = self._answers.reply()
+        if not isinstance(reply, Pending):
+            appended.set_result(None)
+            assert reply is None or isinstance(reply, bytes)
+            return None if reply is None else (reply,)
+        if reply.pipelined:
+            appended.set_result(None)
+        parts: tuple[bytes] | None = await reply.future
+        if not reply.pipelined:
+            appended.set_result(None)
+        return parts
+
+
+def node_endpoints(broker: BrokerServices, ids: set[int], listener: str) -> list[NodeEndpoint]:
+    """Where these brokers are to be found by somebody who came through `listener`."""
+    brokers = broker.image().cluster.brokers
+    found = []
+    for node_id in sorted(ids):
+        node = brokers.get(node_id)
+        endpoint = node.listeners.get(listener) if node is not None else None
+        if node is not None and endpoint is not None:
+            found.append(NodeEndpoint(node_id, endpoint.host, endpoint.port, node.rack))
+    return found
