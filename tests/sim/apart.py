@@ -124,6 +124,7 @@ class ApartFaults(AimedFaults):
             await super().go_on_until(end)
         finally:
             among_controllers.cancel()
+            await asyncio.wait({among_controllers})
 
     async def _restore(self) -> None:
         await super()._restore()
@@ -179,12 +180,14 @@ class ApartFaults(AimedFaults):
         changing = self.run.loop.create_task(
             self._set(self._other_person, "delete.retention.ms", str(rng.randrange(1 << 30)))
         )
-        await asyncio.wait({changing}, timeout=rng.choice([0.2, 0.5]))
-        active.kill()
-        for machine in writing:
-            machine.lose_power()
-        self.run.fabric.cut -= cut
-        changing.cancel()
+        try:
+            await asyncio.wait({changing}, timeout=rng.choice([0.2, 0.5]))
+        finally:  # also when all is to become quiet: such disks do not answer again
+            active.kill()
+            for machine in writing:
+                machine.lose_power()
+            self.run.fabric.cut -= cut
+            changing.cancel()
         await self._return(writing)
         await asyncio.sleep(rng.choice([0.0, 3.0]))
         await self._return([active])

@@ -31,6 +31,7 @@ from ballast_wire.messages import message
 CHANGING = (ELIGIBLE_LEADER_REPLICAS, TRANSACTION_VERSION, GROUP_VERSION)
 UPDATE_FEATURES = 2
 UPGRADE, UNSAFE_DOWNGRADE = 1, 3
+LATE_S = 3.0
 PLAN = replace(OF_APART, seconds=30.0, least_faults=4)  # each takes long
 
 
@@ -91,9 +92,12 @@ class FeatureFaults(ApartFaults):
         await super()._restore()
         levels = {name: self._some_level(name) for name in CHANGING} | {GROUP_VERSION: 1}  # its members are to go on
         async with asyncio.timeout(QUIET_LIMIT_S):
-            for name, level in levels.items():
-                while not await self._set_level(name, level):  # noqa: ASYNC110  (virtual time)
-                    await asyncio.sleep(0.2)
+            is_so = False
+            while not is_so:
+                for name, level in levels.items():
+                    await self._set_level(name, level)
+                await asyncio.sleep(LATE_S)  # what was asked before may come to be only now
+                is_so = all(self.run.level(name) == level for name, level in levels.items())
         self.run.in_the_end = levels
 
     def _some_level(self, name: str) -> int:

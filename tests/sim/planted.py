@@ -341,6 +341,8 @@ OF_CONTROLLERS_APART: list[Plant] = [
     leave_readers_to_find_out,
 ]
 
+OF_DELETING: list[Plant] = [refuse_a_batch_across_the_start]
+
 OF_CHANGING_VOTERS: list[Plant] = [
     commit_by_the_voters_of_the_election,
     elect_by_committed_voters,
@@ -359,7 +361,6 @@ BUGS: list[Plant] = [
     elect_anybody,
     lead_without_a_majority,
     keep_the_epoch_over_an_election,
-    refuse_a_batch_across_the_start,
     take_what_is_behind_a_refused_batch,
     remember_only_the_last_batch_of_a_producer,
     forget_at_once_what_was_deleted,
