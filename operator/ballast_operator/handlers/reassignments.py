@@ -65,12 +65,16 @@ class ReassignmentHandler:
 
     # Without Kafka.
 
-    async def tell(self, verdict: Verdict | None, again: Again, cluster_gone: bool = False) -> None:
-        """The cluster cannot be asked: say so, and let those go that have nothing to put back."""
+    async def tell(
+        self, verdict: Verdict | None, again: Again, cluster_gone: bool = False, leaving: bool = False
+    ) -> None:
+        """The cluster cannot be asked: say so, and let those go that have nothing to put back, unless that is done."""
         known = self._shared.cache.reassignments_of(self._cluster)
         self._refusals.look(one.meta.uid for one in known)
         for reassignment in known:
             status = reassignment.status
+            if leaving and reassignment.meta.deleting:
+                continue
             goes = reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment))
             at_rest = status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles
             if not goes and (at_rest or verdict is None):
@@ -86,9 +90,10 @@ class ReassignmentHandler:
 
     # With Kafka.
 
-    async def handle(self, kafka: KafkaConnection, again: Again) -> None:
-        """One look at all Reassignments of the cluster."""
+    async def handle(self, kafka: KafkaConnection, again: Again, leaving: bool = False) -> None:
+        """One look at all Reassignments of the cluster, or at those alone that are being deleted."""
         known = self._shared.cache.reassignments_of(self._cluster)
+        known = [one for one in known if one.meta.deleting or not leaving]
         self._throttling.look()
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
