@@ -168,7 +168,7 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
     monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     cache, told = Cache(), Told()
-    throttle = {"resource": "broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
+    throttle = {"resource": "Broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
     running = {"phase": "Running", "startedAt": NOW, "throttle": [throttle]}
     spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}
     cache.put_reassignment(body("going", spec, running, **GOING))
@@ -177,7 +177,12 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
     looks = []
 
     async def scenario() -> None:
-        cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
+        shared = shared_by(cache, told)
+        cycle = ClusterCycle(CLUSTER, shared)
+
+        def left() -> list[object]:
+            return [one["reason"] for one in list(shared.events._queue._queue)]  # type: ignore[attr-defined]
+
         kafka = cycle._left = cast(KafkaConnection, object())
 
         async def handle(found: KafkaConnection, again: Again, leaving: bool = False) -> None:
@@ -190,10 +195,12 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
         assert looks == [(True, True)]
         assert told.reasons == {"staying": "ClusterNotFound"}
         assert told.finalizers == ({} if answers else {"going": False})
+        assert left() == ([] if answers else ["LeftInKafka"])
         assert (again.cluster_seconds is not None) is answers
         monkeypatch.setattr(cycle_module, "LEAVE_SECONDS", 0.0)
         await cycle.run(Work(reassignments=True, cluster=True))
         assert told.finalizers == {"going": False}
+        assert left() == ["LeftInKafka"]
         assert len(looks) == 1
 
     asyncio.run(scenario())
