@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 # An outage shorter than this is told only for objects that are looked at anyway.
 OUTAGE_TOLD_SECONDS = 15.0
 LIST_SECONDS = 0.5
+# How long after a KafkaCluster what is deleted may still put back what it has changed in Kafka.
+LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ class ClusterCycle:
         self._ledger: Ledger | None = None
         self._outage: Outage | None = None
         self._resync_at = 0.0
+        # One that goes on without its KafkaCluster, as it was reached last; and since when it is without.
+        self._left: KafkaConnection | None = None
+        self._left_at: float | None = None
         self._topics = TopicHandler(key, shared.cache, shared.writer, shared.events)
         self._reassignments = ReassignmentHandler(key, shared)
         self._clusters = ClusterHandler(key, shared)
@@ -84,6 +89,7 @@ class ClusterCycle:
                 return self._not_listed_yet(work)
             return await (self._without_cluster(work) if broken is None else self._unreadable(work, broken))
         heard = work.cluster and monotonic() < self._resync_at
+        self._left, self._left_at = None, None
         self._start_resync(work, cluster)
         again = Again()
         kafka, blocked = None, None
@@ -95,6 +101,7 @@ class ClusterCycle:
             log.warning("cluster %s: Kubernetes: %s", self._key, error)
             again.all_of(work)
             return again
+        self._left = kafka if cluster.spec.external is not None else None
         if kafka is None and blocked is None:
             await self._clusters.starting(cluster, again)
             blocked = SHARED["ClusterStarting"].says(cluster=cluster.meta.name)
@@ -180,15 +187,33 @@ class ClusterCycle:
 
     async def _without_cluster(self, work: Work) -> Again:
         """The KafkaCluster does not exist: say so, and hold nobody's deletion."""
-        await self._connections.close()
         self._ledger, self._outage, self._resync_at = None, None, 0.0
         again = Again()
+        leaving = await self._take_leave(again)
         work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
         await self._topics.handle(work.topics, self._shared.now(), again)
         verdict = SHARED["ClusterNotFound"].says(cluster=self._key.name)
-        await self._reassignments.tell(verdict, again, cluster_gone=True)
+        await self._reassignments.tell(verdict, again, cluster_gone=True, leaving=leaving)
         await self._clusters.forget()
         return again
+
+    async def _take_leave(self, again: Again) -> bool:
+        """Whether what is being deleted puts back by itself what it has changed. Where all of a namespace or folder is
+        deleted, a KafkaCluster may go first; the brokers that it pointed at go on, with throttles that nobody knows."""
+        now = monotonic()
+        self._left_at = now if self._left_at is None else self._left_at
+        rest = self._left_at + LEAVE_SECONDS - now
+        if self._left is not None and rest > 0:
+            try:
+                await self._reassignments.handle(self._left, again, leaving=True)
+            except KafkaUnavailableError as error:
+                log.warning("cluster %s is gone, and does not answer: %s", self._key, error)
+            else:
+                again.cluster_within(rest)
+                return True
+        self._left = None
+        await self._connections.close()
+        return False
 
     async def _unreadable(self, work: Work, broken: Broken) -> Again:
         """The KafkaCluster is there but means nothing to us: it is not gone, and what waits for it goes on waiting."""

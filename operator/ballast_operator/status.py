@@ -75,9 +75,9 @@ TOPIC = _table(
     Reason("Ready", TRUE, "The topic is as the spec describes it."),
     Reason(
         "TooFewReplicas", TRUE,
-        "The topic is as the spec describes it, but has {found} and min.insync.replicas is {wanted}: what is "
-        "written with acks=all is on fewer brokers than that asks for, nothing is written while one of them is away, "
-        "and brokers before Kafka 3.7 refuse it always.",
+        "The topic is as the spec describes it, but has {found} and min.insync.replicas is {wanted}: writes with "
+        "acks=all are on fewer brokers than that asks for, are refused while one of these is away, and always by "
+        "brokers before Kafka 3.7.",
         "Raise spec.replicas, or set min.insync.replicas in spec.config.",
     ),
     Reason("Creating", FALSE, "The topic is being created."),
@@ -359,6 +359,13 @@ EVENTS = _table(
     Reason(
         "TopicMadeAnew", "", "Topic {topic} had the id {before} and has the id {now}: what was in it is gone.",
         "Somebody deleted it; only who has to should have the right.",
+    ),
+    Reason(
+        "LeftInKafka", "",
+        "KafkaCluster {cluster} is gone, so what this Reassignment had begun stays in Kafka as it is: moves that run, "
+        "and throttles of brokers {brokers} and of topics.",
+        "Take leader.replication.throttled.rate, follower.replication.throttled.rate and "
+        "replica.alter.log.dirs.io.max.bytes.per.second off these brokers.",
     ),
     Reason(
         "DefinitionsOutdated", "",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -20,7 +22,9 @@ from e2e.kubernetes.story import (
 )
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, as_json, cluster, reassignment, topic
 
+from ballast_operator.definitions import DOCUMENT
 from ballast_operator.model.kafka import ReplicaId
+from ballast_operator.plan.dropped import dropped_fields
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -44,6 +48,11 @@ def test_install(world: World) -> None:
     ensure_operator(world)
     world.say(f"the operator is installed after {time.monotonic() - began:.1f} s, in a namespace that is restricted")
     assert (world.get("deployment", "ballast-operator") or {})["status"]["readyReplicas"] == 2
+    if world.provider.name != "embedded":  # which has no impersonation
+        account = f"--as=system:serviceaccount:{NAMESPACE}:ballast-operator"
+        served = partial(world.kubectl, "get", "--raw", DOCUMENT, account)
+        world.until("it finds definitions of its version", lambda: dropped_fields(json.loads(served())) == ())
+        assert "DefinitionsOutdated" not in world.kubectl("get", "kafkaclusters", "-o", "yaml")
 
 
 @pytest.mark.spec("OPR-41")

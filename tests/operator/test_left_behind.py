@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from tests.operator.making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
+from ballast_operator import cycle as cycle_module
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache
@@ -25,7 +26,7 @@ from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
 from ballast_operator.handlers.throttling import share_of
 from ballast_operator.handlers.topics import Batch, TopicHandler
-from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.ledger import Ledger
 from ballast_operator.metrics import Metrics
@@ -157,6 +158,50 @@ def test_a_cluster_that_cannot_be_read_is_not_gone() -> None:
         cache.whole = True
         await cycle.run(work)
         assert told.finalizers == {"kept": False, "running": False}, "but one that is gone holds nobody"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-25", "OPR-35")
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_by_it(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    cache, told = Cache(), Told()
+    throttle = {"resource": "Broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
+    running = {"phase": "Running", "startedAt": NOW, "throttle": [throttle]}
+    spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}
+    cache.put_reassignment(body("going", spec, running, **GOING))
+    cache.put_reassignment(body("staying", spec, running))
+    cache.whole = True
+    looks = []
+
+    async def scenario() -> None:
+        shared = shared_by(cache, told)
+        cycle = ClusterCycle(CLUSTER, shared)
+
+        def left() -> list[object]:
+            return [one["reason"] for one in list(shared.events._queue._queue)]  # type: ignore[attr-defined]
+
+        kafka = cycle._left = cast(KafkaConnection, object())
+
+        async def handle(found: KafkaConnection, again: Again, leaving: bool = False) -> None:
+            looks.append((found is kafka, leaving))
+            if not answers:
+                raise KafkaUnavailableError("nobody is there")
+
+        monkeypatch.setattr(cycle._reassignments, "handle", handle)
+        again = await cycle.run(Work(reassignments=True, cluster=True))
+        assert looks == [(True, True)]
+        assert told.reasons == {"staying": "ClusterNotFound"}
+        assert told.finalizers == ({} if answers else {"going": False})
+        assert left() == ([] if answers else ["LeftInKafka"])
+        assert (again.cluster_seconds is not None) is answers
+        monkeypatch.setattr(cycle_module, "LEAVE_SECONDS", 0.0)
+        await cycle.run(Work(reassignments=True, cluster=True))
+        assert told.finalizers == {"going": False}
+        assert left() == ["LeftInKafka"]
+        assert len(looks) == 1
 
     asyncio.run(scenario())
 

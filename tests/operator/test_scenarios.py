@@ -421,6 +421,32 @@ def test_a_throttled_move_is_sped_up_paused_cancelled_and_leaves_no_throttle(wor
     world.run(alter_configs(world.kafka, [AlterConfig(BROKER, "0", {"leader.replication.throttled.rate": None})]))
 
 
+@pytest.mark.spec("OPR-25", "OPR-35")
+def test_one_that_is_deleted_together_with_its_cluster_leaves_no_throttle(world: World) -> None:
+    """As where a namespace or a folder is deleted: the brokers went on throttled, and nobody knew of it."""
+    world.topic("together", replicaAssignment=[[0]])
+    world.until_ready("KafkaTopic", "together")
+    world.patch("KafkaTopic", "together", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.fill(["together"], 1, 40)
+    world.apply("KafkaCluster", "pointer", {"external": {"bootstrapServers": world.bootstrap}})
+    world.until_ready("KafkaCluster", "pointer")
+    rows = [{"topic": "together", "partition": 0, "replicas": [2]}]
+    throttle = {"interBroker": "128Ki"}
+    world.apply(
+        "Reassignment", "together", {"clusterRef": {"name": "pointer"}, "partitions": rows, "throttle": throttle}
+    )
+    world.until_phase("together", "Running")
+    world.until("it moves", lambda: TopicPartition("together", 0) in world.view().ongoing)
+    assert world.run(observe_broker_configs(world.kafka, [2]))[2] != {}
+    world.delete("KafkaCluster", "pointer")
+    world.delete("Reassignment", "together")
+    world.until_gone("Reassignment", "together")
+    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+    assert world.run(observe_topic_configs(world.kafka, ["together"])) == {"together": {}}
+    seen = world.view()
+    assert (seen.ongoing, seen.topics["together"].partitions[0].replicas) == ({}, (0,))
+
+
 @pytest.mark.spec("OPR-33")
 def test_deleting_a_running_one_cancels_it(world: World) -> None:
     rows = [{"topic": "heavy", "partition": 0, "replicas": [1]}]

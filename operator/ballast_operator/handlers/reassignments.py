@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ballast_operator.events import WARNING
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.refusals import Refusals
@@ -22,7 +23,8 @@ from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
 from ballast_operator.model.meta import Key
-from ballast_operator.model.reassignment import ENDS, MaxConcurrentMoves, Phase
+from ballast_operator.model.quantity import some_of
+from ballast_operator.model.reassignment import ENDS, MaxConcurrentMoves, Phase, Reassignment
 from ballast_operator.observe import (
     observe_broker_configs,
     observe_brokers,
@@ -36,7 +38,7 @@ from ballast_operator.plan.lifecycle import Scene, holds_nothing, next_step
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttled_lists import LISTS
-from ballast_operator.status import Verdict
+from ballast_operator.status import EVENTS, Verdict
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 # How soon to look again at what moves: soon while looks find something new, seldom while they do not.
 FIRST_LOOK_SECONDS = 0.2
+SHOWN_BROKERS = 20
 
 
 class ReassignmentHandler:
@@ -65,12 +68,16 @@ class ReassignmentHandler:
 
     # Without Kafka.
 
-    async def tell(self, verdict: Verdict | None, again: Again, cluster_gone: bool = False) -> None:
-        """The cluster cannot be asked: say so, and let those go that have nothing to put back."""
+    async def tell(
+        self, verdict: Verdict | None, again: Again, cluster_gone: bool = False, leaving: bool = False
+    ) -> None:
+        """The cluster cannot be asked: say so, and let those go that have nothing to put back, unless that is done."""
         known = self._shared.cache.reassignments_of(self._cluster)
         self._refusals.look(one.meta.uid for one in known)
         for reassignment in known:
             status = reassignment.status
+            if leaving and reassignment.meta.deleting:
+                continue
             goes = reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment))
             at_rest = status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles
             if not goes and (at_rest or verdict is None):
@@ -79,16 +86,28 @@ class ReassignmentHandler:
                 with self._refusals.told(reassignment):
                     if goes:
                         await self._resting.release(reassignment)
+                        self._tell_left(reassignment)
                     elif verdict is not None:
                         await self._telling.tell(reassignment, verdict, again)
                     continue
             self._refusals.come_back(reassignment, again)
 
+    def _tell_left(self, reassignment: Reassignment) -> None:
+        brokers = sorted(
+            {int(one.name) for one in reassignment.status.throttle if one.resource == BROKER and one.name.isdigit()}
+        )
+        if nothing_to_undo(reassignment) or not brokers:
+            return
+        shown = some_of([str(broker) for broker in brokers], SHOWN_BROKERS)
+        said = EVENTS["LeftInKafka"].says(cluster=self._cluster.name, brokers=shown)
+        self._shared.events.send(reassignment, WARNING, said.reason, said.message)
+
     # With Kafka.
 
-    async def handle(self, kafka: KafkaConnection, again: Again) -> None:
-        """One look at all Reassignments of the cluster."""
+    async def handle(self, kafka: KafkaConnection, again: Again, leaving: bool = False) -> None:
+        """One look at all Reassignments of the cluster, or at those alone that are being deleted."""
         known = self._shared.cache.reassignments_of(self._cluster)
+        known = [one for one in known if one.meta.deleting or not leaving]
         self._throttling.look()
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
