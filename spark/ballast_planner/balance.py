@@ -29,7 +29,7 @@ from ballast_planner.goals import (
 )
 from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_in
-from ballast_planner.model import Bools, ClusterLoad, Ints
+from ballast_planner.model import Bools, ClusterLoad, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.parallel import SolveTasks, broker_tasks
 from ballast_planner.plan import Plan, Unplaced
@@ -273,7 +273,7 @@ def finish(
     )
     faults = check_plan(load, plan, options.high_water, must_not_worsen=must_not_worsen)
     if now is not None:
-        faults += check_plan(now, plan, options.high_water)
+        faults += check_plan(now, plan, options.high_water, must_not_worsen, highest=before.highest)
     if faults and asked:
         raise PlanError(faults[0])
     if faults:
@@ -353,15 +353,18 @@ def _accept(used: Ints, mark: Ints, step: Step) -> bool:
 def _retract(
     load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, counts: Bools
 ) -> tuple[list[tuple[Step, int]], float]:
-    """Take back what arrives in one of the first directories that would end above the highest of those that count:
-    moves left out caused it. One that failed says nothing of how full the others may become."""
-    count = counts.size
-    total, before = load.directories.total[:count], load.directories.used[:count]
-    worst = float((before / total)[counts].max(initial=0.0))
+    """Take back what arrives in a directory that would end above the highest of those that count: moves left out
+    caused it, or what is forecast to shrink. One that failed says nothing of how full the others may become.
+
+    Where the same ones follow as they are now, these have the higher of both limits: else nothing could leave in time
+    what is about to be full while all are level.
+    """
+    total, before = load.directories.total, load.directories.used
+    limit = _highest_of_each(load, counts)
     steps = [step for step, _ in placed]
     while True:
-        used = used_after(load, (copy for step in steps for copy in step.copies))[:count]
-        over = np.flatnonzero((used / total > worst + 1e-12) & (used > before))
+        used = used_after(load, (copy for step in steps for copy in step.copies))
+        over = np.flatnonzero((used / total > limit + 1e-12) & (used > before))
         if not over.size:
             break
         guilty = next(i for i in reversed(range(len(steps))) if any(c.target == over[0] for c in steps[i].copies))
@@ -370,6 +373,12 @@ def _retract(
     if stuck and len(ordered) < len(placed):
         return _retract(load, ordered, options, counts)
     return ordered, transient
+
+
+def _highest_of_each(load: ClusterLoad, counts: Bools) -> Floats:
+    """Per directory, of those as they are now behind those that are forecast as well: how full it may end."""
+    filled = (load.directories.used / load.directories.total).reshape(-1, counts.size)
+    return np.maximum.accumulate(filled[:, counts].max(axis=1, initial=0.0)).repeat(counts.size)
 
 
 def has_a_source(load: ClusterLoad) -> Bools:
