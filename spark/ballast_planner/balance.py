@@ -39,6 +39,9 @@ from ballast_planner.workbench import Workbench
 
 NOTABLE_FILL = 0.002
 MAX_REPLANS = 8
+# Steps of a plan that is cut short which need each other, as those of an exchange do.
+MOST_TOGETHER = 32
+MOST_TRIED = 1_000
 
 
 class PlanError(ValueError):
@@ -335,19 +338,66 @@ def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: i
                 continue
             kept.append(waiting[index])
         if len(held) == len(waiting):
-            break
+            together = _exchanges(used, mark, held, limit - len(kept))
+            if not together:
+                break
+            kept += together
+            gone = {id(step) for step in together}
+            held = [step for step in held if id(step) not in gone]
         waiting = held
     return kept
+
+
+def _exchanges(used: Ints, mark: Ints, waiting: Sequence[Step], limit: int) -> list[Step]:
+    """Steps that are of use only together, as those of an exchange: what one brings has room once others have left."""
+    leaving: dict[int, list[Step]] = {}
+    for step in waiting:
+        for source in {copy.source for copy in step.copies}:
+            leaving.setdefault(source, []).append(step)
+    kept: list[Step] = []
+    taken: set[int] = set()
+    for step in waiting[:MOST_TRIED]:
+        if id(step) not in taken and len(kept) < limit:
+            group = _group(used.copy(), mark, step, leaving, taken, min(limit - len(kept), MOST_TOGETHER))
+            for one in group:
+                _carry_out(used, one)
+            taken.update(id(one) for one in group)
+            kept += group
+    return kept
+
+
+def _group(
+    used: Ints, mark: Ints, first: Step, leaving: Mapping[int, Sequence[Step]], taken: Collection[int], most: int
+) -> list[Step]:
+    """This step and those that make room for it, and for each other; none where that takes too many."""
+    group, inside = [first], {*taken, id(first)}
+    _carry_out(used, first)
+    while over := sorted({c.target for step in group for c in step.copies if used[c.target] > mark[c.target]}):
+        source = over[0]
+        need = int(used[source] - mark[source])
+        others = [step for step in leaving.get(source, ()) if id(step) not in inside]
+        if not others or len(group) == most:
+            return []
+        freed = [sum(copy.freed for copy in step.copies if copy.source == source) for step in others]
+        best = min(range(len(others)), key=lambda index: (freed[index] < need, abs(freed[index] - need)))
+        group.append(others[best])
+        inside.add(id(others[best]))
+        _carry_out(used, others[best])
+    return group
 
 
 def _accept(used: Ints, mark: Ints, step: Step) -> bool:
     if any(used[copy.target] + copy.size > mark[copy.target] for copy in step.copies):
         return False
+    _carry_out(used, step)
+    return True
+
+
+def _carry_out(used: Ints, step: Step) -> None:
     for copy in step.copies:
         used[copy.target] += copy.size
         if copy.source >= 0:
             used[copy.source] -= copy.freed
-    return True
 
 
 def _retract(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.planner.clusters import apply_moves
 
 from ballast_planner import (
     Broker,
@@ -234,3 +235,27 @@ def test_while_a_broker_is_dead_its_rack_counts_for_nothing() -> None:
     assert check_plan(load, Plan((Move("t", 0, before, after, 10, 0),)), HIGH_WATER) == [
         "t-0: on fewer racks than before"
     ]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_plan_that_is_cut_short_has_those_together_that_need_each_other() -> None:
+    """Each broker is level once a large replica has changed places with a small one, of which none has room alone: a
+    plan that takes what fits one by one would be empty, and so would all that follow it."""
+    replicas: list[Replica] = []
+    for broker in range(3):
+        for disk, sizes in enumerate(([200] * 4, [100] * 6)):
+            begin = len(replicas)
+            replicas += [Replica("t", begin + n, broker, f"/d{disk}", size, True) for n, size in enumerate(sizes)]
+    directories = [Directory(b, f"/d{d}", 1_000, held) for b in range(3) for d, held in enumerate((800, 600))]
+    load = ClusterLoad.from_rows([Broker(broker) for broker in range(3)], directories, replicas)
+    options = PlanOptions(band=0.02, max_moves=3, across_brokers=False, level_leaders=False, level_traffic=False)
+    left = [6]
+    while left[-1]:
+        plan = plan_balance(load, options)
+        assert plan.quality is not None
+        assert len(plan.moves) == 2
+        assert plan.quality.after.highest <= plan.quality.before.highest
+        left.append(plan.quality.after.out_of_band)
+        load = apply_moves(load, plan.moves)
+    assert left == [6, 4, 2, 0]
+    assert plan_balance(load, options).moves == ()
