@@ -29,7 +29,7 @@ from ballast_planner.goals import (
 )
 from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_in
-from ballast_planner.model import Bools, ClusterLoad, Ints
+from ballast_planner.model import Bools, ClusterLoad, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.parallel import SolveTasks, broker_tasks
 from ballast_planner.plan import Plan, Unplaced
@@ -39,6 +39,9 @@ from ballast_planner.workbench import Workbench
 
 NOTABLE_FILL = 0.002
 MAX_REPLANS = 8
+# Steps of a plan that is cut short which need each other, as those of an exchange do.
+MOST_TOGETHER = 32
+MOST_TRIED = 1_000
 
 
 class PlanError(ValueError):
@@ -273,7 +276,7 @@ def finish(
     )
     faults = check_plan(load, plan, options.high_water, must_not_worsen=must_not_worsen)
     if now is not None:
-        faults += check_plan(now, plan, options.high_water)
+        faults += check_plan(now, plan, options.high_water, must_not_worsen, highest=before.highest)
     if faults and asked:
         raise PlanError(faults[0])
     if faults:
@@ -335,33 +338,83 @@ def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: i
                 continue
             kept.append(waiting[index])
         if len(held) == len(waiting):
-            break
+            together = _exchanges(used, mark, held, limit - len(kept))
+            if not together:
+                break
+            kept += together
+            gone = {id(step) for step in together}
+            held = [step for step in held if id(step) not in gone]
         waiting = held
     return kept
+
+
+def _exchanges(used: Ints, mark: Ints, waiting: Sequence[Step], limit: int) -> list[Step]:
+    """Steps that are of use only together, as those of an exchange: what one brings has room once others have left."""
+    leaving: dict[int, list[Step]] = {}
+    for step in waiting:
+        for source in {copy.source for copy in step.copies}:
+            leaving.setdefault(source, []).append(step)
+    kept: list[Step] = []
+    taken: set[int] = set()
+    for step in waiting[:MOST_TRIED]:
+        if id(step) not in taken and len(kept) < limit:
+            group = _group(used.copy(), mark, step, leaving, taken, min(limit - len(kept), MOST_TOGETHER))
+            for one in group:
+                _carry_out(used, one)
+            taken.update(id(one) for one in group)
+            kept += group
+    return kept
+
+
+def _group(
+    used: Ints, mark: Ints, first: Step, leaving: Mapping[int, Sequence[Step]], taken: Collection[int], most: int
+) -> list[Step]:
+    """This step and those that make room for it, and for each other; none where that takes too many."""
+    group, inside = [first], {*taken, id(first)}
+    _carry_out(used, first)
+    while over := sorted({c.target for step in group for c in step.copies if used[c.target] > mark[c.target]}):
+        source = over[0]
+        need = int(used[source] - mark[source])
+        others = [step for step in leaving.get(source, ()) if id(step) not in inside]
+        if not others or len(group) == most:
+            return []
+        freed = [sum(copy.freed for copy in step.copies if copy.source == source) for step in others]
+        best = min(range(len(others)), key=lambda index: (freed[index] < need, abs(freed[index] - need)))
+        group.append(others[best])
+        inside.add(id(others[best]))
+        _carry_out(used, others[best])
+    return group
 
 
 def _accept(used: Ints, mark: Ints, step: Step) -> bool:
     if any(used[copy.target] + copy.size > mark[copy.target] for copy in step.copies):
         return False
+    _carry_out(used, step)
+    return True
+
+
+def _carry_out(used: Ints, step: Step) -> None:
     for copy in step.copies:
         used[copy.target] += copy.size
         if copy.source >= 0:
             used[copy.source] -= copy.freed
-    return True
 
 
 def _retract(
     load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, counts: Bools
 ) -> tuple[list[tuple[Step, int]], float]:
-    """Take back what arrives in one of the first directories that would end above the highest of those that count:
-    moves left out caused it. One that failed says nothing of how full the others may become."""
-    count = counts.size
-    total, before = load.directories.total[:count], load.directories.used[:count]
-    worst = float((before / total)[counts].max(initial=0.0))
+    """Take back what arrives in a directory that would end above the highest of those that count: moves left out
+    caused it, or what is forecast to shrink. One that failed says nothing of how full the others may become.
+
+    Where the same ones follow as they are now, these have the higher of both limits: else nothing could leave in time
+    what is about to be full while all are level.
+    """
+    total, before = load.directories.total, load.directories.used
+    limit = _highest_of_each(load, counts)
     steps = [step for step, _ in placed]
     while True:
-        used = used_after(load, (copy for step in steps for copy in step.copies))[:count]
-        over = np.flatnonzero((used / total > worst + 1e-12) & (used > before))
+        used = used_after(load, (copy for step in steps for copy in step.copies))
+        over = np.flatnonzero((used / total > limit + 1e-12) & (used > before))
         if not over.size:
             break
         guilty = next(i for i in reversed(range(len(steps))) if any(c.target == over[0] for c in steps[i].copies))
@@ -370,6 +423,12 @@ def _retract(
     if stuck and len(ordered) < len(placed):
         return _retract(load, ordered, options, counts)
     return ordered, transient
+
+
+def _highest_of_each(load: ClusterLoad, counts: Bools) -> Floats:
+    """Per directory, of those as they are now behind those that are forecast as well: how full it may end."""
+    filled = (load.directories.used / load.directories.total).reshape(-1, counts.size)
+    return np.maximum.accumulate(filled[:, counts].max(axis=1, initial=0.0)).repeat(counts.size)
 
 
 def has_a_source(load: ClusterLoad) -> Bools:

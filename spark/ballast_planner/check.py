@@ -59,8 +59,10 @@ class Ledger:
         self.order[key] = tuple(found)
 
 
-def check_plan(load: ClusterLoad, plan: Plan, high_water: float, must_not_worsen: bool = False) -> list[str]:
-    """Everything that is wrong with the plan, in sentences."""
+def check_plan(
+    load: ClusterLoad, plan: Plan, high_water: float, must_not_worsen: bool = False, highest: float = 0.0
+) -> list[str]:
+    """Everything that is wrong with the plan, in sentences. What makes nothing worse may still go up to `highest`."""
     ledger = Ledger(load, plan)
     faults: list[str] = []
     seen: set[tuple[str, int]] = set()
@@ -73,6 +75,7 @@ def check_plan(load: ClusterLoad, plan: Plan, high_water: float, must_not_worsen
     if faults:
         return faults
     worst = max((ledger.used[name] / ledger.total[name] for name in ledger.total), default=0.0)
+    worst = max(worst, highest)
     touched = _run_waves(ledger, plan, high_water, faults)
     if must_not_worsen:
         faults += [
@@ -103,9 +106,9 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
             faults.append(f"{label}: broker {broker} has no directory {path}")
         elif (broker, path) in ledger.closed:
             faults.append(f"{label}: {path} on broker {broker} takes no replicas")
-    # The rack of a dead broker keeps no data safe.
-    living = [broker for broker in move.from_.replicas if ledger.alive.get(broker)]
-    if _racks(ledger, move.to.replicas) < min(_racks(ledger, living), len(move.to.replicas)):
+    # The rack of a dead broker keeps no data safe, neither before nor after.
+    before, after = ([broker for broker in one.replicas if ledger.alive.get(broker)] for one in (move.from_, move.to))
+    if _racks(ledger, after) < min(_racks(ledger, before), len(move.to.replicas)):
         faults.append(f"{label}: on fewer racks than before")
     return faults
 

@@ -219,7 +219,8 @@ class _Program:
             rows.append((np.where(self.crossing & (rack >= 0), partition * racks + rack, -1), one))
             everywhere = load.replicas.partition * racks + rack_of[self.bench.broker]
             here = everywhere[self.replica]
-            together = np.bincount(np.maximum(everywhere, 0))[np.maximum(here, 0)]
+            living = load.brokers.alive[self.bench.broker]
+            together = np.bincount(np.maximum(everywhere, 0), living)[np.maximum(here, 0)].astype(np.int64)
             leaving = (rack >= 0) & (rack != rack_of[self.bench.broker[self.replica]]) & (together > 1)
             rows.append((np.where(leaving, here, -1), together - 1))
         for key, most in rows:

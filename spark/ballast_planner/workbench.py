@@ -79,7 +79,9 @@ class Workbench:
             racks[np.arange(replicas.size), self._position[replicas]] = -2
             here = self._rack[self.broker[replicas]]
             fresh = (racks != self._rack[broker]).all(axis=1)
-            redundant = (racks == here[:, None]).any(axis=1)
+            # While a broker is dead, its rack keeps no data safe.
+            living = (slots >= 0) & self.load.brokers.alive[slots]
+            redundant = ((racks == here[:, None]) & living).any(axis=1)
             allowed &= fresh | redundant
         return allowed
 

@@ -52,6 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="certificates (PEM) of who may have signed Prometheus's",
     )
+    source.add_argument(
+        "--prometheus-secret", type=Path, metavar="DIR",
+        help="a folder with what Prometheus asks for, as a Secret is mounted: the files token, or username and "
+        "password; headers (Name: value); ca.crt",
+    )  # fmt: skip
+    source.add_argument(
+        "--prometheus-header", metavar="NAME=VALUE", type=header, action="append", default=[],
+        help="a header that is no secret, such as X-Scope-OrgID=team-a, or one of several",
+    )  # fmt: skip
     source.add_argument("--cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
@@ -111,10 +120,17 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
         # It would be told in refusals, in logs and in the KafkaCluster's status.
-        print("an address with a password is not taken; --prometheus-token FILE says who asks", file=sys.stderr)
+        ways = "--prometheus-secret DIR or --prometheus-token FILE says who asks"
+        print(f"an address with a password is not taken; {ways}", file=sys.stderr)
         return 2
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
         print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
+        return 2
+    if args.prometheus and re.search(r"[?#]", args.prometheus):
+        print("an address with ? or # is not taken: queries follow what is there", file=sys.stderr)
+        return 2
+    if (args.prometheus_secret or args.prometheus_token or args.prometheus_header) and not args.prometheus:
+        print("what Prometheus asks for needs its address: give --prometheus URL", file=sys.stderr)
         return 2
     if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
         print("--prometheus-ca is for an address with https://", file=sys.stderr)
@@ -161,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
 
 def job_options(args: argparse.Namespace) -> JobOptions:
     from ballast_planner import PlanOptions
+    from ballast_rebalance.access import AccessFiles
     from ballast_rebalance.job import JobOptions
     from ballast_rebalance.metrics_source import MetricsOptions
     from ballast_rebalance.proposal import ProposalOptions
@@ -172,8 +189,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
             args.prometheus,
             cluster_labels=tuple(args.cluster_label),
             max_age_s=args.max_age,
-            token_file=args.prometheus_token,
-            ca_file=args.prometheus_ca,
+            files=AccessFiles(
+                args.prometheus_secret, args.prometheus_token, args.prometheus_ca, tuple(args.prometheus_header)
+            ),
         )
         metrics.access()  # a slip of the pen shows now, not at the first look
     return JobOptions(
@@ -293,6 +311,16 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
         raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
     return name, value
+
+
+def header(text: str) -> tuple[str, str]:
+    """NAME=VALUE, as it may be seen by all."""
+    from ballast_rebalance import access
+
+    try:
+        return access.header(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def weight(text: str) -> tuple[str, int]:

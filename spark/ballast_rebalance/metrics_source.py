@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from ballast_planner import Broker, Directory
+from ballast_rebalance.access import AccessFiles, headers_of
 from ballast_rebalance.forecast import sustained_growth
 from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 from ballast_rebalance.prometheus import MATCH, SELECTOR
-from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError, read_authorities
+from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,10 +47,7 @@ UNSEEN = "whether whole topics are being reassigned is not known: they look like
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """`cluster_labels` become matchers; a broker seen within `memory_s` must still be there.
-
-    Whoever asks reads the token and the authorities anew: they may have been replaced since.
-    """
+    """`cluster_labels` become matchers; a broker seen within `memory_s` must still be there."""
 
     url: str
     cluster_labels: Sequence[tuple[str, str]] = ()
@@ -58,36 +55,23 @@ class MetricsOptions:
     memory_s: float = 3_600.0
     window_s: float = 6 * 3_600.0
     rate_s: float = 300.0
-    token_file: Path | None = None
-    ca_file: Path | None = None
+    files: AccessFiles = field(default_factory=AccessFiles)
 
     @property
     def match(self) -> str:
         return ",".join(f'{name}="{value}"' for name, value in self.cluster_labels)
 
-    def read_token(self) -> str:
-        """Empty where none is asked for."""
-        return self._read(self.token_file, "token").strip()
-
-    def read_authorities(self) -> str:
-        """Empty where those count that the machine believes. Executors are given the text: the file is the driver's."""
-        text = self._read(self.ca_file, "authority")
-        return read_authorities(text) if self.ca_file is not None else ""
-
     def access(self) -> dict[str, str]:
         """How to get in, as options of the data source."""
-        return {"token": self.read_token(), "authorities": self.read_authorities()}
+        try:
+            return self.files.read()
+        except PrometheusError as error:
+            raise PrometheusError(f"{self.url} cannot be asked: {error}") from error
 
     @property
     def watched(self) -> str:
         """What a stream is made of: how full the fullest directory is."""
         return f"max({USED}{{{self.match}}})"
-
-    def _read(self, file: Path | None, what: str) -> str:
-        try:
-            return "" if file is None else file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PrometheusError(f"the {what} for {self.url} cannot be read: {error}") from error
 
 
 def answers(options: MetricsOptions) -> bool:
@@ -118,7 +102,7 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
 
 
 def _endpoint(url: str, access: Mapping[str, str]) -> Endpoint:
-    return Endpoint(url, bearer_token=access["token"] or None, authorities=access["authorities"] or None)
+    return Endpoint(url, headers=headers_of(access["secretHeaders"]), authorities=access["authorities"] or None)
 
 
 class _Source:

@@ -11,6 +11,7 @@ Options
   past           values of that label count that were there within so many seconds before (default: 300)
   match          matchers that every query carries, for instance cluster="a"
   token          a bearer token that the server asks for
+  secretHeaders  headers that it asks for: a JSON array of [name, value]
   authorities    whose certificate the server may have, as PEM (default: of whom the machine believes)
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
@@ -31,6 +32,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 
+from ballast_rebalance.access import headers_of
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class Settings:
             endpoint=Endpoint(
                 lowered["url"],
                 number("timeout") or 60.0,
-                bearer_token=lowered.get("token"),
+                headers=_headers(lowered),
                 authorities=lowered.get("authorities"),
             ),
             queries=tuple(sorted(queries.items())),
@@ -107,6 +109,13 @@ class Settings:
     def expression(self, query: str, matchers: str = "") -> str:
         joined = ",".join(filter(None, (self.match, matchers)))
         return query.replace(SELECTOR, joined).replace(MATCH, self.match)
+
+
+def _headers(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Spark leaves out of what it shows the options with `secret` or `token` in their names."""
+    token = options.get("token")
+    own = (("Authorization", f"Bearer {token}"),) if token else ()
+    return (*headers_of(options.get("secretheaders", "")), *own)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+UNKNOWN = {
+    401: " (who asks is said by --prometheus-secret or --prometheus-token)",
+    403: " (who asks, by --prometheus-secret or --prometheus-token, may not)",
+}
 MAX_ANSWER_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 
@@ -37,7 +41,8 @@ class PartialAnswerError(PrometheusError):
 class Endpoint:
     """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole.
 
-    `authorities` are those that its certificate may be of, as PEM; without, those that this machine believes.
+    `headers` say who asks and for whom, so they are in no text that is made of this. `authorities` are those that its
+    certificate may be of, as PEM; without, those that this machine believes.
     """
 
     url: str
@@ -45,7 +50,7 @@ class Endpoint:
     answer_s: float = 300.0
     attempts: int = 4
     first_pause_s: float = 0.2
-    bearer_token: str | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     authorities: str | None = None
 
     def query(self, expression: str, at_s: float | None = None) -> list[dict[str, Any]]:
@@ -103,8 +108,7 @@ class Endpoint:
         url = f"{self.url.rstrip('/')}{path}"
         body = urllib.parse.urlencode(parameters).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
-        if self.bearer_token:
-            headers["Authorization"] = f"Bearer {self.bearer_token}"
+        headers |= dict(self.headers)
         # Long queries need POST; the label API takes GET alone in older versions.
         if "/label/" in path:
             request = urllib.request.Request(f"{url}?{body.decode()}", headers=headers)
@@ -119,7 +123,7 @@ class Endpoint:
             detail = _error_of(error)
             if error.code in RETRIED_STATUS:
                 raise _PassingFaultError(f"HTTP {error.code} {detail}") from error
-            raise PrometheusError(f"{url}: HTTP {error.code} {detail}") from error
+            raise PrometheusError(f"{url}: HTTP {error.code} {detail}{UNKNOWN.get(error.code, '')}") from error
         except (OSError, http.client.HTTPException) as error:
             # Refused, timed out, or broken off in the middle of the answer.
             raise _PassingFaultError(str(error)) from error
@@ -195,4 +199,4 @@ def _error_of(answer: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(body).get("error", ""))
     except (ValueError, AttributeError):
-        return body[:200].decode(errors="replace")
+        return body[:200].decode(errors="replace").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import socket
@@ -38,9 +39,14 @@ def prometheus(directory: Path, ports: Sequence[int], interval: str = "1s") -> I
 
 @contextmanager
 def prometheus_of(
-    directory: Path, jobs: Mapping[str, Sequence[str]], interval: str = "1s", rules: Path | None = None
+    directory: Path,
+    jobs: Mapping[str, Sequence[str]],
+    interval: str = "1s",
+    rules: Path | None = None,
+    login: tuple[str, str, str] | None = None,
 ) -> Iterator[tuple[Endpoint, Targets]]:
-    """The same with targets of several jobs, which can be changed, and with rules."""
+    """The same with targets of several jobs, which can be changed, and with rules; only for a user with a password,
+    of which Prometheus is told what bcrypt makes of it."""
     binary = shutil.which("prometheus")
     assert binary is not None, "these tests need Prometheus on the PATH"
     targets = Targets(directory)
@@ -50,16 +56,19 @@ def prometheus_of(
     settings = {"global": times, "scrape_configs": [job], "rule_files": [str(rules)] if rules else []}
     config = directory / "prometheus.yml"
     config.write_text(json.dumps(settings), encoding="utf-8")
+    web = directory / "web.yml"
+    web.write_text(json.dumps({"basic_auth_users": {login[0]: login[2]}} if login else {}), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = (directory / "prometheus.log").open("wb")
     process = subprocess.Popen(
         [binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
-         f"--web.listen-address=127.0.0.1:{port}", "--query.lookback-delta=10s"],
+         f"--web.listen-address=127.0.0.1:{port}", f"--web.config.file={web}", "--query.lookback-delta=10s"],
         stdout=log, stderr=log,
     )  # fmt: skip
-    endpoint = Endpoint(f"http://127.0.0.1:{port}", attempts=1)
+    headers = (("Authorization", f"Basic {base64.b64encode(':'.join(login[:2]).encode()).decode()}"),) if login else ()
+    endpoint = Endpoint(f"http://127.0.0.1:{port}", attempts=1, headers=headers)
     try:
         wait_for(lambda: endpoint.scalar("sum(up)") == sum(map(len, jobs.values())))
         yield endpoint, targets

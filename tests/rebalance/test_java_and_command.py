@@ -146,8 +146,16 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--metrics-port", "9404"], "give --stream"),
         (["--checkpoint", "folder"], "give --stream"),
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
-        (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
-        (["--prometheus", "https://p", "--prometheus-ca", "/nowhere"], "the authority"),
+        (
+            ["--prometheus", "http://p", "--prometheus-token", "/nowhere"],
+            "/nowhere, for Prometheus, cannot be read: No such",
+        ),
+        (["--prometheus", "http://p", "--prometheus-token", "/dev/null"], "/dev/null has no token: it is empty"),
+        (["--prometheus", "http://p", "--prometheus-secret", "/dev"], "has none of the files token"),
+        (["--prometheus-secret", "/dev"], "give --prometheus URL"),
+        (["--prometheus-header", "A=b"], "give --prometheus URL"),
+        (["--prometheus", "http://p/?token=hush"], "with ? or # is not taken"),
+        (["--prometheus", "https://p", "--prometheus-ca", "/nowhere"], "/nowhere, for Prometheus, cannot be read"),
         (["--prometheus", "https://p", "--prometheus-ca", "/dev/null"], "no certificates"),
         (["--prometheus", "http://p", "--prometheus-ca", "/dev/null"], "with https://"),
         (["--prometheus", "prometheus:9090"], "is not an address"),
@@ -168,6 +176,10 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         ("--bootstrap", "h:port", "is no address"),
         ("--bootstrap", "h:1,", "is no address"),
         ("--bootstrap", "http://h:1", "is no address"),
+        ("--prometheus-header", "Authorization=hush", "--prometheus-secret"),
+        ("--prometheus-header", "X-Scope-OrgID", "is no header"),
+        ("--prometheus-header", "Host=x", "that a query has itself"),
+        ("--prometheus-header", "A=b\nC: d", "is no header"),
     ):
         with pytest.raises(SystemExit, match="2"):
             parsed(*source, option, value)

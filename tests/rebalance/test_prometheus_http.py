@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ import pytest
 from tests.certificates import Authority
 
 from ballast_rebalance import prometheus_http
+from ballast_rebalance.access import AccessFiles
 from ballast_rebalance.metrics_source import MetricsOptions, _Source
 from ballast_rebalance.prometheus import (
     Ask,
@@ -40,6 +41,7 @@ class FakePrometheus:
 
     def __init__(self, answer: Callable[[str, dict[str, str]], Answer]) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
+        self.headers: list[dict[str, str]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,6 +54,7 @@ class FakePrometheus:
             def _reply(self, text: str) -> None:
                 path, parameters = urllib.parse.urlparse(self.path).path, dict(urllib.parse.parse_qsl(text))
                 outer.asked.append((path, parameters))
+                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, document = answer(path, parameters)
                 if document is BROKEN_OFF:
                     self.send_response(status)
@@ -148,12 +151,106 @@ def test_a_certificate_of_an_authority_of_ones_own(serve: Serve, tmp_path: Path)
     server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
     url = server.url.replace("http:", "https:")
     for file in (None, others.ca):
-        options = MetricsOptions(url, ca_file=file)
+        options = MetricsOptions(url, files=AccessFiles(authorities=file))
         endpoint = Endpoint(url, attempts=1, authorities=options.access()["authorities"] or None)
         with pytest.raises(PrometheusError, match="certificate verify failed"):
             endpoint.query("up")
-    told = MetricsOptions(url, ca_file=ours.ca).access()
+    told = MetricsOptions(url, files=AccessFiles(authorities=ours.ca)).access()
     assert Settings.from_options({"url": url, "query": "up", **told}).endpoint.query("up")[0]["metric"] == {"a": "b"}
+
+
+def secret(folder: Path, files: Mapping[str, str]) -> Path:
+    """A folder as kubelet mounts a Secret: the names are links to what is in another folder, and that is replaced."""
+    data = folder / "..data"
+    data.mkdir(parents=True)
+    for name, text in files.items():
+        (data / name).write_bytes(text.encode())
+        (folder / name).symlink_to(Path("..data") / name)
+    return folder
+
+
+TOKEN = {"authorization": "Bearer eyJ.hush"}
+BASIC = {"authorization": "Basic bWU6IGh1c2g6wqc="}
+
+
+@pytest.mark.spec("REB-02")
+@pytest.mark.parametrize(
+    ("files", "sent"),
+    [
+        ({"token": "eyJ.hush\n"}, TOKEN),
+        ({"username": "me\n", "password": " hush:\u00a7\r\n"}, BASIC),
+        ({"headers": "X-Scope-OrgID: a|b\n\nx-key:hush hush \r\n"}, {"x-scope-orgid": "a|b", "x-key": "hush hush"}),
+        ({"token": "eyJ.hush", "headers": "X-Scope-OrgID: b"}, TOKEN | {"x-scope-orgid": "b"}),
+    ],
+)
+def test_who_asks_is_said_as_the_secret_has_it(
+    serve: Serve, tmp_path: Path, files: dict[str, str], sent: dict[str, str]
+) -> None:
+    """As workers say it, who have the options alone; nothing of it is in a text that is made of them."""
+    server = serve(lambda path, _: (200, {"status": "success", "data": []} if "label" in path else vector()))
+    options = MetricsOptions(server.url, files=AccessFiles(secret(tmp_path / "s", files), headers=(("X-A", "b"),)))
+    settings = Settings.from_options({"url": server.url, "query": "up", **options.access()})
+    settings.endpoint.query("up")
+    settings.endpoint.label_values("broker", "up", 0, 1)
+    assert [path for path, _ in server.asked] == ["/api/v1/query", "/api/v1/label/broker/values"]
+    for headers in server.headers:
+        assert headers.items() >= (sent | {"x-a": "b"}).items()
+    for word in ("hush", "Basic", "Bearer", BASIC["authorization"].split()[1]):
+        assert word not in repr(settings)
+
+
+@pytest.mark.spec("REB-02")
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"token": "hush\nhush"}, "has no token: one is a single word in ASCII"),
+        ({"token": "hush\u2026"}, "has no token: one is a single word in ASCII"),
+        ({"token": "\n"}, "has no token: it is empty"),
+        ({"username": "me"}, "has one of username and password"),
+        ({"password": "hush"}, "has one of username and password"),
+        ({"username": "me:hush", "password": "hush"}, "has a colon"),
+        ({"username": "me", "password": "hush\nhush"}, "more than one line"),
+        ({"username": "me", "password": ""}, "is empty"),
+        ({"username": "me", "password": "hush", "token": "hush"}, "who asks is one of them"),
+        ({"headers": "A: b\nhush"}, "line 2 of .*headers is no header"),
+        ({"headers": "A: hush\u2026"}, "line 1 of .*headers is no header"),
+        ({"headers": "Content-Type: hush"}, "that a query has itself"),
+        ({"headers": "A: hush\na: hush"}, "is given twice"),
+        ({"headers": "Authorization: hush", "token": "hush"}, "is given twice"),
+        ({"ca.crt": "hush"}, r"in .*ca\.crt there are no certificates"),
+        ({"tls.key": "hush"}, "has none of the files token, username"),
+    ],
+)
+def test_a_secret_that_cannot_be_meant_is_refused_and_not_told(
+    tmp_path: Path, files: dict[str, str], told: str
+) -> None:
+    """Python's own error of a header with two lines would have the token in it."""
+    with pytest.raises(PrometheusError, match=told) as refused:
+        MetricsOptions("http://p", files=AccessFiles(secret(tmp_path / "s", files))).access()
+    assert "hush" not in "".join(map(str, (refused.value, refused.value.__cause__, refused.value.__context__)))
+
+
+@pytest.mark.spec("REB-02")
+def test_what_is_replaced_in_the_secret_counts_from_the_next_look(serve: Serve, tmp_path: Path) -> None:
+    allowed = ["Bearer one"]
+
+    def answer(*_: object) -> Answer:
+        if server.headers[-1].get("authorization") not in allowed:
+            return 401, b"Unauthorized\n"
+        return 200, {"status": "success", "data": {"resultType": "scalar", "result": [5000.5, "5000.5"]}}
+
+    server, spark = serve(answer), cast(Any, None)
+    folder = secret(tmp_path / "s", {"token": "one"})
+    options = MetricsOptions(server.url, files=AccessFiles(folder))
+    _Source(spark, options, None)
+    allowed[:] = ["Bearer two"]
+    with pytest.raises(PrometheusError, match=r"HTTP 401 Unauthorized \(who asks is said by --prometheus-secret"):
+        _Source(spark, options, None)
+    assert len(server.asked) == 2, "it is not tried again: accounts may be locked for that"
+    (folder / "..data").rename(folder / "..old")
+    (folder / "..data").mkdir()
+    (folder / "..data/token").write_text("two\n")
+    _Source(spark, options, None)
 
 
 @pytest.mark.spec("REB-02")
@@ -161,7 +258,7 @@ def test_a_certificate_of_an_authority_of_ones_own(serve: Serve, tmp_path: Path)
 def test_a_redirect_is_told_and_neither_query_nor_token_go_elsewhere(serve: Serve, status: int) -> None:
     elsewhere = serve(lambda *_: (200, vector()))
     server = serve(lambda *_: (status, f"{elsewhere.url}/api/v1/query".encode()))
-    endpoint = Endpoint(server.url, bearer_token="secret", first_pause_s=0.001)
+    endpoint = Endpoint(server.url, headers=(("Authorization", "Bearer secret"),), first_pause_s=0.001)
     with pytest.raises(PrometheusError, match=f"sends elsewhere: give the address {elsewhere.url}"):
         endpoint.query("up")
     with pytest.raises(PrometheusError, match="sends elsewhere"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +21,7 @@ from prometheus_client import Gauge
 from tests.planner.clusters import solve_in_turn
 from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, prometheus_of, wait_for
 from tests.rebalance.skewed import GIB, Exporter, skewed_cluster
-from tests.rebalance.test_prometheus_http import FakePrometheus
+from tests.rebalance.test_prometheus_http import FakePrometheus, secret
 
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
 from ballast_rebalance import command, job
@@ -26,13 +29,14 @@ from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
 from ballast_rebalance.measured import check
 from ballast_rebalance.metrics_source import MetricsOptions, measure
 from ballast_rebalance.outcomes import OutcomeMetrics
-from ballast_rebalance.prometheus_http import Endpoint
+from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
 from ballast_rebalance.proposal import ProposalOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(600)]
 
 
@@ -107,6 +111,62 @@ def test_a_skew_is_found_and_proposed(spark: SparkSession, options: JobOptions, 
     assert resource["spec"]["planHash"] == plan_hash(outcome.plan)
     assert len(rows_from_resource(resource, {})) == len(outcome.plan.moves)
     assert plan_hash(outcome.plan) in page.read_text(encoding="utf-8")
+
+
+PASSWORD = "hush-4711"
+LOGIN = ("me", PASSWORD, "$2b$04$4KSKhvD2gv/00V6XpeomyOAW0QStykOmrP9SrxiFemcdA1sPuU0Xq")
+
+
+@pytest.mark.spec("REB-02")
+def test_a_prometheus_with_passwords_is_asked_and_the_password_is_nowhere_to_be_seen(
+    exporter: Exporter, tmp_path: Path
+) -> None:
+    """Neither on a command line of any process, in what the job says, nor in what Spark keeps of a run for its UI."""
+    events, settings, out = (tmp_path / name for name in ("events", "settings", "out"))
+    for folder in (events, settings, tmp_path / "p"):
+        folder.mkdir()
+    kept = {"enabled": "true", "compress": "false", "dir": events.as_uri()}
+    lines = [f"spark.eventLog.{name} {value}\n" for name, value in kept.items()]
+    told = "".join([*lines, "spark.sql.ui.explainMode extended\n"])
+    (settings / "spark-defaults.conf").write_text(told, encoding="utf-8")
+    files = {"username": LOGIN[0], "password": PASSWORD, "headers": "X-Key: hush-4712"}
+    seen = set[bytes]()
+    jobs_of = {"ballast": list[str]()}
+    with exporter.served() as port:
+        jobs_of["ballast"].append(f"127.0.0.1:{port}")
+        with prometheus_of(tmp_path / "p", jobs_of, login=LOGIN) as (endpoint, _):
+            wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 120)
+            with pytest.raises(PrometheusError, match="HTTP 401 Unauthorized"):
+                Endpoint(endpoint.url).now()
+            job_line = [sys.executable, "-m", "ballast_rebalance", "--prometheus", endpoint.url, "--master", "local[2]",
+                        "--memory", "512m", "--prometheus-secret", str(secret(tmp_path / "s", files)),
+                        "--out", str(out), "--cluster", "demo"]  # fmt: skip
+            variables = os.environ | {"SPARK_CONF_DIR": str(settings), "PYTHONPATH": str(ROOT / "spark")}
+            with subprocess.Popen(job_line, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+                assert process.stdout is not None
+                while process.poll() is None:
+                    seen |= command_lines()
+                    time.sleep(0.2)
+                said = process.stdout.read()
+    assert process.returncode == 0, said.decode()
+    assert any(b"java" in line for line in seen)
+    texts = [
+        said,
+        *seen,
+        *(file.read_bytes() for place in (events, out) for file in place.rglob("*") if file.is_file()),
+    ]
+    assert any(b"SparkListenerSQLExecutionStart" in text for text in texts)
+    encoded = dict(endpoint.headers)["Authorization"].split()[1].encode()
+    for word in (PASSWORD.encode(), encoded, b"hush-4712"):
+        assert not [text[:200] for text in texts if word in text]
+
+
+def command_lines() -> set[bytes]:
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.add(file.read_bytes())
+    return found
 
 
 @pytest.mark.spec("REB-06")

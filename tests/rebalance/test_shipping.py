@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import subprocess
@@ -121,6 +122,27 @@ def templates_of(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The templates of all pods that the object runs."""
     template = found["spec"].get("jobTemplate", found)["spec"]["template"]
     return [template[part]["template"] for part in ("driver", "executor")] if "driver" in template else [template]
+
+
+@pytest.mark.spec("REB-02")
+@pytest.mark.parametrize("run", RUNS)
+def test_what_prometheus_asks_for_is_mounted_for_the_driver_alone(run: str) -> None:
+    """As files that the group of the job's process may read; nothing of the Secret is in the object."""
+    found = rebalance_object(cluster(JOB | {"run": run, "prometheusSecret": "prometheus-reader"}))
+    without = rebalance_object(cluster(JOB | {"run": run}))
+    assert found is not None
+    assert without is not None
+    driver, *executors = templates_of(found)
+    container = driver["spec"]["containers"][0]
+    submitted = found["spec"].get("template", {}).get("arguments")
+    place = parsed(submitted or container["args"]).prometheus_secret
+    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == str(place)]
+    (volume,) = [one for one in driver["spec"]["volumes"] if one["name"] == mount["name"]]
+    assert volume["secret"] == {"secretName": "prometheus-reader", "defaultMode": 0o440}
+    assert mount["readOnly"]
+    assert driver["spec"]["securityContext"]["fsGroup"] == driver["spec"]["securityContext"]["runAsGroup"]
+    assert "prometheus" not in json.dumps(executors)
+    assert "secret" not in json.dumps(without)
 
 
 @pytest.mark.spec("REB-01")

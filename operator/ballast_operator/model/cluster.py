@@ -215,6 +215,7 @@ class RebalanceJob:
     run: JobRun = JobRun.CRON_JOB
     schedule: str = "17 * * * *"
     prometheus: str | None = None
+    prometheus_secret: str | None = None
     cluster_label: str | None = None
     directory_capacity: str | None = None
     band_percent: int = 10

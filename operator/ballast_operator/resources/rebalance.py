@@ -13,6 +13,7 @@ from ballast_operator.model.meta import GROUP, MANAGED_BY
 from ballast_operator.plan.volumes import FULL_WEIGHT
 from ballast_operator.resources import names
 from ballast_operator.resources.pods import USER
+from ballast_operator.resources.security import FILE_MODE
 
 ROLE = "rebalance"
 # Its pods do not carry the cluster's own label, by which Services, budgets and the operator find brokers.
@@ -22,6 +23,9 @@ SPARK_VERSION = "4.3.0"
 # Where the job's image keeps the sources, for drivers that are submitted rather than started by a command.
 SOURCES = "/opt/ballast/spark"
 MAIN_FILE = f"local://{SOURCES}/ballast_rebalance/__main__.py"
+PROMETHEUS_VOLUME = "prometheus"
+# Its files are read anew at each look, so that what is replaced in the Secret needs no restart.
+PROMETHEUS_SECRET = "/etc/ballast/prometheus"
 LATEST_START_SECONDS = 600
 LONGEST_RUN_SECONDS = 3_600
 WATCH_GRACE_SECONDS = 30
@@ -64,6 +68,8 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
     found = ["--apply", "--cluster", cluster.meta.name, "--namespace", cluster.meta.namespace]
     if job.prometheus is not None:
         found += ["--prometheus", job.prometheus]
+    if job.prometheus_secret is not None:
+        found += ["--prometheus-secret", PROMETHEUS_SECRET]
     if job.cluster_label is not None:
         found += ["--cluster-label", job.cluster_label]
     bootstrap = _bootstrap(cluster)
@@ -179,13 +185,24 @@ def _pod(cluster: KafkaCluster, job: RebalanceJob, args: list[str]) -> dict[str,
         container["resources"] = dict(job.resources)
     if job.image_pull_policy is not None:
         container["imagePullPolicy"] = str(job.image_pull_policy)
+    volumes, mounts = _secrets(job)
+    container["volumeMounts"] += mounts
     return {
         "serviceAccountName": job.service_account_name,
         "enableServiceLinks": False,
         "securityContext": _pod_security(),
         "containers": [container],
-        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}, *volumes],
     }
+
+
+def _secrets(job: RebalanceJob) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The volumes that the driver needs to get into Prometheus, and where they are mounted."""
+    if job.prometheus_secret is None:
+        return [], []
+    source = {"secretName": job.prometheus_secret, "defaultMode": FILE_MODE}
+    mount = {"name": PROMETHEUS_VOLUME, "mountPath": PROMETHEUS_SECRET, "readOnly": True}
+    return [{"name": PROMETHEUS_VOLUME, "secret": source}], [mount]
 
 
 def _pod_security() -> dict[str, Any]:
@@ -206,16 +223,18 @@ def _container_security() -> dict[str, Any]:
     }
 
 
-def _spark_template(container: str, **pod: Any) -> dict[str, Any]:
+def _spark_template(container: str, mounts: list[dict[str, Any]] | None = None, **pod: Any) -> dict[str, Any]:
     """What Spark begins a pod from; it adds the rest to the container of this name. The fields of the Spark operator
     that say the same work only where its webhook is installed."""
     security = {key: value for key, value in _container_security().items() if key != "readOnlyRootFilesystem"}
-    containers = [{"name": container, "securityContext": security}]
+    containers = [{"name": container, "securityContext": security} | ({"volumeMounts": mounts} if mounts else {})]
     return {"spec": {"securityContext": _pod_security(), "containers": containers, **pod}}
 
 
 def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
     """For the Spark operator of kubeflow, which submits the driver and gives it executors."""
+    volumes, mounts = _secrets(job)
+    driver = {"activeDeadlineSeconds": LONGEST_RUN_SECONDS} | ({"volumes": volumes} if volumes else {})
     application: dict[str, Any] = {
         "type": "Python",
         "pythonVersion": "3",
@@ -231,7 +250,7 @@ def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str
             "memory": "2g",
             "serviceAccount": job.service_account_name,
             "labels": pod_labels(cluster),
-            "template": _spark_template("spark-kubernetes-driver", activeDeadlineSeconds=LONGEST_RUN_SECONDS),
+            "template": _spark_template("spark-kubernetes-driver", mounts, **driver),
         },
         "executor": {
             "instances": job.executors,
