@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.controller.scene import Scene, directory
+from tests.broker.controller.scene import Scene, create_request, directory
 
 from ballast_broker.controller.commands.brokers import (
     NEVER,
@@ -18,14 +19,17 @@ from ballast_broker.controller.commands.brokers import (
     unfence_broker,
     unregister_broker,
 )
+from ballast_broker.controller.commands.configs import RESOURCES_PER_PIECE, incremental_alter_configs
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
+from ballast_broker.controller.commands.topics import RECORDS_PER_PIECE, TOPICS_PER_PIECE, create_topics
 from ballast_broker.controller.service import RECORDS_PER_SLICE
 from ballast_broker.controller.sessions import NOT_YET
 from ballast_broker.metadata.image import PartitionRegistration
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
+from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 PARTITIONS = 2 * PLACES_PER_PIECE + 100
@@ -215,3 +219,68 @@ def test_a_topic_deleted_meanwhile_is_left_alone(scene: Scene) -> None:
             scene.apply([record("RemoveTopicRecord", topic_id=topic.id)])
     assert sizes == [PLACES_PER_PIECE, 0, 1]
     assert scene.image.cluster.brokers[1].fenced
+
+
+@pytest.mark.spec("TOP-20")
+def test_many_topics_are_created_so_many_at_a_time() -> None:
+    """Names are compared with all that is there by then, of this request and of others; each topic is in one piece."""
+    scene = Scene()
+    names = [f"t-{number}" for number in range(2 * TOPICS_PER_PIECE)]
+    request = create_request("a.b", *names, "a_b", "large", "last", partitions=1, factor=1)
+    request.topics[-2].num_partitions = RECORDS_PER_PIECE
+    taken: list[int] = []
+
+    class Quota:
+        def take(self, partitions: int) -> None:
+            taken.append(partitions)
+
+    context = replace(scene.context, mutations=Quota())  # type: ignore[arg-type]
+    sizes: list[int] = []
+    outcome = create_topics(context, request)
+    for piece in pieces(scene, outcome):
+        assert piece.atomic
+        if not sizes:
+            scene.run(create_topics, create_request(names[-1]))
+        sizes.append(len(piece.records))
+    assert sizes == [2 * TOPICS_PER_PIECE, 2 * TOPICS_PER_PIECE, 1 + RECORDS_PER_PIECE, 2]
+    told = {topic.name: ErrorCode(topic.error_code) for topic in outcome.response.topics}
+    assert list(told) == ["a.b", *names, "a_b", "large", "last"]
+    refused = {name: code for name, code in told.items() if code is not ErrorCode.NONE}
+    assert refused == {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION, names[-1]: ErrorCode.TOPIC_ALREADY_EXISTS}
+    assert sum(taken) == len(told) - 3 + RECORDS_PER_PIECE
+    there = {topic.name for topic in scene.image.topics.topics_by_id.values()}
+    assert there == set(told) - {"a_b"}
+
+
+@pytest.mark.spec("TOP-20")
+def test_what_is_only_looked_at_is_compared_with_all_of_its_request() -> None:
+    scene = Scene()
+    names = [f"t-{number}" for number in range(TOPICS_PER_PIECE)]
+    before = len(scene.history)
+    result = scene.run(create_topics, create_request("a.b", *names, "a_b", validate_only=True))
+    assert [topic.error_code for topic in result.topics] == [0] * (1 + len(names)) + [17]
+    assert len(scene.history) == before
+
+
+@pytest.mark.spec("TOP-23")
+def test_the_configs_of_many_topics_are_altered_so_many_at_a_time() -> None:
+    """A topic that goes meanwhile is told of as one that is not there."""
+    scene = Scene()
+    names = [f"t-{number}" for number in range(RESOURCES_PER_PIECE + 3)]
+    scene.run(create_topics, create_request(*names))
+    kind = message("IncrementalAlterConfigsRequest")
+    config = kind.AlterConfigsResource.AlterableConfig(name="retention.ms", config_operation=0, value="1000")
+    resources = [kind.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config]) for name in names]
+    request = kind(resources=resources, validate_only=False)
+    sizes: list[int] = []
+    last = scene.image.topics.by_name(names[-1])
+    assert last is not None
+    outcome = incremental_alter_configs(scene.context, request)
+    for piece in pieces(scene, outcome):
+        if not sizes:
+            scene.apply([record("RemoveTopicRecord", topic_id=last.id)])
+        sizes.append(len(piece.records))
+    assert sizes == [RESOURCES_PER_PIECE, 2]
+    told = [ErrorCode(each.error_code) for each in outcome.response.responses]
+    assert told == [ErrorCode.NONE] * (len(names) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert all(scene.image.configs.of(2, name) == {"retention.ms": "1000"} for name in names[:-1])

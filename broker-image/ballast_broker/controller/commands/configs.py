@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
@@ -17,6 +18,9 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 OPERATION_NAMES = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 MIN_ISR = "min.insync.replicas"
 MAX_VALUE_BYTES = 32_767
+# A few milliseconds of work; a resource is in one piece.
+RESOURCES_PER_PIECE = 200
+RECORDS_PER_PIECE = 500
 
 
 def incremental_alter_configs(context: CommandContext, request: Any) -> Outcome:
@@ -31,20 +35,28 @@ def alter_configs(context: CommandContext, request: Any) -> Outcome:
 
 
 def _alter_all(context: CommandContext, request: Any, response: Any, changes_of: Any) -> Outcome:
+    """Each resource for itself, and of many so many at a time that nobody else waits for long."""
     kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    records: list[Any] = []
-    for resource, wanted in {(each.resource_type, each.resource_name): each for each in request.resources}.items():
-        result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
-        try:
-            if counts[resource] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _check_resource(context, *resource)
-            records.extend(_alter(context, resource, wanted, changes_of))
-        except ApiError as error:
-            result.error_code, result.error_message = int(error.code), error.message
-        response.responses.append(result)
-    return Outcome([] if request.validate_only else records, response)
+
+    def alter(now: CommandContext, left: list[tuple[tuple[int, str], Any]]) -> Outcome:
+        records: list[Any] = []
+        for done, (resource, wanted) in enumerate(left):
+            if not request.validate_only and (done == RESOURCES_PER_PIECE or len(records) >= RECORDS_PER_PIECE):
+                return Outcome(records, response, rest=partial(alter, left=left[done:]))
+            result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
+            try:
+                if counts[resource] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                _check_resource(now, *resource)
+                records.extend(_alter(now, resource, wanted, changes_of))
+            except ApiError as error:
+                result.error_code, result.error_message = int(error.code), error.message
+            response.responses.append(result)
+        return Outcome([] if request.validate_only else records, response)
+
+    resources = {(each.resource_type, each.resource_name): each for each in request.resources}
+    return alter(context, list(resources.items()))
 
 
 def _check_resource(context: CommandContext, resource_type: int, name: str) -> None:
