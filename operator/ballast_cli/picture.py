@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -54,10 +55,15 @@ def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
         "leaders": leaders,
         "directories": [
             _directory(view, where, found)
-            for where, found in sorted(view.directories.items())
+            for where, found in sorted(view.directories.items(), key=lambda row: _by_number(row[0].path))
             if where.broker == broker
         ],
     }
+
+
+def _by_number(path: str) -> list[str | int]:
+    """disk-2 before disk-10."""
+    return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split(r"([0-9]+)", path))]
 
 
 def _directory(view: KafkaView, where: DirectoryId, found: DirectoryView) -> dict[str, Any]:

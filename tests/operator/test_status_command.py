@@ -79,6 +79,13 @@ def test_directories_of_one_disk_are_told_by_what_they_hold_though_the_disk_fill
     assert [line.count("of 100Gi") for line in draw(replace(seen, directories=apart)).splitlines()[-2:]] == [1, 1]
 
 
+def test_directories_stand_in_the_order_of_their_numbers() -> None:
+    paths = ["/data/disk-1/data", "/data/disk-2/data", "/data/disk-10/data", "/data/other"]
+    sizes = {DirectoryId(0, path): DirectoryView(None, 100, 50) for path in sorted(paths)}
+    seen = summary(replace(view({}, brokers=[0]), directories=sizes))
+    assert [directory["path"] for directory in seen["brokers"][0]["directories"]] == paths
+
+
 def test_a_broker_that_the_cluster_does_not_list_any_more_is_shown_as_away() -> None:
     seen = replace(view({"orders": topic_view((0, 1))}, brokers=[0]), fenced_told=False).with_absent()
     assert summary(seen)["brokers"][1] | {"id": 1, "address": None, "online": False} == summary(seen)["brokers"][1]
