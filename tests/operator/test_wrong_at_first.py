@@ -113,6 +113,23 @@ def test_a_directory_of_no_size_is_refused(world: World) -> None:
     world.delete("KafkaCluster", "sizeless")
 
 
+@pytest.mark.spec("OPR-01")
+def test_a_secret_for_a_prometheus_that_is_not_named_is_refused(world: World) -> None:
+    job: dict[str, Any] = {"prometheusSecret": "reader", "schedule": "0 0 1 1 *"}
+    with pytest.raises(ApiError, match="The Secret is for a Prometheus; name it in prometheus"):
+        world.apply("KafkaCluster", "asked", {"volumes": [A], "rebalance": {"job": job}})
+    for name, message in (("Reader", "prometheusSecret"), ("", "prometheusSecret")):
+        wrong = {"prometheus": "http://p:9090", "prometheusSecret": name}
+        with pytest.raises(ApiError, match=message):
+            world.apply("KafkaCluster", "asked", {"volumes": [A], "rebalance": {"job": wrong}})
+    right = {"volumes": [A], "rebalance": {"job": job | {"prometheus": "http://p:9090"}}}
+    world.apply("KafkaCluster", "asked", right, annotations={"ballast.dev/paused": "true"})
+    found = world.get("KafkaCluster", "asked")
+    assert found is not None
+    assert found["spec"]["rebalance"]["job"]["prometheusSecret"] == "reader"
+    world.delete("KafkaCluster", "asked")
+
+
 @pytest.mark.spec("OPR-02", "OPR-40")
 def test_an_affinity_of_the_wrong_shape_is_told_where_racks_add_to_it(world: World) -> None:
     more = {"volumes": [A], "brokers": 1, "rack": {"topologyKey": "zone"}}
