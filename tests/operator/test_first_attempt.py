@@ -55,7 +55,7 @@ def test_a_topic_that_somebody_made_between_our_look_and_our_attempt(
         looks += 1
         if looks > 1:
             return await observe_topics(*given)
-        await create_topics(world.kafka, [CreateTopic(name, 1, 1)])
+        await create_topics(world.kafka, [CreateTopic(name, 1, 2)])
         return {}, frozenset({name}), {}
 
     monkeypatch.setattr(handler_of_topics, "observe_topics", look)

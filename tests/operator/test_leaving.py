@@ -154,11 +154,11 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
             raise KafkaUnavailableError("nobody there")
         return topics, frozenset(), {}
 
-    async def least(*_: object) -> dict[str, str]:
-        return {"orders": "1"}
+    async def least(*_: object) -> dict[str, int]:
+        return {"orders": 1}
 
     monkeypatch.setattr(handler, "observe_topics", said_by)
-    monkeypatch.setattr(restarts, "observe_effective_config", least)
+    monkeypatch.setattr(restarts, "observe_min_insync", least)
     managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
     said = await managed._roll(scene)
     assert (said and said.reason, told.deleted) == ("RollWaits", [])
