@@ -89,10 +89,16 @@ class Diary:
             return None
 
     def is_fenced(self, name: str, identity: Identity, at_s: float) -> bool:
-        """Whether a later incarnation had been told so at that time."""
-        return any(
-            each.name == name and each.at_s < at_s and identity < each.identity for each in self.beginnings
-        )  # fmt: skip
+        """Whether a later incarnation had been told so at that time.
+
+        Whoever comes after an id that has expired has another producer's id, which may well be a lower one.
+        """
+        told = [each for each in self.beginnings if each.name == name and each.at_s < at_s]
+        same = [each for each in told if each.identity.producer_id == identity.producer_id]
+        if any(identity < each.identity for each in same):
+            return True
+        since_s = min((each.at_s for each in same), default=at_s)
+        return any(each.at_s > since_s for each in told if each not in same)
 
     def names(self) -> set[str]:
         return {each.name for each in self.transactions}
