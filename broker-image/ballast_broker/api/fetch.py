@@ -193,7 +193,7 @@ class Fetch:
         topic_id = uuid_of(raw) if by_id else ZERO_UUID
         if by_id:
             found = self._broker.image().topics.by_id(topic_id)
-            name = "" if found is None else found.name
+            name, topic_id = ("", topic_id) if found is None else (found.name, found.id)
         else:
             name = raw.decode(errors="replace")
         partition = TopicPartition(name, number)
@@ -338,6 +338,7 @@ class Fetch:
             found = self._broker.image().topics.by_id(followed.topic_id)
             if found is not None:
                 followed.topic_partition = TopicPartition(found.name, followed.key[1])
+                followed.topic_id = found.id
             elif not followed.topic_partition.topic:  # else a session has known its name
                 followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
                 return

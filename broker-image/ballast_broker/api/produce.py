@@ -46,7 +46,7 @@ from ballast_wire.fast.produce import (
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.fast.single_produce import Single, SingleAnswer, parse_single_produce
 from ballast_wire.headers import parse_request_header, skip_header_tags
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import TopicPartition, uuid_of
 from ballast_wire.records import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -128,9 +128,8 @@ class Produce:
         raw, partition, version = key
         topic_id, name = None, ""
         if version >= FIRST_WITH_TOPIC_ID:
-            topic_id = UUID(bytes=raw)
-            found = self._broker.image().topics.by_id(topic_id)
-            name = "" if found is None else found.name
+            found = self._broker.image().topics.by_id(uuid_of(raw))
+            name, topic_id = ("", None) if found is None else (found.name, found.id)
         else:
             name = raw.decode(errors="replace")
         if (
@@ -262,7 +261,7 @@ class Produce:
             found = self._broker.image().topics.by_id(key)
             if found is None:
                 return "", key, ErrorCode.UNKNOWN_TOPIC_ID
-            name, topic_id = found.name, key
+            name, topic_id = found.name, found.id  # mostly the replica's own: others are compared by the interpreter
         else:
             name, topic_id = key, None
         if not self._allows(peer, _WRITE, topic(name)):

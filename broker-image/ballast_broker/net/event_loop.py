@@ -192,6 +192,8 @@ class _Connections(selectors.DefaultSelector):
             for callback in afterwards:
                 self._guarded(callback)
         # Whom a connection has taken away from the loop, or put there anew, is not ready any more as far as is known.
+        if not others:
+            return others
         registered = self.get_map()
         return [each for each in others if registered.get(each[0].fileobj) is each[0]]
 

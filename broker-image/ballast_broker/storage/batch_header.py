@@ -8,17 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ballast_broker.seams import File
-from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Header
 
 MINIMUM_LENGTH = HEADER_BYTES - LOG_OVERHEAD
-_READ_AHEAD = 1 << 15
+READ_AHEAD = 1 << 15
 _new_tuple = tuple.__new__  # half the price of `Header._make`
 
 
-def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
-    """Position and header of every batch in [position, end). Ends early at the first that is not a whole batch."""
+def header_at(file: File, position: int, end: int) -> Header | None:
+    """Of the whole batch that begins there and ends by `end`; None: there is none."""
+    if position + HEADER_BYTES > end:
+        return None
+    data = file.pread(HEADER_BYTES, position)
+    if len(data) < HEADER_BYTES:
+        return None
+    header = _new_tuple(Header, HEADER.unpack(data))
+    whole = header.magic == MAGIC and header.length >= MINIMUM_LENGTH and position + header.length + LOG_OVERHEAD <= end
+    return header if whole else None
+
+
+def walk(file: File, position: int, end: int, ahead: int = HEADER_BYTES) -> Iterator[tuple[int, Header]]:
+    """Position and header of every batch in [position, end). Ends early at the first that is not a whole batch.
+
+    `ahead` is the length of the first read: more than a header where short batches are expected.
+    """
     chunk, chunk_start = b"", position
-    ahead = HEADER_BYTES
     while position + HEADER_BYTES <= end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
@@ -27,8 +41,8 @@ def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
                 return
         header = _new_tuple(Header, HEADER.unpack_from(chunk, inside))
         size = header.length + LOG_OVERHEAD
-        if header.magic != 2 or header.length < MINIMUM_LENGTH or position + size > end:
+        if header.magic != MAGIC or header.length < MINIMUM_LENGTH or position + size > end:
             return
         yield position, header
         position += size
-        ahead = _READ_AHEAD if size < _READ_AHEAD // 4 else HEADER_BYTES
+        ahead = READ_AHEAD if size < READ_AHEAD // 4 else HEADER_BYTES

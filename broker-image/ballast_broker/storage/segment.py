@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage.aborted import AbortedIndex
-from ballast_broker.storage.batch_header import walk
+from ballast_broker.storage.batch_header import READ_AHEAD, header_at, walk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from ballast_broker.storage.open_files import OpenFiles
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import LOG_OVERHEAD, Header
+from ballast_wire.records import HEADER_BYTES, LOG_OVERHEAD, Header
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -295,12 +295,14 @@ class Segment:
         """End position and next offset of the last batch that ends at or before `limit`; None: no batch does."""
         number = self.offset_index.floor(limit, column=1)
         start = self.offset_index.at(number)[1] if number >= 0 else 0
+        first = header_at(self.file(), start, self.size) if start > 0 else None
+        if first is not None and start + first.length + LOG_OVERHEAD > limit:  # as where each batch has an entry
+            return start, first.base_offset  # what comes before it ends there
         result = None
-        for position, header in self.batches(start):
+        ahead = HEADER_BYTES if first is None else READ_AHEAD
+        for position, header in walk(self.file(), start, self.size, ahead):
             end = position + header.length + LOG_OVERHEAD
             if end > limit:
-                if result is None and start > 0:
-                    return start, header.base_offset  # what comes before it ends there
                 break
             result = (end, header.base_offset + header.last_offset_delta + 1)
         if result is None and start > 0:  # no batch at `start`

@@ -136,7 +136,7 @@ def _flexible_partitions(reader: Reader) -> list[ProducePartition]:
 
 def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
     """Of a partition that is named twice the last naming counts, as in Apache Kafka."""
-    if len({topic for topic, _ in topics}) == len(topics) and all(
+    if (len(topics) == 1 or len({topic for topic, _ in topics}) == len(topics)) and all(
         len({number for number, _ in partitions}) == len(partitions) for _, partitions in topics
     ):
         return topics

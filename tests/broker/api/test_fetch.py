@@ -91,7 +91,7 @@ class Stage:
 
     def by_id(self, topic_id: UUID) -> Any:
         name = self.names.get(topic_id)
-        return None if name is None else SimpleNamespace(name=name)
+        return None if name is None else SimpleNamespace(name=name, id=topic_id)
 
     def by_name(self, name: str) -> Any:
         partitions = {each.partition for each in self.logs if each.topic == name}
