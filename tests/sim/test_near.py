@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.sim.diary import Beginning, Diary, Identity
 from tests.sim.near import PLAN, NearRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, fails
@@ -30,6 +31,14 @@ def test_whoever_reads_in_his_rack_reads_what_is_committed() -> None:
     run = simulate(2, PLAN, NearRun)
     assert isinstance(run, NearRun)
     assert run.answers_of_followers > 20
+
+
+def test_whoever_comes_after_an_id_that_has_expired_fences_the_one_before_with_a_lower_id_as_well() -> None:
+    before, after = Identity(1000, 0), Identity(1, 0)
+    diary = Diary(beginnings=[Beginning("x", before, 1.0), Beginning("x", after, 9.0)])
+    assert diary.is_fenced("x", before, 10.0)
+    assert not diary.is_fenced("x", before, 8.0)
+    assert not diary.is_fenced("x", after, 10.0)
 
 
 @pytest.mark.simulation
