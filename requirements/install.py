@@ -180,11 +180,17 @@ class Environment:
         outdated = self.missing(present)
         self._busy.write_text(CHANGING if outdated else ADDING)
         self._run(command, f"installing {lock} ({count_packages(requirements)} packages)", lock_handle)
-        new = self._stamps / f".{lock}"
-        new.write_text(expected + "\n")
-        new.replace(self._stamps / lock)
+        self._stamp(lock, expected)
+        for other in sorted(REQUIREMENTS.glob("*.lock")):
+            if other != requirements and pins(other) <= pins(requirements):
+                self._stamp(other.stem, checksum(other.stem))
         self._busy.unlink()
         self._write_again = False
+
+    def _stamp(self, lock: str, text: str) -> None:
+        new = self._stamps / f".{lock}"
+        new.write_text(text + "\n")
+        new.replace(self._stamps / lock)
 
     def _run(self, command: list[str], text: str, lock_handle: int) -> None:
         """Runs one step with its output in the log; shows its last words when it fails."""
@@ -262,6 +268,11 @@ def checksum(lock: str) -> str:
         return subprocess.run(["cksum"], stdin=file, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
 
 
+def pins(requirements: Path) -> set[str]:
+    """Which packages, and which hashes of them: what has all that another lock has installs it, too."""
+    return {line.removesuffix("\\").strip() for line in requirements.read_text().splitlines() if line[:1] != "#"}
+
+
 def count_packages(requirements: Path) -> int:
     return sum("==" in line and not line.startswith((" ", "#")) for line in requirements.read_text().splitlines())
 
@@ -305,7 +316,8 @@ def install(home: Path, locks: list[str], progress: Progress) -> Environment:
         if not missing:  # another ./ballast was faster
             return environment
         for lock in missing:
-            environment.install(lock, lock_handle)
+            if environment.missing([lock]):  # no other one had it in it
+                environment.install(lock, lock_handle)
     progress.say(f"installed {', '.join(missing)} in {time.monotonic() - since:.0f} s")
     return environment
 

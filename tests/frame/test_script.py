@@ -262,6 +262,23 @@ def test_only_what_the_command_needs(ready: Checkout, index: Index) -> None:
     assert index.downloads == 1
 
 
+def test_what_another_lock_has_in_it_is_not_installed_again(ready: Checkout, index: Index) -> None:
+    """`status` after `up` installed for seconds what was there."""
+    (ready.home / "env" / "stamps" / "broker").unlink()
+    both = index.lock_text("tiny", "1.0") + index.lock_text("extra", "1.0")
+    (ready.root / "requirements" / "spark.lock").write_text(both)
+    (ready.root / "requirements" / "compiler.lock").write_text(index.lock_text("tiny", "2.0"))
+    answer = ready.run("rebalance", "--bootstrap", "localhost:9092")
+    assert answer.returncode == 0, answer.stderr
+    assert "installing spark (2 packages)" in answer.stderr
+    stamps = {stamp.name for stamp in (ready.home / "env" / "stamps").iterdir()}
+    assert {"broker", "spark"} <= stamps
+    assert "compiler" not in stamps
+    assert ready.run("broker").stderr == ""
+    ready.write_lock("broker", "2.0")
+    assert "installing broker" in ready.run("broker").stderr
+
+
 @pytest.mark.parametrize("named", ["in the file", "beside it"])
 def test_what_kerberos_needs_is_installed_only_where_it_is_named(
     ready: Checkout, index: Index, tmp_path: Path, named: str
@@ -358,6 +375,7 @@ def test_interrupted_installation_cleans_up_and_can_go_on(
 
 def test_interrupted_addition_leaves_what_runs_from_there_alone(ready: Checkout, index: Index) -> None:
     ready.write_lock("operator", "1.0", package="extra")
+    (ready.home / "env" / "stamps" / "operator").unlink()  # of when it was the same as another
     index.open_gate.clear()
     with ready.start("up") as process:
         assert index.asked.acquire(timeout=20)
