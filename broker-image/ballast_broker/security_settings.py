@@ -46,9 +46,7 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
     found = {}
     for endpoint in config.listeners_all:
         wanted = config.listener_security[endpoint.name]
-        tls = None
-        if wanted.tls is not None:
-            tls = TlsContexts(wanted.tls, monotonic, server=True, between=_between(config, endpoint.name))
+        tls = _contexts(config, endpoint.name, server=True)
         sasl = None
         if wanted.sasl is not None:
             sasl = SaslListener(
@@ -67,12 +65,17 @@ def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) 
     return found
 
 
+def _contexts(config: BrokerConfig, listener: str, *, server: bool) -> TlsContexts | None:
+    tls = config.listener_security[listener].tls
+    if tls is None:
+        return None
+    between = _between(config, listener) if tls.keystore.is_there else None
+    return TlsContexts(tls, monotonic, server=server, between=between)
+
+
 def _between(config: BrokerConfig, listener: str) -> BetweenNodes | None:
     """What a new certificate is asked for before it replaces one by which nodes reach each other."""
     if listener not in config.controller_names and listener != config.inter_broker_listener:
-        return None
-    tls = config.listener_security[listener].tls
-    if tls is None or not tls.keystore.is_there:
         return None
     if listener in config.controller_names:
         return BetweenNodes(next((each.host for each in config.voters if each.node_id == config.node_id), None))
@@ -84,9 +87,7 @@ def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
     wanted = config.listener_security.get(listener)
     if wanted is None:  # a controller alone goes to no broker
         return Going()
-    tls = None
-    if wanted.tls is not None:
-        tls = TlsContexts(wanted.tls, monotonic, server=False, between=_between(config, listener))
+    tls = _contexts(config, listener, server=False)
     login = None
     if wanted.sasl is not None and mechanism in wanted.sasl.own:
         login = Login(mechanism, *wanted.sasl.own[mechanism])
