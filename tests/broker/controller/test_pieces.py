@@ -22,8 +22,8 @@ from ballast_broker.controller.commands.brokers import (
 from ballast_broker.controller.commands.configs import RESOURCES_PER_PIECE, incremental_alter_configs
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.elections import offline_elections
-from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
-from ballast_broker.controller.commands.topics import RECORDS_PER_PIECE, TOPICS_PER_PIECE, create_topics
+from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE, RECORDS_PER_PIECE
+from ballast_broker.controller.commands.topics import TOPICS_PER_PIECE, create_topics
 from ballast_broker.controller.service import RECORDS_PER_SLICE
 from ballast_broker.controller.sessions import NOT_YET
 from ballast_broker.metadata.image import PartitionRegistration

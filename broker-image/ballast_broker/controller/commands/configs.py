@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.pieces import RECORDS_PER_PIECE
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
@@ -20,7 +21,6 @@ MIN_ISR = "min.insync.replicas"
 MAX_VALUE_BYTES = 32_767
 # A few milliseconds of work; a resource is in one piece.
 RESOURCES_PER_PIECE = 200
-RECORDS_PER_PIECE = 500
 
 
 def incremental_alter_configs(context: CommandContext, request: Any) -> Outcome:

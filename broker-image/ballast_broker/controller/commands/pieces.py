@@ -14,6 +14,7 @@ from ballast_broker.controller.commands.partition_change import change_of, witho
 from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 
 PLACES_PER_PIECE = 500
+RECORDS_PER_PIECE = 500  # of what is changed one by one, each whole
 Place = tuple[UUID, int]
 
 

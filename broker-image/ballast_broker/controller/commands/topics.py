@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH, CommandContext, Outcome
+from ballast_broker.controller.commands.pieces import RECORDS_PER_PIECE
 from ballast_broker.controller.commands.replica_assignment import (
     INVALID,
     check_assignment,
@@ -27,7 +28,6 @@ from ballast_wire.wording import WORDING
 FIRST_THAT_KNOWS_DELETION_DISABLED = 3
 # A few milliseconds of work; a topic is in one piece with its partitions.
 TOPICS_PER_PIECE = 50
-RECORDS_PER_PIECE = 500
 
 
 def create_topics(context: CommandContext, request: Any) -> Outcome:
