@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prometheus-secret", type=Path, metavar="DIR",
         help="a folder with what Prometheus asks for, as a Secret is mounted: the files token, or username and "
-        "password; headers (Name: value); ca.crt",
+        "password; headers (Name: value); ca.crt; tls.crt and tls.key",
     )  # fmt: skip
     source.add_argument(
         "--prometheus-header", metavar="NAME=VALUE", type=header, action="append", default=[],
