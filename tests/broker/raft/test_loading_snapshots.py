@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog
 from tests.broker.raft.test_store import Threads, batch, open_store
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver

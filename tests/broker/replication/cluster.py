@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.controller.commands.brokers import fence_broker, register_broker, unfence_broker
@@ -48,20 +49,6 @@ class RealClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-class SeededRandom:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._random.randbytes(count)
 
 
 class AnyConfig:
