@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene, expand_request
-from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
+from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually, told
 
 from ballast_broker.api import join_group, offset_commit, sync_group
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
@@ -107,7 +107,7 @@ class Coordinating:
         self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
-            node.replicas.publish(delta, image)
+            told(node.replicas.publish, delta, image)
             leadership.publish(delta, image)
 
         cluster.controller.replace(node.broker_id, publish)
