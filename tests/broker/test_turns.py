@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.cluster import Cluster, eventually
 
+from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
@@ -22,6 +23,9 @@ from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint
+from ballast_broker.replication.mover import Mover
+from ballast_broker.replication.movers import Movers
+from ballast_broker.replication.moves import Move
 from ballast_broker.turns import LONGEST_TURN_S, InTurns
 
 STEPS = 12
@@ -137,4 +141,30 @@ async def test_others_have_their_turns_between_things(monkeypatch: pytest.Monkey
             turns.done += 1
             now_s += LONGEST_TURN_S / 2
         assert found == list(range(STEPS))
-    assert turns.seen == [3, 6, 9, 12]
+        assert turns.seen == [3, 6, 9, 12, 12], "and what follows has a turn of its own"
+
+
+@pytest.mark.spec("DIR-10")
+async def test_movers_of_many_empty_logs_leave_others_their_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [one] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]] * 20)
+        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+        turns, step = Turns(), Movers.step
+
+        async def counted(self: Movers, mover: Mover, move: Move) -> None:
+            turns.done += 1
+            await step(self, mover, move)
+
+        monkeypatch.setattr(Movers, "step", counted)
+        async with looking(turns):
+            paths = [directory.path for directory in one.logs.directories]
+            for partition in one.replicas.partitions():
+                log = one.log(partition.topic_partition)
+                other = next(path for path in paths if path != log.directory.path)
+                one.replicas.alter_replica_log_dirs({partition.topic_partition: other})
+            await eventually(lambda: not one.replicas.movers.moves)
+        assert turns.done >= 20
+        assert max(after - before for before, after in pairwise(turns.seen)) <= len(paths), "one step of each mover"
