@@ -232,7 +232,7 @@ class BrokerHalf:
             )
             for e in node.config.advertised
         }
-        clean = all(d.was_clean for d in node.logs.online_directories())
+        clean = all(d.was_clean and not d.lost_some for d in node.logs.online_directories())
         epochs = {d.previous_broker_epoch for d in node.logs.online_directories()}
         return BrokerIdentity(
             node_id=node.config.node_id,

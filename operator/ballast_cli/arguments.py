@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from ballast_local.folders import disturbing
+from ballast_rebalance.command import quantity, throttle
 
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
@@ -46,6 +47,11 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is no number of 1 or more")
     return int(text)
+
+
+def bytes_a_second(text: str) -> int:
+    """As Apache Kafka's tool takes them, in bytes, or a quantity as everywhere else, such as 50Mi."""
+    return quantity(throttle(text))
 
 
 def minutes(text: str) -> float:

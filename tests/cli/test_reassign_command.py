@@ -108,6 +108,19 @@ def test_an_option_of_another_action_is_refused(
     assert f"{action} has no {option.partition('=')[0]}: it is of {whose}." in capsys.readouterr().err
 
 
+def test_rates_are_taken_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """50Mi was refused, without a word of what is taken."""
+    words = ["execute", "--bootstrap", "a:1"]
+    for rate, number in (("50Mi", 50 * 2**20), ("50000000", 50_000_000), ("0.5G", 500_000_000)):
+        args = load("reassign").parse([*words, "--throttle", rate, "--replica-alter-log-dirs-throttle", rate])
+        assert (args.throttle, args.replica_alter_log_dirs_throttle) == (number, number)
+    for rate, says in (("50MB", "'50MB' is not a quantity such as 50Mi"), ("0", "nothing would ever arrive")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["reassign", *words, "--throttle", rate])
+        assert f"argument --throttle: {rate!r}" in (told := capsys.readouterr().err)
+        assert says in told
+
+
 @pytest.mark.parametrize("action", ["execute", "verify", "cancel"])
 def test_a_plan_that_moves_nothing_is_done(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `generate` writes it where all is level: what a script does next with it is no mistake."""
