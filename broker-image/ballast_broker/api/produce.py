@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
     from ballast_broker.storage.slices import AppendInfo
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-ADMIN_CLIENT_ID = "__admin_client"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+ADMIN_CLIENT_ID: Final = "__admin_client"
 
-MAXIMUM_TARGETS = 16_384
-_WRITE = Operation.WRITE
-_NONE = ErrorCode.NONE
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+MAXIMUM_TARGETS: Final = 16_384
+_WRITE: Final = Operation.WRITE
+_NONE: Final = ErrorCode.NONE
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 # Refused before anybody looked at what the log has.
-WITHOUT_LOG_START = frozenset(
+WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_REQUIRED_ACKS,
         ErrorCode.CORRUPT_MESSAGE,
