@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ballast_broker.metadata.image import (
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CORDONED = "cordoned.log.dirs"
-REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
+CORDONED: Final = "cordoned.log.dirs"
+REPLICAS_PER_SLICE: Final = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
 
 
 class Replicas:

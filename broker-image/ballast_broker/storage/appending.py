@@ -6,7 +6,7 @@ Part of `Log`, which has the fast path; loop thread only. `slow_append` takes th
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.producers import SentBatch, Verification
 
-_put_offset = struct.Struct(">q").pack_into
-_put_epoch = struct.Struct(">i").pack_into
+_put_offset: Final = struct.Struct(">q").pack_into
+_put_epoch: Final = struct.Struct(">i").pack_into
 
 
 def append_several(

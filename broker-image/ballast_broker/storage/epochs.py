@@ -8,11 +8,12 @@ Loop thread only (`render` of a copy may be written by a thread).
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
 from ballast_broker.storage.checkpoint import render_epochs
 
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
 
 
 class LeaderEpochs:

@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 from uuid import UUID
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
@@ -41,11 +42,11 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
-UNKNOWN_WAITS = -1
-_put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
-_unpack_header = HEADER.unpack_from
-_make_header = Header._make
-_new_tuple = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
+UNKNOWN_WAITS: Final = -1
+_put_start: Final = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
+_unpack_header: Final = HEADER.unpack_from
+_make_header: Final = Header._make
+_new_tuple: Final = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
 
 
 class Log:
