@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from ballast_local.folders import disturbing
-from ballast_rebalance.command import quantity, throttle
+from ballast_operator.model.quantity import parse_quantity
 
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
@@ -51,7 +51,13 @@ def at_least_one(text: str) -> int:
 
 def bytes_a_second(text: str) -> int:
     """As Apache Kafka's tool takes them, in bytes, or a quantity as everywhere else, such as 50Mi."""
-    return quantity(throttle(text))
+    try:
+        found = parse_quantity(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if found < 1 or text.endswith(("n", "u", "m")):  # parts of a byte: 50m is meant for 50M
+        raise ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
+    return found
 
 
 def minutes(text: str) -> float:

@@ -179,6 +179,8 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
         ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
         ("image --name=", "argument --name: it is empty"),
+        ("rebalance --bootstrap h:1 --band 7", "argument --band: 7 does not lie between 0 and 1"),
+        ("rebalance --bootstrap h:1 --apply", "ballast rebalance: a Reassignment belongs to a KafkaCluster: "),
     ],
 )
 def test_what_cannot_be_is_refused_before_minutes_of_installing(
