@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.frame.conftest import Checkout, Index
+from tests.waiting import eventually
 
 from ballast_cli.__main__ import MODULES
 
@@ -52,13 +52,6 @@ def is_free(lock: Path) -> bool:
     finally:
         os.close(handle)
     return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_help_needs_nothing_and_names_every_command(bare_path: Path, tmp_path: Path) -> None:
@@ -430,7 +423,7 @@ def test_killed_installation_is_made_anew(ready: Checkout, index: Index) -> None
         process.kill()
     assert not is_free(ready.home / "lock"), "the pip that is left over still counts"
     index.open_gate.set()
-    wait_until(lambda: is_free(ready.home / "lock"))
+    eventually(lambda: is_free(ready.home / "lock"))
     (ready.home / "env" / "broken").touch()
     answer = ready.run("broker")
     assert answer.stdout.split()[1] == "2.0"

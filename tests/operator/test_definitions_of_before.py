@@ -45,6 +45,7 @@ def test_a_throttle_that_could_not_be_put_back_is_not_set_and_what_is_missing_is
     finally:
         fields["throttledLists"] = known
         world.api("merge", DEFINITION, {"spec": {"versions": former}})
+    world.touch("Reassignment", "before")
     world.until_phase("before", "Succeeded")
     assert world.view().topics["before"].partitions[0].replicas == (1,)
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}

@@ -109,6 +109,8 @@ def test_what_is_refused_while_it_runs_keeps_what_it_has_and_goes_on_afterwards(
     rates = {"leader.replication.throttled.rate": "409600", "follower.replication.throttled.rate": "409600"}
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: rates, 1: rates, 2: rates}
     faulty.policy = []
+    world.touch("Reassignment", "midway")
+    world.patch("Reassignment", "beside", {"spec": {"throttle": {"interBroker": "50Mi"}}})
     world.until_phase("midway", "Succeeded")
     world.until_phase("beside", "Succeeded")
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}

@@ -169,7 +169,7 @@ class Produce:
         self._bytes_in[topic_partition] += len(batches)
         if acks == 0:
             return None
-        first_offset, last_offset, _, append_time, start_offset, _, _, _, _ = info
+        first_offset, last_offset, append_time, start_offset, _, _ = info
         if acks == ACKS_ALL:
             outcome = replicas.await_committed(topic_partition, last_offset + 1, timeout_ms)
             if outcome is not _NONE:
@@ -310,7 +310,7 @@ class Produce:
             self._note_refusal(partition, topic_id, batches, error.code)
             return self._refused(partition, error), None
         self._bytes_in[partition] += len(batches)
-        first_offset, last_offset, _, append_time, start_offset, _, _, _, _ = info
+        first_offset, last_offset, append_time, start_offset, _, _ = info
         answer = good_answer(number, first_offset, append_time, start_offset)
         if acks != ACKS_ALL:
             return answer, None

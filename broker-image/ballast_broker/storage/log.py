@@ -239,7 +239,7 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, count = header
+        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         if length + LOG_OVERHEAD != size or self.inspects_records:
             return appending.append_several(self, view, leader_epoch, now_ms, origin, verified)
         if not is_plain(view, header, self._config, now_ms):
@@ -258,7 +258,8 @@ class Log:
         first = self.end_offset
         last = first + last_delta
         _put_start(view, 0, first, length, leader_epoch)
-        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
         if producer is not None:
             producer.sent(sequence + last_delta, last, last_delta, max_timestamp)
@@ -267,7 +268,7 @@ class Log:
             appending.record_producer(self, _make_header(header), last, view)
         if self.flushed_often:
             self.flush_if_due()
-        return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
+        return _new_tuple(AppendInfo, (first, last, -1, self.start_offset, size, False))
 
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or is synced with each of so many records, or appends by thread are not done:
