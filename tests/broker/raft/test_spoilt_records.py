@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ class Applied:
         self.batches = b""
         self.failures: list[Exception] = []
 
-    def committed(self, batches: bytes) -> None:
+    def committed(self, batches: bytes) -> Iterator[None]:
         self.batches += batches
+        yield
 
     def leader_changed(self, leader: int, epoch: int) -> None:
         pass
