@@ -10,8 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog
 from tests.broker.replication.cluster import Cluster, eventually
+from tests.broker.seams import SeededRandom
 
 from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.controller.replica import MetadataReplica
