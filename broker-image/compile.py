@@ -64,6 +64,7 @@ MODULES = (
     "ballast_wire/fast/reader.py",
     "ballast_wire/fast/single_produce.py",
     "ballast_wire/fast/writer.py",
+    "ballast_wire/headers.py",
     "ballast_wire/records.py",
 )
 

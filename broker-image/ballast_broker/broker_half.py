@@ -191,7 +191,7 @@ class BrokerHalf:
             client=self._heartbeats,
             clock=node.world.clock,
             directories=lambda: [d.id for d in node.logs.online_directories()],
-            metadata_offset=lambda: node.image.offset,
+            metadata_offset=lambda: node.metadata.published_offset,
             heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,
         )
         node.metadata.add_publisher(lifecycle.publish)
@@ -200,7 +200,9 @@ class BrokerHalf:
         node.spawn(self.transactions.abort_those_too_long(), "ends of transactions")
         node.spawn(self.transactions.forget_unused(), "transactional id expiry")
         await self._wait_for(lifecycle.registered.wait(), membership)
-        self._gate.look(node.image)
+        # All of it at once: the next batch must not come between, and nobody is served yet.
+        for _ in self._gate.look(node.image) or ():
+            pass
         await self._wait_for(self._caught_up.wait(), membership)
         settle_strays(node.logs, node.config.node_id, node.image)
         lifecycle.set_ready()
@@ -230,7 +232,7 @@ class BrokerHalf:
             )
             for e in node.config.advertised
         }
-        clean = all(d.was_clean for d in node.logs.online_directories())
+        clean = all(d.was_clean and not d.lost_some for d in node.logs.online_directories())
         epochs = {d.previous_broker_epoch for d in node.logs.online_directories()}
         return BrokerIdentity(
             node_id=node.config.node_id,

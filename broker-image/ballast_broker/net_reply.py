@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ballast_broker.seams import File, Threads
 
@@ -52,7 +52,7 @@ class Principal(NamedTuple):
     by_token: bool = False  # by a delegation token, with which no other token is to be had
 
 
-ANONYMOUS = Principal()
+ANONYMOUS: Final = Principal()
 
 
 class Time(Protocol):

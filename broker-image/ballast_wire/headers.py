@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ballast_wire.fast.reader import MalformedRequest, Reader
 from ballast_wire.messages import message
 
-API_VERSIONS_KEY = 18
-_START = struct.Struct(">hhi")
-_FRAME = struct.Struct(">ii")
+API_VERSIONS_KEY: Final = 18
+_START: Final = struct.Struct(">hhi")
+_FRAME: Final = struct.Struct(">ii")
 
 
 class RequestHeader(NamedTuple):

@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from ballast_wire.compression import MAX_DECOMPRESSED_BYTES, Codec, CompressionError, TooLarge, compress, decompress
 from ballast_wire.varint import read_varint, write_varint
 
-HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = HEADER.size
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 61
-LOG_OVERHEAD = 12
-MAGIC = 2
-CRC_POSITION = 17
-CRC_FROM = 21
-ATTRIBUTES_POSITION = 21
-MAX_TIMESTAMP_POSITION = 35
-EPOCH_POSITION = 12
+LOG_OVERHEAD: Final = 12
+MAGIC: Final = 2
+CRC_POSITION: Final = 17
+CRC_FROM: Final = 21
+ATTRIBUTES_POSITION: Final = 21
+MAX_TIMESTAMP_POSITION: Final = 35
+EPOCH_POSITION: Final = 12
 
-CODEC_MASK = 0x07
-TIMESTAMP_TYPE_MASK = 0x08
-TRANSACTIONAL_MASK = 0x10
-CONTROL_MASK = 0x20
-DELETE_HORIZON_MASK = 0x40
+CODEC_MASK: Final = 0x07
+TIMESTAMP_TYPE_MASK: Final = 0x08
+TRANSACTIONAL_MASK: Final = 0x10
+CONTROL_MASK: Final = 0x20
+DELETE_HORIZON_MASK: Final = 0x40
 
-NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
-NO_SEQUENCE = -1
-NO_EPOCH = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+NO_EPOCH: Final = -1
 
 
 class CorruptBatch(ValueError):

@@ -3,7 +3,8 @@
 One module per command, imported only when its command is called, so that a broker never pays for Spark. A module has
 `add_arguments(parser)` and `run(args) -> int`, the exit code. `args.command` is the command's name. A module that
 sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused. One
-that sets `OWN_HELP = True` adds --help itself.
+that sets `OWN_HELP = True` adds --help itself. `refused(args)`, where there is one, says why arguments cannot go
+together: whoever only reads them, before anything is installed, is told that, too.
 What a command needs installed is written in `./ballast`.
 """
 
@@ -72,10 +73,14 @@ class Command:
         )
         parser.set_defaults(command=self.name)
         self.module.add_arguments(parser)
-        if not getattr(self.module, "PASSES_ARGUMENTS_ON", False):
-            return parser.parse_intermixed_args(arguments)  # `get topics -n kafka orders`, as kubectl takes it
-        args, rest = parser.parse_known_args(arguments)
-        args.rest = rest
+        if getattr(self.module, "PASSES_ARGUMENTS_ON", False):
+            args, rest = parser.parse_known_args(arguments)
+            args.rest = rest
+        else:
+            args = parser.parse_intermixed_args(arguments)  # `get topics -n kafka orders`, as kubectl takes it
+        refused: Callable[[argparse.Namespace], str | None] | None = getattr(self.module, "refused", None)
+        if refused is not None and (why := refused(args)):
+            parser.exit(2, f"ballast {self.name}: {why}\n")
         return args
 
 

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 from ballast_local.folders import disturbing
+from ballast_operator.model.quantity import parse_quantity
 
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
@@ -46,6 +47,17 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is no number of 1 or more")
     return int(text)
+
+
+def bytes_a_second(text: str) -> int:
+    """As Apache Kafka's tool takes them, in bytes, or a quantity as everywhere else, such as 50Mi."""
+    try:
+        found = parse_quantity(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if found < 1 or text.endswith(("n", "u", "m")):  # parts of a byte: 50m is meant for 50M
+        raise ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
+    return found
 
 
 def minutes(text: str) -> float:

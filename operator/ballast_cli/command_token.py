@@ -1,7 +1,7 @@
 """The token by which a command comes in (OAUTHBEARER), by the properties of Kafka's clients.
 
-It is had and renewed as a broker has its own, which is why `status --watch` outlives the first one. The client library
-asks for it in the thread that connects, so nothing here needs a loop of its caller's.
+It is had, renewed, and replaced where it is refused, as a broker has its own, which is why `status --watch` outlives
+the first one. The client library asks for it in the thread that connects, so nothing here needs a loop of its caller's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
 from ballast_broker.config_types import ConfigError
 from ballast_broker.net.own_token import OwnTokens
 from ballast_broker.security.oauth_settings import TOKEN_URL, OwnToken, oauth_settings
 from ballast_broker.security.properties import BY_NAME, HANDLERS
 from ballast_cli import CommandError
+from ballast_operator.bearer import TokenProvider
 
 JAAS = "sasl.jaas.config"
 LOGIN_HANDLER = "sasl.login.callback.handler.class"
@@ -31,9 +30,7 @@ KNOWN = frozenset(
 )  # fmt: skip
 
 
-class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
-    """`refusal` is why there was none the last time."""
-
+class Tokens(TokenProvider):
     def __init__(self, own: OwnToken) -> None:
         self.refusal = ""
         self._own = OwnTokens(own)
@@ -49,6 +46,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no
                 raise
             self.refusal = ""
             return found
+
+    def refused(self, token: str) -> None:
+        with self._one_at_a_time:
+            self._own.refused(token)
 
     def extensions(self) -> dict[str, str]:
         return dict(self._own.extensions)

@@ -8,7 +8,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "operator": ("operator --namespace kafka --probe-port 8080",),
     "reassign": (
         "reassign generate --bootstrap kafka-0:9092 --json plan.json",
-        "reassign execute --bootstrap kafka-0:9092 --json plan.json --throttle 50000000 --wait",
+        "reassign execute --bootstrap kafka-0:9092 --json plan.json --throttle 50Mi --wait",
     ),
     "rebalance": (
         "rebalance --bootstrap kafka-0:9092 --report report.html",

@@ -110,7 +110,7 @@ class Built:
         return sum(layer.stat().st_size for layer in self.layers)
 
 
-def build_layers(flavour: Flavour, say: Callable[[str], None] = print) -> tuple[Base, list[Path]]:
+def build_layers(flavour: Flavour, say: Callable[[str], None]) -> tuple[Base, list[Path]]:
     """What takes long: the base, and the layers upon it. They stay in the cache."""
     folder = _archives()
     folder.mkdir(parents=True, exist_ok=True)

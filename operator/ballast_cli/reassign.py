@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError, command_config
-from ballast_cli.arguments import addresses, at_least_one, identifiers
+from ballast_cli.arguments import addresses, at_least_one, bytes_a_second, identifiers
 from ballast_cli.reach import require_listener
 from ballast_cli.reassignment import (
     CLIENT_ID,
@@ -62,13 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
     parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
     parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: onto these (default: all)")
-    parser.add_argument("--throttle", type=at_least_one, metavar="BYTES", help="execute: a second, between brokers")
     parser.add_argument(
-        "--replica-alter-log-dirs-throttle",
-        type=at_least_one,
-        metavar="BYTES",
-        help="execute: bytes a second between directories",
+        "--throttle", type=bytes_a_second, metavar="BYTES", help="execute: a second, between brokers, e.g. 50Mi"
     )
+    parser.add_argument(
+        "--replica-alter-log-dirs-throttle", type=bytes_a_second, metavar="BYTES",
+        help="execute: a second, between directories, e.g. 50Mi",
+    )  # fmt: skip
     parser.add_argument(
         "--timeout-ms", type=at_least_one, metavar="MS",
         help=f"execute, cancel: how long brokers have to accept directories ({TIMEOUT_MS})",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from ballast_cli import CommandError, command_config
+from ballast_cli import command_config
 from ballast_cli.reach import require_listener
 from ballast_rebalance import command
 
@@ -17,11 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_config.add_argument(parser)
 
 
+def refused(args: argparse.Namespace) -> str | None:
+    if args.command_config is not None and args.bootstrap is None:
+        return "--command-config says how to reach what --bootstrap names: give both"
+    return command.refused(args)
+
+
 def run(args: argparse.Namespace) -> int:
     if args.bootstrap is not None and not args.apply:  # who proposes tells it in the KafkaCluster's status
         require_listener(args.bootstrap)
     if args.command_config is not None:
-        if args.bootstrap is None:
-            raise CommandError("--command-config says how to reach what --bootstrap names: give both")
         args.client_options = command_config.library_options(args, "ballast-rebalance")
     return command.run(args)

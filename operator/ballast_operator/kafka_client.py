@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
-from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.admin import DescribeQuorumRequest
 
+from ballast_operator.bearer import TokenProvider, use_for_tokens
 from ballast_operator.pem import as_ascii, load_pair
 from ballast_operator.reachability import why_unreachable
 
@@ -70,7 +70,7 @@ class ConnectionSettings:
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = None
-    tokens: AbstractTokenProvider | None = None
+    tokens: TokenProvider | None = None
     service: str | None = None
     hosts: tuple[tuple[str, str], ...] = ()
 
@@ -100,6 +100,7 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
     protocol = ("SASL_" if settings.sasl_mechanism else "") + ("SSL" if settings.tls else "PLAINTEXT")
     options["security_protocol"] = protocol
     if settings.tokens is not None:
+        use_for_tokens()
         options |= {"sasl_mechanism": settings.sasl_mechanism, "sasl_oauth_token_provider": settings.tokens}
     elif settings.service is not None:
         options |= {"sasl_mechanism": settings.sasl_mechanism, "sasl_kerberos_service_name": settings.service}
@@ -239,8 +240,9 @@ class KafkaConnection:
         try:
             return Admin(**options)
         except kafka_errors.KafkaTimeoutError as error:
-            if refusal := getattr(self.settings.tokens, "refusal", ""):
-                raise KafkaUnavailableError(f"There is no token to show: {refusal}") from error
+            tokens = self.settings.tokens
+            if tokens is not None and tokens.refusal:
+                raise KafkaUnavailableError(f"There is no token to show: {tokens.refusal}") from error
             why = why_unreachable(self.settings.bootstrap_servers, options.get("ssl_context"), self.settings.shown)
             raise KafkaUnavailableError(why) from error
 

@@ -50,16 +50,14 @@ class _OwnFile(RotatingFileHandler):
         return stream
 
 
-def configure_logging(
-    machines: bool, level: int = logging.INFO, file: str | None = None, file_bytes: int = FILE_BYTES
-) -> None:
+def configure_logging(machines: bool, file: str | None, file_bytes: int = FILE_BYTES) -> None:
     """To stderr, or to a file that is moved to FILE.1 when it is long."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         handler = _OwnFile(file, maxBytes=file_bytes, backupCount=1)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if machines else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Both libraries tell every connection and every event; what matters of them is told here.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     logging.getLogger("kopf").setLevel(logging.WARNING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
@@ -190,22 +190,32 @@ async def observe_topic_configs(
     kafka: KafkaConnection, names: Iterable[str], keys: Collection[str] | None = None
 ) -> dict[str, dict[str, str]]:
     """What is set on the topics themselves, all of it or these keys; a topic that could not be read is absent."""
-    return (await observe_configs_or_errors(kafka, names, keys))[0]
+    read, _ = await observe_settings(kafka, dict.fromkeys(names, keys))
+    return {name: settings.own for name, settings in read.items()}
 
 
-async def observe_configs_or_errors(
-    kafka: KafkaConnection, names: Iterable[str], keys: Collection[str] | None = None
-) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """(configurations that are set on the topics themselves, errors of those that could not be read)."""
-    found: dict[str, dict[str, str]] = {}
+class Settings(NamedTuple):
+    """`own`: what is set on the topic itself; `min_insync`: where it was asked for, from wherever it comes."""
+
+    own: dict[str, str]
+    min_insync: int | None
+
+
+async def observe_settings(
+    kafka: KafkaConnection, wanted: Mapping[str, Collection[str] | None]
+) -> tuple[dict[str, Settings], dict[str, str]]:
+    """(configurations of topics: of each these keys, None for all; errors of those that could not be read)."""
+    found: dict[str, Settings] = {}
     errors: dict[str, str] = {}
-    for chunk in _chunks(list(names), CONFIGS_PER_REQUEST) or ():
+    for chunk in _chunks(wanted, CONFIGS_PER_REQUEST) or ():
         assert chunk is not None
-        resources = [(TOPIC_RESOURCE, name, None if keys is None else sorted(keys)) for name in chunk]
+        keys = {name: wanted[name] for name in chunk}
+        resources = [(TOPIC_RESOURCE, name, None if of is None else sorted(of)) for name, of in keys.items()]
         response = await kafka.send(DescribeConfigsRequest(resources=resources))
         for row in response.results:
             if not row.error_code:
-                found[row.resource_name] = _set_values(row.configs, DYNAMIC_TOPIC_SOURCE)
+                own = _set_values(row.configs, DYNAMIC_TOPIC_SOURCE)
+                found[row.resource_name] = Settings(own, _min_insync(row.configs))
             else:
                 errors[row.resource_name] = str(error_name(row.error_code))
         await asyncio.sleep(0)
@@ -241,24 +251,15 @@ async def observe_controllers(kafka: KafkaConnection, brokers: Iterable[int]) ->
     }
 
 
-async def observe_effective_config(kafka: KafkaConnection, topics: Iterable[str], key: str) -> dict[str, str]:
-    """The value of one configuration as it holds for each topic, from wherever it comes."""
-    found: dict[str, str] = {}
-    for chunk in _chunks(list(topics), CONFIGS_PER_REQUEST):
-        assert chunk is not None
-        resources = [(TOPIC_RESOURCE, name, [key]) for name in chunk]
-        response = await kafka.send(DescribeConfigsRequest(resources=resources))
-        for row in response.results:
-            values = {config.name: config.value for config in row.configs}
-            if not row.error_code and values.get(key) is not None:
-                found[row.resource_name] = values[key]
-    return found
-
-
 async def observe_min_insync(kafka: KafkaConnection, topics: Iterable[str]) -> dict[str, int]:
     """How many replicas of each topic have to be in sync; one that does not tell is absent."""
-    found = await observe_effective_config(kafka, topics, MIN_INSYNC)
-    return {topic: int(value) for topic, value in found.items() if value.isdigit()}
+    read, _ = await observe_settings(kafka, dict.fromkeys(topics, (MIN_INSYNC,)))
+    return {topic: settings.min_insync for topic, settings in read.items() if settings.min_insync is not None}
+
+
+def _min_insync(configs: Iterable[Any]) -> int | None:
+    values = (row.value for row in configs if row.name == MIN_INSYNC)
+    return next((int(value) for value in values if value and value.isdigit()), None)
 
 
 def _set_values(configs: Iterable[Any], source: int) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """A token for a cluster that wants OAUTHBEARER, from an identity provider (RFC 6749, client credentials).
 
 The client library asks in the thread that connects, which a provider holds up for `WITHIN_S` at most. A token is kept
-until most of its time has gone; while nothing newer can be had, it is shown for as long as it holds. Only https and
-http are spoken, and nobody is followed elsewhere: who may make a KafkaCluster shall not read the operator's files.
+until most of its time has gone, or a broker does not believe it: the key that it is signed with may be no longer. While
+nothing newer can be had, it is shown for as long as it holds. Only https and http are spoken, and nobody is followed
+elsewhere: who may make a KafkaCluster shall not read the operator's files.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import math
 import ssl
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
+from ballast_operator.bearer import TokenProvider
 from ballast_operator.pem import as_ascii
 
 WITHIN_S = 5.0
 MOST_BYTES = 1024 * 1024
 RENEWED_AT = 0.8  # of the time that it holds
 AGAIN_S = 1.0  # a provider is asked no oftener
+AGAIN_REFUSED_S = 5.0  # brokers that do not believe it may believe no other one either
 MOST_WORDS = 200
 
 
@@ -38,11 +39,12 @@ class _Held:
     token: str
     renewed_at_s: float
     ends_at_s: float
+    refused: bool = False
 
 
 @dataclass(repr=False)
-class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
-    """Equal ones give the same tokens. `refusal` is why there was none the last time; empty where there was one."""
+class ClientCredentials(TokenProvider):
+    """Equal ones give the same tokens."""
 
     uri: str
     client_id: str
@@ -52,13 +54,13 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
     refusal: str = field(default="", compare=False)
     _failure: str = field(default="", compare=False)  # of the last attempt
     _held: _Held | None = field(default=None, compare=False)
-    _asked_at_s: float = field(default=-math.inf, compare=False)
+    _again_at_s: float = field(default=-math.inf, compare=False)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
     def token(self) -> str:
         with self._one_at_a_time:
             now_s = time.time()
-            if self._held is None or now_s >= self._held.renewed_at_s:
+            if self._held is None or self._held.refused or now_s >= self._held.renewed_at_s:
                 self._renew(now_s)
             if self._held is None or now_s >= self._held.ends_at_s:
                 self.refusal = self._failure
@@ -66,9 +68,15 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             self.refusal = ""
             return self._held.token
 
+    def refused(self, token: str) -> None:
+        with self._one_at_a_time:
+            if self._held is not None and self._held.token == token:
+                self._held = replace(self._held, refused=True)
+
     def _renew(self, now_s: float) -> None:
-        if time.monotonic() < self._asked_at_s + AGAIN_S:
+        if time.monotonic() < self._again_at_s:
             return
+        pause_s = AGAIN_REFUSED_S if self._held is not None and self._held.refused else AGAIN_S
         try:
             token = _token_in(self._answer())
             ends_at_s = _end_of(token)
@@ -78,7 +86,7 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
         except (TokenError, OSError, http.client.HTTPException, ValueError) as error:
             self._failure = str(error) if isinstance(error, TokenError) else f"{self.uri}: {_words(error)}"
         finally:
-            self._asked_at_s = time.monotonic()
+            self._again_at_s = time.monotonic() + pause_s
 
     def _answer(self) -> bytes:
         parts = urlsplit(self.uri)

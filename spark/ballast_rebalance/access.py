@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ballast_rebalance.prometheus_http import PrometheusError, read_authorities
+from ballast_rebalance.prometheus_http import PrometheusError, read_authorities, read_certificate
 
 TOKEN, USER, PASSWORD, HEADERS, AUTHORITIES = "token", "username", "password", "headers", "ca.crt"
+CERTIFICATE, KEY = "tls.crt", "tls.key"
 AUTHORIZATION = "authorization"
 # What the query itself says: another's would make it another one, or be said twice.
 OWN = frozenset({"accept", "connection", "content-length", "content-type", "expect", "host", "transfer-encoding"})
@@ -30,8 +31,8 @@ class AccessFiles:
     """Where it is written.
 
     `secret` is a folder as a Secret is mounted: `token`, or `username` and `password`; `headers`, a line `Name: value`
-    for each; `ca.crt`. Token and authorities that are named by themselves count before those there. `headers` are those
-    that are no secret, such as a tenant's.
+    for each; `ca.crt`; `tls.crt` and `tls.key`. Token and authorities that are named by themselves count before those
+    there. `headers` are those that are no secret, such as a tenant's.
     """
 
     secret: Path | None = None
@@ -47,7 +48,11 @@ class AccessFiles:
         twice = {name.lower() for name, _ in headers}
         if len(twice) != len(headers):
             raise PrometheusError("a header for Prometheus is given twice, of which it would get one")
-        return {"secretHeaders": json.dumps(headers) if headers else "", "authorities": self._authorities()}
+        return {
+            "secretHeaders": json.dumps(headers) if headers else "",
+            "secretCertificate": self._certificate(),
+            "authorities": self._authorities(),
+        }
 
     def _authorization(self) -> list[tuple[str, str]]:
         user, password = self._of_secret(USER), self._of_secret(PASSWORD)
@@ -81,12 +86,24 @@ class AccessFiles:
         except PrometheusError as error:
             raise PrometheusError(f"in {file} {error}") from error
 
+    def _certificate(self) -> str:
+        """With its key; empty where none is shown."""
+        certificate, key = self._of_secret(CERTIFICATE), self._of_secret(KEY)
+        if certificate is None and key is None:
+            return ""
+        if certificate is None or key is None:
+            raise PrometheusError(f"{self.secret} has one of {CERTIFICATE} and {KEY}: both are needed")
+        try:
+            return read_certificate(f"{_text(key)}\n{_text(certificate)}")
+        except PrometheusError as error:
+            raise PrometheusError(f"{certificate} and {KEY} {error}") from error
+
     def _of_secret(self, name: str) -> Path | None:
         file = self.secret / name if self.secret is not None else None
         return file if file is not None and file.exists() else None
 
 
-_NAMES = (TOKEN, USER, PASSWORD, HEADERS, AUTHORITIES)
+_NAMES = (TOKEN, USER, PASSWORD, HEADERS, AUTHORITIES, CERTIFICATE, KEY)
 
 
 def header(text: str) -> tuple[str, str]:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prometheus-secret", type=Path, metavar="DIR",
         help="a folder with what Prometheus asks for, as a Secret is mounted: the files token, or username and "
-        "password; headers (Name: value); ca.crt",
+        "password; headers (Name: value); ca.crt; tls.crt and tls.key",
     )  # fmt: skip
     source.add_argument(
         "--prometheus-header", metavar="NAME=VALUE", type=header, action="append", default=[],
@@ -81,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
     plan = parser.add_argument_group("planning")
     plan.add_argument(
-        "--band", type=float, default=0.10, help="how far a fill may lie from the level, in parts of it (default 0.10)"
+        "--band", type=band, default=0.10, help="how far a fill may lie from the level, in parts of it (default 0.10)"
     )
-    plan.add_argument("--high-water", type=float, default=0.95, help="no directory is ever fuller (default 0.95)")
-    plan.add_argument("--max-moves", type=int, default=500, help="partitions of one proposal (default 500)")
+    plan.add_argument("--high-water", type=high_water, default=0.95, help="no directory is ever fuller (default 0.95)")
+    plan.add_argument("--max-moves", type=max_moves, default=500, help="partitions of one proposal (default 500)")
     plan.add_argument(
         "--min-improvement", type=float, default=0.02,
         help="what the spread or the highest fill must gain for a proposal (default 0.02 of the capacity)",
@@ -113,36 +113,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--memory", help="the driver's memory, e.g. 2g")
 
 
-def run(args: argparse.Namespace) -> int:
-    """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
+def refused(args: argparse.Namespace) -> str | None:
+    """Why arguments cannot work together; said before anything is installed for them."""
     if not args.prometheus and not args.bootstrap:
-        print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
-        return 2
+        return "where the load comes from is missing: give --prometheus URL or --bootstrap HOST:PORT (or both)"
     if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
         # It would be told in refusals, in logs and in the KafkaCluster's status.
         ways = "--prometheus-secret DIR or --prometheus-token FILE says who asks"
-        print(f"an address with a password is not taken; {ways}", file=sys.stderr)
-        return 2
+        return f"an address with a password is not taken; {ways}"
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
-        print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
-        return 2
+        return f"{args.prometheus!r} is not an address such as http://prometheus:9090"
     if args.prometheus and re.search(r"[?#]", args.prometheus):
-        print("an address with ? or # is not taken: queries follow what is there", file=sys.stderr)
-        return 2
+        return "an address with ? or # is not taken: queries follow what is there"
     if (args.prometheus_secret or args.prometheus_token or args.prometheus_header) and not args.prometheus:
-        print("what Prometheus asks for needs its address: give --prometheus URL", file=sys.stderr)
-        return 2
+        return "what Prometheus asks for needs its address: give --prometheus URL"
     if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
-        print("--prometheus-ca is for an address with https://", file=sys.stderr)
-        return 2
+        return "--prometheus-ca is for an address with https://"
     if args.stream and not args.prometheus:
-        print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
-        return 2
+        return "--stream watches Prometheus: give --prometheus URL"
     if (args.metrics_port or args.checkpoint) and not args.stream:
-        print("--metrics-port and --checkpoint are for a job that watches: give --stream", file=sys.stderr)
-        return 2
+        return "--metrics-port and --checkpoint are for a job that watches: give --stream"
     if (args.apply or args.out) and not args.cluster:
-        print("a Reassignment belongs to a KafkaCluster: give --cluster NAME", file=sys.stderr)
+        return "a Reassignment belongs to a KafkaCluster: give --cluster NAME"
+    return None
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
+    if why := refused(args):
+        print(why, file=sys.stderr)
         return 2
     try:
         from ballast_rebalance.job import run_once
@@ -281,6 +280,24 @@ def size(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
     return found
+
+
+def band(text: str) -> float:
+    if not 0 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1: 0.1 is a tenth of the level")
+    return float(text)
+
+
+def high_water(text: str) -> float:
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie above 0 and at most at 1: 0.95 is 95 %")
+    return float(text)
+
+
+def max_moves(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
 
 
 def port(text: str) -> int:

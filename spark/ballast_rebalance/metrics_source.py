@@ -102,7 +102,12 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
 
 
 def _endpoint(url: str, access: Mapping[str, str]) -> Endpoint:
-    return Endpoint(url, headers=headers_of(access["secretHeaders"]), authorities=access["authorities"] or None)
+    return Endpoint(
+        url,
+        headers=headers_of(access["secretHeaders"]),
+        authorities=access["authorities"] or None,
+        certificate=access["secretCertificate"] or None,
+    )
 
 
 class _Source:

@@ -12,6 +12,7 @@ Options
   match          matchers that every query carries, for instance cluster="a"
   token          a bearer token that the server asks for
   secretHeaders  headers that it asks for: a JSON array of [name, value]
+  secretCertificate  a key and its certificate to show, as PEM
   authorities    whose certificate the server may have, as PEM (default: of whom the machine believes)
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
@@ -90,6 +91,7 @@ class Settings:
                 number("timeout") or 60.0,
                 headers=_headers(lowered),
                 authorities=lowered.get("authorities"),
+                certificate=lowered.get("secretcertificate"),
             ),
             queries=tuple(sorted(queries.items())),
             named=named,

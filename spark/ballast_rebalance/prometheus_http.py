@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
 import ssl
 import time
 import urllib.error
@@ -42,7 +43,8 @@ class Endpoint:
     """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole.
 
     `headers` say who asks and for whom, so they are in no text that is made of this. `authorities` are those that its
-    certificate may be of, as PEM; without, those that this machine believes.
+    certificate may be of, as PEM; without, those that this machine believes. `certificate` is the one to show, with its
+    key.
     """
 
     url: str
@@ -52,6 +54,7 @@ class Endpoint:
     first_pause_s: float = 0.2
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     authorities: str | None = None
+    certificate: str | None = field(default=None, repr=False)
 
     def query(self, expression: str, at_s: float | None = None) -> list[dict[str, Any]]:
         """An instant vector: dictionaries with `metric` and `value`."""
@@ -115,7 +118,8 @@ class Endpoint:
         else:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
-            with _opener(self.authorities, _is_here(url)).open(request, timeout=self.timeout_s) as answer:
+            opener = _opener(self.authorities, self.certificate, _is_here(url))
+            with opener.open(request, timeout=self.timeout_s) as answer:
                 text = self._read(answer)
         except urllib.error.HTTPError as error:
             if error.code in REDIRECTS:
@@ -152,10 +156,21 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 @lru_cache(maxsize=8)
-def _opener(authorities: str | None, here: bool = False) -> urllib.request.OpenerDirector:
+def _opener(authorities: str | None, certificate: str | None, here: bool = False) -> urllib.request.OpenerDirector:
     """For who is on this machine: no proxy knows him, whatever the environment says."""
-    handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=ssl.create_default_context(cadata=authorities))]
+    context = ssl.create_default_context(cadata=authorities)
+    if certificate:
+        _show(context, certificate)
+    handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
     return urllib.request.build_opener(*handlers, *([urllib.request.ProxyHandler({})] if here else []))
+
+
+def _show(context: ssl.SSLContext, certificate: str) -> None:
+    """Python takes a certificate from files alone, and on a disk the key might be found later."""
+    with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
+        file.write(certificate.encode())
+        # The password is none: OpenSSL would ask for one on the terminal, where a key has one.
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
 
 
 def _is_here(url: str) -> bool:
@@ -171,9 +186,18 @@ def read_authorities(text: str) -> str:
     try:
         if not text.strip():  # which Python would take for none given
             raise ValueError("nothing")
-        _opener(text)
+        _opener(text, None)
     except (ssl.SSLError, ValueError) as error:
         raise PrometheusError(f"there are no certificates (PEM): {error}") from error
+    return text
+
+
+def read_certificate(text: str) -> str:
+    """The text, if it is a key without a password and its certificate; raises PrometheusError."""
+    try:
+        _opener(None, text)
+    except ssl.SSLError as error:
+        raise PrometheusError(f"are not a certificate and its key (PEM, without a password): {error}") from error
     return text
 
 

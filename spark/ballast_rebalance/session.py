@@ -76,9 +76,7 @@ def _started(master: str | None, memory: str | None) -> SparkSession:
         raise SessionError(f"Spark does not start: {str(error).splitlines()[0]}") from error
 
 
-def open_session(
-    master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
-) -> SparkSession:
+def open_session(master: str | None, memory: str | None, settings: dict[str, str] | None = None) -> SparkSession:
     """A session; under spark-submit the master that was submitted to, else this machine."""
     submitted = "SPARK_ENV_LOADED" in os.environ
     master = master if master or submitted else DEFAULT_MASTER

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -106,6 +108,29 @@ def test_an_option_of_another_action_is_refused(
     path.write_text(write_plan({}))
     assert main(["reassign", action, "--bootstrap", "localhost:1", "--json", str(path), option]) == 2
     assert f"{action} has no {option.partition('=')[0]}: it is of {whose}." in capsys.readouterr().err
+
+
+def test_rates_are_taken_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """50Mi was refused, without a word of what is taken."""
+    words = ["execute", "--bootstrap", "a:1"]
+    for rate, number in (("50Mi", 50 * 2**20), ("50000000", 50_000_000), ("0.5G", 500_000_000)):
+        args = load("reassign").parse([*words, "--throttle", rate, "--replica-alter-log-dirs-throttle", rate])
+        assert (args.throttle, args.replica_alter_log_dirs_throttle) == (number, number)
+    nothing = "nothing would ever arrive"
+    for rate, says in (("50MB", "'50MB' is no quantity such as 50Mi"), ("0", nothing), ("50m", nothing)):
+        with pytest.raises(SystemExit, match="2"):
+            main(["reassign", *words, "--throttle", rate])
+        assert f"argument --throttle: {rate!r}" in (told := capsys.readouterr().err)
+        assert says in told
+
+
+@pytest.mark.parametrize("name", ["operator", "reassign", "status"])
+def test_what_an_image_of_brokers_runs_needs_nothing_of_the_job(name: str) -> None:
+    """Which is in Spark's image only."""
+    words = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]); print([*sys.modules])"
+    told = subprocess.run([sys.executable, "-c", words, name], capture_output=True, text=True, check=True)
+    assert "ballast_cli" in told.stdout
+    assert "ballast_rebalance" not in told.stdout
 
 
 @pytest.mark.parametrize("action", ["execute", "verify", "cancel"])

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.local.conftest import APPLY, DEFINITIONS, Running
+from tests.waiting import eventually
 
 from ballast_cli import demo_prometheus
 from ballast_cli.up import ROOT, Stack, _serving, changed_cluster, example_cluster
@@ -92,13 +92,6 @@ async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path: Path
         await stopping
 
 
-def until_there(path: Path) -> None:
-    deadline = time.monotonic() + 10
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, noted = tmp_path / "bin" / "prometheus", tmp_path / "pid"
     program.parent.mkdir()
@@ -114,7 +107,7 @@ async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypa
     stack = Stack(tmp_path)
     stack.api = SimpleNamespace(items=no_pods)
     async with demo_prometheus.scraping(stack, "demo"):
-        await asyncio.to_thread(until_there, noted)
+        await asyncio.to_thread(eventually, noted.exists)
     with pytest.raises(ProcessLookupError):
         os.kill(int(noted.read_text()), 0)
 

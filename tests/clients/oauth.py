@@ -92,14 +92,14 @@ class WithTokens:
         }
         return settings | how
 
-    def oidc(self, listener: str, user: str = USER) -> dict[str, Any]:
+    def oidc(self, listener: str) -> dict[str, Any]:
         """With tokens that librdkafka gets itself."""
         settings = self.librdkafka(listener)
         del settings["oauth_cb"]
         return settings | {
             "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.client.id": user,
-            "sasl.oauthbearer.client.secret": CLIENTS[user],
+            "sasl.oauthbearer.client.id": USER,
+            "sasl.oauthbearer.client.secret": CLIENTS[USER],
             "sasl.oauthbearer.token.endpoint.url": self.provider.token_url,
             "sasl.oauthbearer.extensions": "tenant=shop",
         }
@@ -123,7 +123,7 @@ class WithTokens:
             "sasl.login.callback.handler.class": f"{PACKAGE}OAuthBearerLoginCallbackHandler",
             "sasl.oauthbearer.token.endpoint.url": self.provider.token_url,
             "sasl.jaas.config": (
-                f'{MODULE} required clientId="{user}" clientSecret="{secret or CLIENTS[user]}" extension_tenant="shop";'
+                f'{MODULE} required clientId="{user}" clientSecret="{secret or CLIENTS[USER]}" extension_tenant="shop";'
             ),
         }
         file = folder / f"{listener}-{user}.properties"

@@ -6,8 +6,7 @@ no entry is about is open to all (`allow.everyone.if.no.acl.found`).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
 from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
+from tests.waiting import eventually
 
 from ballast_wire.messages import message
 
@@ -37,12 +37,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log_text(), running.log_text()
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
 
 
 def binding(
@@ -69,7 +63,7 @@ def refused_by_librdkafka(broker: RunningBroker, topic: str) -> int:
 def test_librdkafkas_administration(broker: RunningBroker, topic: str) -> None:
     admin = confluent.AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([confluent.NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
-    until(lambda: refused_by_librdkafka(broker, topic) == 0, "a topic without entries is open")
+    eventually(lambda: refused_by_librdkafka(broker, topic) == 0, "a topic without entries is open")
     of_alice = binding(topic, "User:alice")
     to_all = binding(topic[:-1], "User:*", confluent.AclOperation.READ, confluent.ResourcePatternType.PREFIXED)
     created = admin.create_acls([of_alice, to_all])
@@ -79,12 +73,12 @@ def test_librdkafkas_administration(broker: RunningBroker, topic: str) -> None:
         confluent.ResourceType.TOPIC, topic, confluent.ResourcePatternType.MATCH, None, None,  # type: ignore[arg-type] # None is any
         confluent.AclOperation.ANY, confluent.AclPermissionType.ANY,
     )  # fmt: skip
-    until(lambda: len(admin.describe_acls(matching).result(PATIENCE_S)) == 2, "both are described")
+    eventually(lambda: len(admin.describe_acls(matching).result(PATIENCE_S)) == 2, "both are described")
     assert set(admin.describe_acls(matching).result(PATIENCE_S)) == {of_alice, to_all}
     assert refused_by_librdkafka(broker, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
     (deleted,) = [each.result(PATIENCE_S) for each in admin.delete_acls([matching]).values()]
     assert set(deleted) == {of_alice, to_all}
-    until(lambda: refused_by_librdkafka(broker, topic) == 0, "it is open again")
+    eventually(lambda: refused_by_librdkafka(broker, topic) == 0, "it is open again")
 
 
 def test_an_entry_that_may_not_be_is_refused_with_a_reason(broker: RunningBroker) -> None:
@@ -119,11 +113,11 @@ def test_kafka_pythons_administration(broker: RunningBroker, topic: str) -> None
         admin.create_topics([python.NewTopic(topic, 1, 1)])
         assert is_open_to_kafka_python(broker, topic)
         assert not admin.create_acls([of_alice])["failed"]
-        until(lambda: admin.describe_acls(anything)[0] == [of_alice], "it is described")
+        eventually(lambda: admin.describe_acls(anything)[0] == [of_alice], "it is described")
         assert not is_open_to_kafka_python(broker, topic)
         (deleted,) = admin.delete_acls([anything])
         assert deleted[1] == [of_alice]
-        until(lambda: is_open_to_kafka_python(broker, topic), "it is open again")
+        eventually(lambda: is_open_to_kafka_python(broker, topic), "it is open again")
 
 
 def test_entries_are_kept_when_a_broker_is_killed(tmp_path: Path, topic: str) -> None:

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, ConsumerGroupType, KafkaError, KafkaExcept
 from confluent_kafka import TopicPartition as Partition
 from tests.clients.running import RunningBroker
 from tests.clients.test_consumer_protocol import FAST, PASSING, Reader, all_seen, described, shared
-from tests.clients.test_librdkafka import create, until
+from tests.clients.test_librdkafka import create
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(400)]
 
@@ -134,7 +135,7 @@ class Fleet:
         self.start(place, config)
 
     def shares(self, partitions: int, what: str) -> None:
-        until(shared(list(self.running.values()), self.topic, partitions), what, PATIENCE_S)
+        eventually(shared(list(self.running.values()), self.topic, partitions), what, PATIENCE_S)
 
     def stop(self) -> None:
         for place in list(self.running):
@@ -167,7 +168,7 @@ def test_a_fleet_is_rolled_forward_and_back_while_it_reads(fleet: Fleet, classic
         assert described(fleet.broker, "g").type is ConsumerGroupType.CLASSIC
     finally:
         written = writing.stop()
-    until(all_seen(list(fleet.all), written), "all that was written is read")
+    eventually(all_seen(list(fleet.all), written), "all that was written is read")
     assert fleet.owners.doubled == []
 
 
@@ -189,5 +190,5 @@ def test_the_broker_is_killed_while_a_fleet_is_rolled(fleet: Fleet, classic: dic
                 fleet.shares(6, f"{place + 1} of three were rolled to {config['group.protocol']}")
     finally:
         written = writing.stop()
-    until(all_seen(list(fleet.all), written), "all that was written is read")
+    eventually(all_seen(list(fleet.all), written), "all that was written is read")
     assert fleet.owners.doubled == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.broker.controller.test_apache_tools import dump
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import TOOLS, run
 from tests.docs.commands import to_type
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.spec("CLU-05")]
 
@@ -89,12 +89,6 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
         node.kill()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SETTLED_S
-    while not condition():
-        assert time.monotonic() < deadline
-
-
 def test_one_controller_becomes_three_and_one_leaves_while_its_leader_is_killed(quorum: Quorum) -> None:
     quorum.node(1, controller_quorum_standalone="true").start()
     run("topics", *quorum.at(1), "--create", "--topic", "kept")
@@ -112,7 +106,7 @@ def test_one_controller_becomes_three_and_one_leaves_while_its_leader_is_killed(
     with subprocess.Popen([*command, *quorum.removal(1)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tool:
         quorum.nodes[1].kill()
         tool.wait(90)
-    until(lambda: quorum.described(2)[0] in (2, 3))
+    eventually(lambda: quorum.described(2)[0] in (2, 3))
     if 1 in quorum.described(2)[1]:
         assert "Removed" in run("metadata-quorum", *quorum.at_controller(2), *quorum.removal(1))
     assert quorum.described(3)[1] == {2, 3}
@@ -122,7 +116,7 @@ def test_one_controller_becomes_three_and_one_leaves_while_its_leader_is_killed(
     for number in (2, 3):
         quorum.nodes[number].kill()
         quorum.nodes[number].start()
-        until(lambda: quorum.described(1)[1] == {2, 3})
+        eventually(lambda: quorum.described(1)[1] == {2, 3})
         assert quorum.described(1)[0] in (2, 3), "the one that was removed only looks on"
     assert "kept" in run("topics", *quorum.at(1), "--list")
     records = dump(quorum.metadata(1) / "00000000000000000000.log")
@@ -137,7 +131,7 @@ def test_a_leader_that_is_removed_hands_over_and_what_it_led_goes_on(quorum: Quo
     quorum.node(2, metadata_log_max_record_bytes_between_snapshots="1").start()
     run("metadata-quorum", *quorum.at(1), "--command-config", quorum.file(2), "add-controller")
     assert "Removed" in run("metadata-quorum", *quorum.at(1), *quorum.removal(1))
-    until(lambda: quorum.described(1) == (2, {2}))
+    eventually(lambda: quorum.described(1) == (2, {2}))
     quorum.nodes[1].kill()
     run("topics", *quorum.at(2), "--create", "--topic", "new")
     quorum.nodes[2].kill()
@@ -165,7 +159,7 @@ def test_a_static_quorum_becomes_one_that_can_be_changed(quorum: Quorum) -> None
     for number in (1, 2):
         quorum.nodes[number].kill()
         quorum.nodes[number].start()  # the one with the property that names one voter
-    until(lambda: quorum.described(1)[1] == {1, 2})
+    eventually(lambda: quorum.described(1)[1] == {1, 2})
 
 
 def formatted(quorum: Quorum, number: int, *how: str) -> RunningBroker:
@@ -194,7 +188,7 @@ def test_a_voter_that_moves_says_so(quorum: Quorum) -> None:
     quorum.ports[3] = free_ports(1)[0]
     quorum.node(2).start()
     moved = f"CONTROLLER://127.0.0.1:{quorum.ports[3]}"
-    until(lambda: moved in run("metadata-quorum", *quorum.at(1), "describe", "--status"))
+    eventually(lambda: moved in run("metadata-quorum", *quorum.at(1), "describe", "--status"))
 
 
 def test_voters_are_changed_as_the_page_says(quorum: Quorum) -> None:

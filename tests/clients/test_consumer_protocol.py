@@ -15,7 +15,8 @@ from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from e2e.clients import place_of
 from tests.clients.running import RunningBroker
-from tests.clients.test_librdkafka import PATIENCE_S, admin, create, producer, send, until
+from tests.clients.test_librdkafka import PATIENCE_S, admin, create, producer, send
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(120)]
 
@@ -132,14 +133,14 @@ def test_members_come_and_go_and_every_message_is_read_once(fast_broker: Running
     create(fast_broker, topic, partitions=6)
     wanted = write(fast_broker, topic, 6, 40)
     readers = [join("g", [topic])]
-    until(shared(readers, topic, 6), "one has all")
+    eventually(shared(readers, topic, 6), "one has all")
     readers += [join("g", [topic]), join("g", [topic])]
     wanted |= write(fast_broker, topic, 6, 40)
-    until(shared(readers, topic, 6), "three share")
+    eventually(shared(readers, topic, 6), "three share")
     readers[0].stop()
     wanted |= write(fast_broker, topic, 6, 20)
-    until(shared(readers[1:], topic, 6), "two go on")
-    until(all_seen(readers, wanted), "all is read")
+    eventually(shared(readers[1:], topic, 6), "two go on")
+    eventually(all_seen(readers, wanted), "all is read")
     for reader in readers[1:]:
         reader.stop()
     times = Counter(one for reader in readers for one in reader.seen)
@@ -152,33 +153,33 @@ def test_a_topic_that_grows_and_a_pattern_that_comes_to_mean_more(
     create(fast_broker, topic, partitions=2)
     by_name, by_pattern = join("names", [topic]), join("pattern", [f"^{topic}.*"])
     for reader in (by_name, by_pattern):
-        until(shared([reader], topic, 2), "both partitions are read")
+        eventually(shared([reader], topic, 2), "both partitions are read")
     admin(fast_broker).create_partitions([NewPartitions(topic, 5)])[topic].result(PATIENCE_S)
     for reader in (by_name, by_pattern):
-        until(shared([reader], topic, 5), "the new partitions are read")
+        eventually(shared([reader], topic, 5), "the new partitions are read")
     wanted = write(fast_broker, topic, 5, 5)
     create(fast_broker, topic + "-more")
     wanted_more = write(fast_broker, topic + "-more", 1, 5)
-    until(all_seen([by_name], wanted), "all is read by name")
-    until(all_seen([by_pattern], wanted | wanted_more), "the new topic is read, too")
+    eventually(all_seen([by_name], wanted), "all is read by name")
+    eventually(all_seen([by_pattern], wanted | wanted_more), "the new topic is read, too")
     client = admin(fast_broker)
     client.delete_topics([topic + "-more"])[topic + "-more"].result(PATIENCE_S)
-    until(shared([by_pattern], topic, 5), "what is gone is given up")
+    eventually(shared([by_pattern], topic, 5), "what is gone is given up")
 
 
 def test_the_coordinator_is_killed_and_the_group_goes_on(fast_broker: RunningBroker, join: Join, topic: str) -> None:
     create(fast_broker, topic, partitions=4)
     wanted = write(fast_broker, topic, 4, 20)
     readers = [join("g", [topic]), join("g", [topic])]
-    until(shared(readers, topic, 4), "they share")
-    until(all_seen(readers, wanted), "all is read")
+    eventually(shared(readers, topic, 4), "they share")
+    eventually(all_seen(readers, wanted), "all is read")
     before = described(fast_broker, "g")
     port = fast_broker.port
     fast_broker.kill()
     fast_broker._properties["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
     fast_broker.start()
     wanted |= write(fast_broker, topic, 4, 20)
-    until(all_seen(readers, wanted), "what came since is read")
+    eventually(all_seen(readers, wanted), "what came since is read")
     after = described(fast_broker, "g")
     assert {m.member_id for m in after.members} == {m.member_id for m in before.members}
     assert [set_of(m) for m in sorted(after.members, key=id_of)] == [
@@ -203,21 +204,21 @@ def test_a_static_member_comes_back_to_what_it_had(fast_broker: RunningBroker, j
     create(fast_broker, topic, partitions=4)
     static = {"group.instance.id": "one"}
     first, other = join("g", [topic], **static), join("g", [topic], **{"group.instance.id": "two"})
-    until(shared([first, other], topic, 4), "they share")
+    eventually(shared([first, other], topic, 4), "they share")
     had, kept = set(first.assigned), set(other.assigned)
     first.stop()
     again = join("g", [topic], **static)
-    until(lambda: again.assigned == had, "it has what it had")
+    eventually(lambda: again.assigned == had, "it has what it had")
     assert other.assigned == kept
     again.stop()
-    until(shared([other], topic, 4), "after its session the other one has all")
+    eventually(shared([other], topic, 4), "after its session the other one has all")
 
 
 def test_groups_of_both_kinds_are_told_apart(fast_broker: RunningBroker, join: Join, topic: str) -> None:
     create(fast_broker, topic, partitions=2)
     wanted = write(fast_broker, topic, 2, 3)
     reader = join("new", [topic])
-    until(all_seen([reader], wanted), "all is read")
+    eventually(all_seen([reader], wanted), "all is read")
     client = admin(fast_broker)
     group = described(fast_broker, "new")
     assert (group.state, group.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
@@ -237,12 +238,12 @@ def test_groups_of_both_kinds_are_told_apart(fast_broker: RunningBroker, join: J
     # Empty, it is anybody's, and the offsets stay where they were.
     more = write(fast_broker, topic, 2, 3)
     classic = join("new", [topic], **CLASSIC)
-    until(all_seen([classic], more), "a classic member goes on")
+    eventually(all_seen([classic], more), "a classic member goes on")
     classic.stop()
     assert set(classic.seen) == more
     last = write(fast_broker, topic, 2, 3)
     third = join("new", [topic])
-    until(all_seen([third], last), "and one of the consumer protocol after it")
+    eventually(all_seen([third], last), "and one of the consumer protocol after it")
     third.stop()
     assert set(third.seen) == last
     client.delete_consumer_groups(["new"])["new"].result(PATIENCE_S)

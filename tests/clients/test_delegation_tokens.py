@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.clients.running import RunningBroker
 from tests.clients.secured import PLAIN
 from tests.contract.logins import PASSWORD, LoginFailed, TokenClient, log_in, log_in_by
 from tests.contract.wire import WireClient
+from tests.waiting import eventually
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -99,13 +99,6 @@ class Cluster:
             return False
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
@@ -129,31 +122,31 @@ def test_a_token_outlives_the_controller_that_made_it(cluster: Cluster) -> None:
     leader = cluster.leader(1)
     first, second = (each for each in NODES if each != leader)
     answer, token = created(cluster, first)
-    until(lambda: all(cluster.lets_in(each, token) for each in NODES))
+    eventually(lambda: all(cluster.lets_in(each, token) for each in NODES))
     killed = cluster.nodes[leader - 1]
     killed.kill()
     assert cluster.lets_in(second, token), "nobody has to ask a controller for that"
     renewed = cluster.ask(second, "RenewDelegationToken", 2, hmac=answer.hmac, renew_period_ms=60_000)
     assert renewed.error_code == 0
-    until(lambda: cluster.lifetime_ms(first, token) <= 60_000)
+    eventually(lambda: cluster.lifetime_ms(first, token) <= 60_000)
     killed.start()
-    until(lambda: cluster.lifetime_ms(leader, token) <= 60_000)
+    eventually(lambda: cluster.lifetime_ms(leader, token) <= 60_000)
     described = cluster.ask(leader, "DescribeDelegationToken", 3, owners=None)
     assert [(each.token_id, each.hmac) for each in described.tokens] == [(answer.token_id, answer.hmac)]
     ended = cluster.ask(first, "ExpireDelegationToken", 2, hmac=answer.hmac, expiry_time_period_ms=-1)
     assert ended.error_code == 0
-    until(lambda: not any(cluster.lets_in(each, token) for each in NODES))
+    eventually(lambda: not any(cluster.lets_in(each, token) for each in NODES))
     for node in cluster.nodes:
         assert token[1] not in node.log_text()
 
 
 def test_what_is_over_lets_nobody_in_and_goes(cluster: Cluster) -> None:
     _, token = created(cluster, 1, lifetime_ms=2000)
-    until(lambda: cluster.lets_in(2, token))
+    eventually(lambda: cluster.lets_in(2, token))
     with cluster.client(3) as client:
         log_in_by(client, MECHANISM, TokenClient(MECHANISM, *token))
         client.call(message("MetadataRequest")(topics=[]), 1)
-        until(lambda: not cluster.lets_in(2, token))
+        eventually(lambda: not cluster.lets_in(2, token))
         with pytest.raises(ConnectionError):
             client.call(message("MetadataRequest")(topics=[]), 1)
-    until(lambda: not cluster.ask(3, "DescribeDelegationToken", 3, owners=None).tokens)
+    eventually(lambda: not cluster.ask(3, "DescribeDelegationToken", 3, owners=None).tokens)

@@ -16,7 +16,8 @@ from e2e.clients import place_of, value_of
 from tests.clients.running import RunningBroker
 from tests.clients.test_both_protocols import COOPERATIVE, EAGER, MODERN
 from tests.clients.test_consumer_protocol import FAST
-from tests.clients.test_librdkafka import PATIENCE_S, create, until
+from tests.clients.test_librdkafka import PATIENCE_S, create
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spec("CLI-04", "CLI-05"), pytest.mark.timeout(180)]
 
@@ -141,14 +142,14 @@ def test_each_once_while_the_group_goes_over_and_back(
     feeding, sink = Feeding(broker), Sink(broker)
     running = [Transformer(broker, f"{place}-0", classic) for place in range(PLACES)]
     try:
-        until(sink.more(), "they begin")
+        eventually(sink.more(), "they begin")
         for turn, config in enumerate([MODERN, classic]):
             for place in range(PLACES):
                 running[place].stop()
                 running[place] = Transformer(broker, f"{place}-{turn + 1}", config)
-                until(sink.more(), f"{place + 1} of {PLACES} were rolled to {config['group.protocol']}")
+                eventually(sink.more(), f"{place + 1} of {PLACES} were rolled to {config['group.protocol']}")
         fed = feeding.stop()
-        until(sink.has(fed), "all that was fed has come")
+        eventually(sink.has(fed), "all that was fed has come")
     finally:
         feeding.stop()
         for each in running:

@@ -15,8 +15,9 @@ from confluent_kafka import ConsumerGroupType, KafkaException
 from tests.clients.running import RunningBroker
 from tests.clients.test_consumer_protocol import FAST, Reader, described, shared
 from tests.clients.test_java_tools import run
-from tests.clients.test_librdkafka import create, producer, send, until
+from tests.clients.test_librdkafka import create, producer, send
 from tests.contract.wire import WireClient
+from tests.waiting import eventually
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -43,7 +44,7 @@ def tool(fast_broker: RunningBroker) -> Tool:
 def reader(fast_broker: RunningBroker, topic: str) -> Iterator[Reader]:
     create(fast_broker, topic, partitions=2)
     member = Reader(fast_broker, "g", [topic])
-    until(shared([member], topic, 2), "it has both")
+    eventually(shared([member], topic, 2), "it has both")
     yield member
     member.stop()
 
@@ -116,7 +117,7 @@ def test_java_consumers_of_both_protocols_share_a_topic(
             write()
             return holds()
 
-        until(reached, what)
+        eventually(reached, what)
 
     classic = consume("classic", "--timeout-ms", 12_000)
     written_until(lambda: kind() is ConsumerGroupType.CLASSIC, "it is a classic group")
@@ -176,7 +177,7 @@ def test_the_feature_is_turned_off_and_on(tool: Tool, fast_broker: RunningBroker
     assert re.search(r"group.version\s.*FinalizedVersionLevel: 1", tool("features", "describe"))
     assert error() == ErrorCode.UNKNOWN_MEMBER_ID
     assert "group.version was downgraded to 0." in tool("features", "downgrade", "--feature", "group.version=0")
-    until(lambda: error() == ErrorCode.UNSUPPORTED_VERSION, "no broker answers for such groups")
+    eventually(lambda: error() == ErrorCode.UNSUPPORTED_VERSION, "no broker answers for such groups")
     assert "group.version was upgraded to 1." in tool("features", "upgrade", "--feature", "group.version=1")
-    until(lambda: error() == ErrorCode.UNKNOWN_MEMBER_ID, "they do again")
+    eventually(lambda: error() == ErrorCode.UNKNOWN_MEMBER_ID, "they do again")
     client.close()

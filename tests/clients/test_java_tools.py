@@ -86,9 +86,9 @@ def tool(broker: RunningBroker) -> Tool:
     return call
 
 
-def produced(broker: RunningBroker, tool: Tool, topic: str, count: int = 100, partitions: int = 1) -> list[str]:
+def produced(broker: RunningBroker, tool: Tool, topic: str, partitions: int = 1) -> list[str]:
     tool("topics", "--create", "--topic", topic, "--partitions", partitions)
-    lines = [f"value {number}" for number in range(count)]
+    lines = [f"value {number}" for number in range(100)]
     tool("console-producer", "--topic", topic, stdin="\n".join(lines) + "\n")
     return lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +12,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import RebalanceInProgressError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from tests.clients.running import RunningBroker
+from tests.waiting import eventually
 
 PATIENCE_S = 30.0
 
@@ -49,12 +50,6 @@ def read_and_commit(reader: KafkaConsumer, count: int) -> None:
             return reader.commit()
         except RebalanceInProgressError:
             continue
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
 
 
 @pytest.mark.spec("CLI-01", "CLI-07")
@@ -102,6 +97,6 @@ def test_topics_are_administered(broker: RunningBroker, admin: KafkaAdminClient,
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topics([NewTopic(topic, 2, 1)])
     admin.delete_topics([topic])
-    until(lambda: topic not in admin.list_topics(), "it is gone")
+    eventually(lambda: topic not in admin.list_topics(), "it is gone")
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topics([topic])

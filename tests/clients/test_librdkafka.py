@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
 )
 from e2e.clients import place_of
 from tests.clients.running import RunningBroker
+from tests.waiting import eventually
 
 PATIENCE_S = 30.0
 
@@ -106,12 +107,6 @@ def from_beginning(topic: str, partitions: int = 1) -> list[TopicPartition]:
     return [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
 
 
-def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {patience_s:g} s"
-
-
 @pytest.mark.spec("CLI-01", "CLI-07")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_is_produced_is_consumed(broker: RunningBroker, topic: str, codec: str) -> None:
@@ -147,7 +142,7 @@ def test_acks(broker: RunningBroker, topic: str, acks: int) -> None:
     create(broker, topic)
     send(producer(broker, acks=acks), topic, [b"%d" % n for n in range(100)])
     reader = consumer(broker)
-    until(lambda: reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 100), "all are there")
+    eventually(lambda: reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 100), "all are there")
     reader.close()
 
 
@@ -167,9 +162,9 @@ def test_a_group_shares_partitions_and_goes_on_where_it_was(broker: RunningBroke
         second.poll(0.05)
         return {len(first.assignment()), len(second.assignment())} == {2}
 
-    until(shared, "each has two partitions")
+    eventually(shared, "each has two partitions")
     second.close()
-    until(lambda: first.poll(0.05) is not None or len(first.assignment()) == 4, "the first has them all again")
+    eventually(lambda: first.poll(0.05) is not None or len(first.assignment()) == 4, "the first has them all again")
     first.commit(offsets=[TopicPartition(topic, n, 90) for n in range(4)], asynchronous=False)
     first.close()
     third = consumer(broker, topic)
@@ -190,7 +185,7 @@ def test_cooperative_rebalancing(broker: RunningBroker, topic: str) -> None:
             reader.poll(0.05)
         return [len(reader.assignment()) for reader in readers] == [2, 2]
 
-    until(shared, "each has two partitions")
+    eventually(shared, "each has two partitions")
     for reader in readers:
         reader.close()
 
@@ -268,7 +263,7 @@ def test_configs_are_described_and_altered(broker: RunningBroker, topic: str) ->
         ],
     )
     client.incremental_alter_configs([change])[change].result(PATIENCE_S)
-    until(lambda: described()["retention.ms"].value == "60000", "the new value is described")
+    eventually(lambda: described()["retention.ms"].value == "60000", "the new value is described")
     assert described()["cleanup.policy"].value == "compact,delete"
 
 
@@ -278,7 +273,7 @@ def test_a_topic_is_deleted_and_made_anew_empty(broker: RunningBroker, topic: st
     send(producer(broker), topic, [b"old"] * 10)
     client = admin(broker)
     client.delete_topics([topic])[topic].result(PATIENCE_S)
-    until(lambda: topic not in client.list_topics(timeout=PATIENCE_S).topics, "it is gone")
+    eventually(lambda: topic not in client.list_topics(timeout=PATIENCE_S).topics, "it is gone")
     create(broker, topic)
     reader = consumer(broker)
     assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S) == (0, 0)

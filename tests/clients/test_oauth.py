@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from tests.clients import test_aiokafka as aio
+from tests.clients import test_kafka_python as kp
 from tests.clients import test_librdkafka as rd
 from tests.clients.oauth import USER, WithTokens
 from tests.clients.test_secured import refused
@@ -75,11 +76,7 @@ def test_kafka_python(there: WithTokens, topic: str, listener: str) -> None:
             sender.send(topic, value)
         sender.flush(30)
     with closing(KafkaConsumer(topic, auto_offset_reset="earliest", group_id=None, **settings)) as reader:
-        found: list[bytes] = []
-        deadline = time.monotonic() + rd.PATIENCE_S
-        while len(found) < len(VALUES) and time.monotonic() < deadline:
-            found += [each.value for records in reader.poll(timeout_ms=200).values() for each in records]
-    assert found == VALUES
+        assert [each.value for each in kp.read(reader, len(VALUES))] == VALUES
 
 
 @pytest.mark.parametrize("listener", ["OPEN", "SAFE"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
 from tests.clients.commands import all_come_in
 from tests.clients.oauth import MODULE, USER, WithTokens
-from tests.identity_provider import CLIENTS, Provider
+from tests.identity_provider import CLIENTS, Provider, new_key
 
 from ballast_cli import CommandError, command_config
 from ballast_cli.__main__ import main
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+from ballast_operator.observe import observe_brokers
+from ballast_operator.tokens import ClientCredentials
 from ballast_rebalance.job import JobOptions, run_once
 from ballast_rebalance.proposal import ProposalOptions
 
@@ -127,6 +131,46 @@ def test_a_command_that_takes_longer_than_its_token_gets_another(
         assert len(there.provider.asked) - before >= 2, "one after 80 percent of four seconds each"
     finally:
         there.provider.lifetime_s = 600
+
+
+async def told(settings: ConnectionSettings) -> bool:
+    """Whether a client that comes anew is let in."""
+    kafka = KafkaConnection(settings)
+    try:
+        return bool((await observe_brokers(kafka)).brokers)
+    except KafkaUnavailableError:
+        return False
+    finally:
+        await kafka.close()
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("whose", ["a command's", "the operator's"])
+async def test_a_token_whose_key_is_no_longer_published_is_replaced_at_once(
+    there: WithTokens, certified: Authority, tmp_path: Path, whose: str
+) -> None:
+    """Though little of its time has gone."""
+    provider, bootstrap = there.provider, there.broker.listeners["OPEN"]
+
+    def operators() -> ConnectionSettings:
+        own = ClientCredentials(provider.token_url, USER, CLIENTS[USER], "kafka", certified.ca.read_text())
+        return ConnectionSettings(bootstrap, sasl_mechanism="OAUTHBEARER", tokens=own)
+
+    settings = operators()
+    if whose == "a command's":
+        file = written(there, tmp_path, "OPEN", **ways(there, certified, tmp_path)["properties"])
+        settings = await asyncio.to_thread(command_config.settings_of, bootstrap, file)
+    assert settings.tokens is not None
+    assert await told(settings)
+    shown = await asyncio.to_thread(settings.tokens.token)
+    before, provider.keys = provider.keys, {f"for {whose}": new_key()}
+    try:
+        while not await told(operators()):  # the broker asks for keys no oftener than every five seconds
+            pass
+        assert await told(settings)
+        assert await asyncio.to_thread(settings.tokens.token) != shown
+    finally:
+        provider.keys |= before
 
 
 @pytest.mark.parametrize(

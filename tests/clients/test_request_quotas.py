@@ -21,6 +21,7 @@ from tests.clients import test_librdkafka as rd
 from tests.clients.running import RunningBroker
 from tests.clients.test_quotas import change_quotas
 from tests.contract.wire import WireClient
+from tests.waiting import eventually
 
 from ballast_wire.records import Record, encode_batch
 
@@ -188,7 +189,7 @@ def test_kafka_python_is_refused_waits_and_has_its_topic_then(
                 return False
             return True
 
-        rd.until(is_made, "the debt is paid")
+        eventually(is_made, "the debt is paid")
         assert any(isinstance(each, ThrottlingQuotaExceededError) for each in refusals)
     finally:
         admin.close()
@@ -275,7 +276,7 @@ def test_a_controller_in_another_process_knows_who_asks(cluster: list[RunningBro
         client.call(wish, 9)
     free = AdminClient({"bootstrap.servers": first.bootstrap})
     assert outcome_of(free.create_topics([NewTopic("d", 3, 1)])["d"]) == 0
-    rd.until(lambda: "d" in free.list_topics(timeout=10).topics, "the broker has heard of the topic")
+    eventually(lambda: "d" in free.list_topics(timeout=10).topics, "the broker has heard of the topic")
     assert set(free.list_topics(timeout=10).topics) == {"d", *(f"a-{number}" for number in range(made))}
     # At the controller itself, too, where nobody is held up but who asks.
     with closing(WireClient("127.0.0.1", cluster[0].port, client_id="maker")) as client:

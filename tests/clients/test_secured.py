@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 from e2e.asking import ask, message
 from kafka import KafkaConsumer, KafkaProducer
 from tests.clients import test_aiokafka as aio
+from tests.clients import test_kafka_python as kp
 from tests.clients import test_librdkafka as rd
 from tests.clients.secured import USER, WAYS, Secured
 from tests.clients.test_quotas import change_quotas
@@ -72,11 +73,7 @@ def test_kafka_python(secured: Secured, topic: str, listener: str, mechanism: st
             sender.send(topic, value)
         sender.flush(30)
     with closing(KafkaConsumer(topic, auto_offset_reset="earliest", group_id=None, **settings)) as reader:
-        found: list[bytes] = []
-        deadline = time.monotonic() + rd.PATIENCE_S
-        while len(found) < len(VALUES) and time.monotonic() < deadline:
-            found += [each.value for records in reader.poll(timeout_ms=200).values() for each in records]
-    assert found == VALUES
+        assert [each.value for each in kp.read(reader, len(VALUES))] == VALUES
 
 
 @pytest.mark.parametrize(("listener", "mechanism"), SOME_WAYS)

@@ -32,7 +32,8 @@ def ours(page: Path) -> list[str]:
 @EACH_PAGE
 def test_every_command_of_ours_is_accepted_by_its_parser(page: Path) -> None:
     for line in ours(page):
-        name, *arguments = shlex.split(re.sub(r"\bHOST:PORT\b", "host:9092", line))[1:]
+        named = re.sub(r"\bURL\b", "http://host:9090", re.sub(r"\bHOST:PORT\b", "host:9092", line))
+        name, *arguments = shlex.split(named)[1:]
         if not arguments:
             assert name in MODULES, line
             continue

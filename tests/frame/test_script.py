@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.frame.conftest import Checkout, Index
+from tests.waiting import eventually
 
 from ballast_cli.__main__ import MODULES
 
@@ -52,13 +52,6 @@ def is_free(lock: Path) -> bool:
     finally:
         os.close(handle)
     return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_help_needs_nothing_and_names_every_command(bare_path: Path, tmp_path: Path) -> None:
@@ -179,6 +172,8 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
         ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
         ("image --name=", "argument --name: it is empty"),
+        ("rebalance --bootstrap h:1 --band 7", "argument --band: 7 does not lie between 0 and 1"),
+        ("rebalance --bootstrap h:1 --apply", "ballast rebalance: a Reassignment belongs to a KafkaCluster: "),
     ],
 )
 def test_what_cannot_be_is_refused_before_minutes_of_installing(
@@ -279,23 +274,35 @@ def test_what_another_lock_has_in_it_is_not_installed_again(ready: Checkout, ind
     assert "installing broker" in ready.run("broker").stderr
 
 
-@pytest.mark.parametrize("named", ["in the file", "beside it"])
-def test_what_kerberos_needs_is_installed_only_where_it_is_named(
-    ready: Checkout, index: Index, tmp_path: Path, named: str
+PLAIN = "sasl.enabled.mechanisms=PLAIN\n"
+BY_TICKET = "sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;\n"
+
+
+@pytest.mark.parametrize(
+    ("asks", "name", "text", "more"),
+    [
+        (True, "a", "listener.name.safe.gssapi.sasl.jaas.config=x\n", ()),
+        (True, "a", "listener.name.safe.sasl.enabled.mechanisms = PLAIN, \\\n  GSSAPI\n", ()),
+        (True, "a", "security.protocol=SASL_SSL\n" + BY_TICKET, ()),  # who says no mechanism says this one
+        (True, "a", PLAIN, ("--override", "sasl.enabled.mechanisms=GSSAPI")),
+        (False, "a", PLAIN, ("--override", "cluster.id=GSSAPI")),
+        (False, "GSSAPI", PLAIN, ()),
+        (False, "a", "#sasl.enabled.mechanisms=GSSAPI\n" + PLAIN, ()),
+        (False, "a", "log.dirs=/data/GSSAPI\n" + PLAIN, ()),
+    ],
+)
+def test_what_kerberos_needs_is_installed_only_where_a_property_asks_for_it(
+    ready: Checkout, index: Index, tmp_path: Path, asks: bool, name: str, text: str, more: tuple[str, ...]
 ) -> None:
+    """A folder or a topic of that name had its library compiled, or ended the command where there is no compiler."""
     ready.write_lock("kerberos-build", "1.0")
     ready.write_lock("kerberos", "1.0", package="extra")
-    file = tmp_path / "server.properties"
-    file.write_text("#sasl.enabled.mechanisms=GSSAPI\nsasl.enabled.mechanisms=PLAIN\n")
-    assert ready.run("broker", str(file)).returncode == 0
-    assert index.downloads == 0
-    more = ("--override", "sasl.enabled.mechanisms=GSSAPI") if named == "beside it" else ()
-    if not more:
-        file.write_text("listener.name.safe.gssapi.sasl.jaas.config=x\n")
+    file = tmp_path / f"{name}.properties"
+    file.write_text(text)
     answer = ready.run("broker", str(file), *more)
     assert answer.returncode == 0, answer.stderr
-    assert "installing kerberos (1 packages)" in answer.stderr
-    assert index.downloads == 1
+    assert ("installing kerberos (1 packages)" in answer.stderr) == asks
+    assert index.downloads == asks
 
 
 def test_where_kerberos_cannot_be_compiled_it_says_what_to_install(tmp_path: Path) -> None:
@@ -416,7 +423,7 @@ def test_killed_installation_is_made_anew(ready: Checkout, index: Index) -> None
         process.kill()
     assert not is_free(ready.home / "lock"), "the pip that is left over still counts"
     index.open_gate.set()
-    wait_until(lambda: is_free(ready.home / "lock"))
+    eventually(lambda: is_free(ready.home / "lock"))
     (ready.home / "env" / "broken").touch()
     answer = ready.run("broker")
     assert answer.stdout.split()[1] == "2.0"

@@ -7,8 +7,7 @@ import re
 import shutil
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ import pytest
 from e2e.kubernetes.binaries import built
 from e2e.sockets import forget_sockets
 from tests.local.real_api import RealApi
+from tests.waiting import eventually
 
 from ballast_local.cluster import LocalCluster
 
@@ -24,18 +24,6 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
-
-
-def eventually(check: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """The first truthy answer of `check`, asked again until the deadline."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s; last answer: {found!r}"
-        pause.wait(0.05)
 
 
 class Refused(Exception):
@@ -199,6 +187,11 @@ def namespace(api: Api) -> str:
     return name
 
 
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
 def definition(plural: str = "widgets", **schema: Any) -> dict[str, Any]:
     kind = plural.rstrip("s").capitalize()
     columns = [
@@ -298,7 +291,7 @@ def _prepared(api: Api) -> Api:
     spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real one finds it too costly
     api.post(DEFINITIONS, made)
-    eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, 60)
+    eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, seconds=60)
     return api
 
 

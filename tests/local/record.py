@@ -19,8 +19,9 @@ from typing import Any
 
 from aiohttp import web
 from e2e.kubernetes.binaries import kubectl
-from tests.local.conftest import Running, eventually
+from tests.local.conftest import Running
 from tests.local.replay import DOCUMENT, RECORDING, ROOT
+from tests.waiting import eventually
 
 from ballast_local.errors import ApiError
 from ballast_local.server import Server
@@ -173,7 +174,9 @@ def _operate(recorder: Recorder, environment: dict[str, str]) -> None:
         return any(what in row["path"] for row in recorder.rows)
 
     try:
-        eventually(lambda: all(map(asked, ("kafkatopics/clicks/status", "/events?", "kafkaclusters?watch"))), 60)
+        eventually(
+            lambda: all(map(asked, ("kafkatopics/clicks/status", "/events?", "kafkaclusters?watch"))), seconds=60
+        )
     finally:
         process.terminate()
         process.wait()

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, Api, Refused, definition, eventually, refusal
+from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, Api, Refused, definition, refusal
+from tests.waiting import eventually
 
 
 def widget(name: str = "w", meta: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -293,7 +294,7 @@ def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server: Api, 
     body = {"apiVersion": "test.dev/v1", "kind": "Gizmo", "metadata": {"name": "g"}}
     parts = [{"name": "one", "weight": 5}, {"name": "two"}]
     body["spec"] = {"size": 1, "config": {"a": "abc", "b": "x"}, "parts": parts}
-    eventually(lambda: server.raw("POST", path, body)[0] == 201, 60)
+    eventually(lambda: server.raw("POST", path, body)[0] == 201, seconds=60)
 
     stricter = server.get(f"{DEFINITIONS}/gizmos.test.dev")
     spec = stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -303,7 +304,7 @@ def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server: Api, 
     spec["properties"]["parts"]["x-kubernetes-validations"] = [{"rule": "self.size() < 2", "message": "too many"}]
     spec["properties"]["extra"] = {"type": "string", "default": "new"}
     server.put(f"{DEFINITIONS}/gizmos.test.dev", stricter)
-    eventually(lambda: server.get(f"{path}/g")["spec"].get("extra") == "new", 60)
+    eventually(lambda: server.get(f"{path}/g")["spec"].get("extra") == "new", seconds=60)
 
     assert server.patch(f"{path}/g", {"metadata": {"labels": {"a": "b"}}})["metadata"]["labels"] == {"a": "b"}
     assert server.patch(f"{path}/g/status", {"status": {"a": 1}})["status"] == {"a": 1}

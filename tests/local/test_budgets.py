@@ -4,16 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.local.conftest import Api, Refused, Running, eventually
+from tests.local.conftest import Api, Refused, Running
 from tests.local.test_controllers import available
 from tests.local.test_workloads import stateful_set
+from tests.waiting import eventually
 
 from ballast_local import meta
-
-
-@pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def evict(running: Running, path: str) -> int:

@@ -12,7 +12,8 @@ import kopf
 import kubernetes
 import pytest
 import yaml
-from tests.local.conftest import DEFINITIONS, Api, Running, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Running, definition
+from tests.waiting import eventually
 
 from ballast_cli import CommandError
 from ballast_cli.__main__ import load

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.conftest import Api, Running, eventually
+from tests.local.conftest import Api, Running
+from tests.waiting import eventually
 
 from ballast_local.workloads import node
 from ballast_local.workloads.container import Container, Launch, Surroundings
@@ -88,18 +89,17 @@ async def test_a_fault_of_ours_leaves_no_process(tmp_path: Path) -> None:
     assert running_with(str(tmp_path)) == []
 
 
-def test_what_keeps_a_container_from_its_start_is_waited_for(api: Api, running: Running, namespace: str) -> None:
+def test_what_keeps_a_container_from_its_start_is_waited_for(api: Api, running: Running, pods: str) -> None:
     """Not only what is not there yet."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
     mount = {"name": "d", "mountPath": "/d"}
     body = pod("p", "echo ran", "Never", volumeMounts=[mount | {"subPath": "a/b"}])
     first = {"name": "first", "image": "none", "command": ["touch", "/d/a"], "volumeMounts": [mount]}
     body["spec"] |= {"initContainers": [first], "volumes": [{"name": "d", "emptyDir": {}}]}
-    home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
-    eventually(lambda: waits(api, f"{path}/p", "CreateContainerConfigError"))
+    home = running.data / "pods" / api.post(pods, body)["metadata"]["uid"]
+    eventually(lambda: waits(api, f"{pods}/p", "CreateContainerConfigError"))
     (home / "volumes" / "d" / "a").unlink()
-    eventually(lambda: api.get(f"{path}/p")["status"]["phase"] == "Succeeded")
-    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+    eventually(lambda: api.get(f"{pods}/p")["status"]["phase"] == "Succeeded")
+    api.patch(f"{pods}/p", {"metadata": {"finalizers": None}})
 
 
 def test_a_secret_that_is_no_text_is_a_variable_too(api: Api, namespace: str) -> None:
@@ -113,12 +113,11 @@ def test_a_secret_that_is_no_text_is_a_variable_too(api: Api, namespace: str) ->
     api.patch(f"{base}/pods/p", {"metadata": {"finalizers": None}})
 
 
-def test_events_tell_of_pods_with_long_names(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
+def test_events_tell_of_pods_with_long_names(api: Api, pods: str) -> None:
     name = "a" * 199 + "-" + "b" * 20
-    api.post(path, pod(name, "true", "Never"))
-    eventually(lambda: api.get(f"{path}/{name}")["status"]["phase"] == "Succeeded")
-    api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+    api.post(pods, pod(name, "true", "Never"))
+    eventually(lambda: api.get(f"{pods}/{name}")["status"]["phase"] == "Succeeded")
+    api.patch(f"{pods}/{name}", {"metadata": {"finalizers": None}})
 
 
 def test_a_pod_that_the_node_gave_up_is_taken_up_again(
@@ -152,25 +151,23 @@ def waits(api: Api, path: str, reason: str) -> bool:
     return (status.get("state") or {}).get("waiting", {}).get("reason") == reason
 
 
-def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    api.post(path, pod("p", "exit 3", "OnFailure"))
-    eventually(lambda: waits(api, f"{path}/p", "CrashLoopBackOff"))
-    api.delete(f"{path}/p")
-    eventually(lambda: api.get(f"{path}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
-    assert api.get(f"{path}/p")["status"]["phase"] == "Failed"
-    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api: Api, pods: str) -> None:
+    api.post(pods, pod("p", "exit 3", "OnFailure"))
+    eventually(lambda: waits(api, f"{pods}/p", "CrashLoopBackOff"))
+    api.delete(f"{pods}/p")
+    eventually(lambda: api.get(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
+    assert api.get(f"{pods}/p")["status"]["phase"] == "Failed"
+    api.patch(f"{pods}/p", {"metadata": {"finalizers": None}})
 
 
-def test_deleted_before_it_ran_a_pod_has_not_succeeded(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
+def test_deleted_before_it_ran_a_pod_has_not_succeeded(api: Api, pods: str) -> None:
     missing = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}
-    api.post(path, pod("p", "true", "Never", env=[missing]))
-    eventually(lambda: waits(api, f"{path}/p", "CreateContainerConfigError"))
-    api.delete(f"{path}/p")
-    eventually(lambda: api.get(f"{path}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
-    assert api.get(f"{path}/p")["status"]["phase"] == "Pending"
-    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+    api.post(pods, pod("p", "true", "Never", env=[missing]))
+    eventually(lambda: waits(api, f"{pods}/p", "CreateContainerConfigError"))
+    api.delete(f"{pods}/p")
+    eventually(lambda: api.get(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
+    assert api.get(f"{pods}/p")["status"]["phase"] == "Pending"
+    api.patch(f"{pods}/p", {"metadata": {"finalizers": None}})
 
 
 def test_a_job_that_the_node_interrupted_is_not_complete(own: Running) -> None:
@@ -193,55 +190,50 @@ def test_a_job_that_the_node_interrupted_is_not_complete(own: Running) -> None:
     assert done["failed"] == 1
 
 
-def test_a_pod_that_is_out_of_time_fails(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
+def test_a_pod_that_is_out_of_time_fails(api: Api, pods: str) -> None:
     body = pod("p", "sleep 600", "Never")
     body["spec"]["activeDeadlineSeconds"] = 1
     del body["metadata"]["finalizers"]
-    api.post(path, body)
-    status = eventually(lambda: (found := api.get(f"{path}/p")["status"])["phase"] == "Failed" and found)
+    api.post(pods, body)
+    status = eventually(lambda: (found := api.get(f"{pods}/p")["status"])["phase"] == "Failed" and found)
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_following_a_log_shows_the_last_words_of_a_run(running: Running, api: Api, namespace: str) -> None:
+def test_following_a_log_shows_the_last_words_of_a_run(running: Running, api: Api, pods: str) -> None:
     """The next run, which begins at once, writes a log of its own."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
     body = pod("p", "echo first; until test -e $HOME/go; do sleep 0.02; done; rm $HOME/go; echo last; exit 1", "Always")
-    uid = api.post(path, body)["metadata"]["uid"]
-    eventually(lambda: api.raw("GET", f"{path}/p/log")[1] == b"first\n")
+    uid = api.post(pods, body)["metadata"]["uid"]
+    eventually(lambda: api.raw("GET", f"{pods}/p/log")[1] == b"first\n")
     connection = api.connect()
-    connection.request("GET", f"{path}/p/log?follow=true", headers={"Authorization": f"Bearer {api.token}"})
+    connection.request("GET", f"{pods}/p/log?follow=true", headers={"Authorization": f"Bearer {api.token}"})
     answer = connection.getresponse()
     assert answer.readline() == b"first\n"
     (running.data / "pods" / uid / "go").touch()
     assert answer.read() == b"last\n"
     connection.close()
-    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+    api.patch(f"{pods}/p", {"metadata": {"finalizers": None}})
 
 
-def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(
-    api: Api, running: Running, namespace: str
-) -> None:
+def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(api: Api, running: Running, pods: str) -> None:
     """A second SIGTERM means "at once" to many programs."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
     hook = {"exec": {"command": ["sh", "-c", "echo hook >> $HOME/told"]}}
     body = pod("p", "trap 'echo term >> $HOME/told' TERM; touch $HOME/on; while :; do sleep 0.1; done", "Always",
                lifecycle={"preStop": hook})  # fmt: skip
     body["spec"]["containers"].append({"name": "other", "image": "none", "command": ["sleep", "600"]})
     body["spec"]["terminationGracePeriodSeconds"] = 30
-    home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
+    home = running.data / "pods" / api.post(pods, body)["metadata"]["uid"]
     eventually(lambda: (home / "on").exists())
 
     def state(name: str) -> dict[str, Any]:
-        return next(one["state"] for one in api.get(f"{path}/p")["status"]["containerStatuses"] if one["name"] == name)
+        return next(one["state"] for one in api.get(f"{pods}/p")["status"]["containerStatuses"] if one["name"] == name)
 
     eventually(lambda: "running" in state("other"))
-    api.delete(f"{path}/p")
+    api.delete(f"{pods}/p")
     eventually(lambda: "terminated" in state("other"))
     for number in range(3):
-        api.patch(f"{path}/p", {"metadata": {"annotations": {"n": str(number)}}})
+        api.patch(f"{pods}/p", {"metadata": {"annotations": {"n": str(number)}}})
     eventually(lambda: (home / "told").read_text() == "hook\nterm\n")
-    api.delete(f"{path}/p", {"gracePeriodSeconds": 1})
+    api.delete(f"{pods}/p", {"gracePeriodSeconds": 1})
     eventually(lambda: "terminated" in state("main"))
     assert (home / "told").read_text() == "hook\nterm\n"
-    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+    api.patch(f"{pods}/p", {"metadata": {"finalizers": None}})

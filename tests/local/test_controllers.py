@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, Api, definition, eventually
+from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, Api, definition
 from tests.local.test_workloads import condition, stateful_set
+from tests.waiting import eventually
 
 
 def container(text: str = "exec sleep 600", **more: Any) -> dict[str, Any]:
@@ -28,11 +29,6 @@ def base(namespace: str) -> str:
 @pytest.fixture
 def jobs(namespace: str) -> str:
     return f"/apis/batch/v1/namespaces/{namespace}/jobs"
-
-
-@pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def names(api: Api, path: str) -> list[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from e2e.kubernetes.binaries import kubectl as kubectl_program
-from tests.local.conftest import Api, Running, definition, eventually
+from tests.local.conftest import Api, Running, definition
+from tests.waiting import eventually
 
 KUBECTL = kubectl_program()
 pytestmark = [pytest.mark.kubernetes, pytest.mark.skipif(not KUBECTL, reason="no kubectl is built, none is named")]

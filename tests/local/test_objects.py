@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, STRATEGIC, Api, Refused, definition, eventually
+from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, STRATEGIC, Api, Refused, definition
+from tests.waiting import eventually
 
 
 def widget(name: str = "w", **spec: Any) -> dict[str, Any]:
@@ -236,8 +237,7 @@ def test_events_are_one_set_in_both_groups(api: Api, namespace: str) -> None:
     assert len(api.get(f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3Dp")["items"]) == 1
 
 
-def test_what_is_not_there_is_refused_with_a_sentence(api: Api, namespace: str) -> None:
-    pods = f"/api/v1/namespaces/{namespace}/pods"
+def test_what_is_not_there_is_refused_with_a_sentence(api: Api, pods: str) -> None:
     spec = {"containers": [{"name": "c", "image": "none", "command": ["sleep", "60"]}]}
     api.post(pods, {"metadata": {"name": "p"}, "spec": spec})
     for path in (f"{pods}/p/exec", f"{pods}/p/portforward", "/openapi/v2", "/metrics"):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.conftest import Api, Refused, Running, eventually
+from tests.local.conftest import Api, Refused, Running
+from tests.waiting import eventually
 
 from ballast_local.watch import Watch
 
@@ -125,11 +126,10 @@ def test_a_history_that_is_too_short_says_410(tmp_path: Path) -> None:
 
 
 def test_who_goes_away_is_not_waited_for(
-    running: Running, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+    running: Running, api: Api, pods: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by a watch in which nothing happens, nor by one who follows a log in which nothing is written."""
     monkeypatch.setattr("ballast_local.watch.BOOKMARK_SECONDS", 0.1)
-    pods = f"/api/v1/namespaces/{namespace}/pods"
     container = {"name": "c", "image": "none", "command": ["sh", "-c", "echo up; exec sleep 600"]}
     uid = api.post(pods, {"metadata": {"name": "p"}, "spec": {"containers": [container]}})["metadata"]["uid"]
     eventually(lambda: api.raw("GET", f"{pods}/p/log")[1] == b"up\n")

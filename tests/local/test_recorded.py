@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from e2e.kubernetes.binaries import built
-from tests.local.conftest import Api, Running, eventually
+from tests.local.conftest import Api, Running
 from tests.local.real_api import RealApi
 from tests.local.replay import Request, comparable, differences, is_definition, recording, send, served
+from tests.waiting import eventually
 
 PROGRAMS = built()
 DEFINED = r"^(\.items\[\d\]|\.rows\[\d\]\[1\]|\[0\]\.object|\.object)?"
@@ -39,8 +40,8 @@ def _settle(api: Api, request: Request) -> None:
         conditions = api.get(path)["status"].get("conditions") or ()
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
-    eventually(established, 60)
-    eventually(lambda: api.exists(f"/apis/ballast.dev/v1alpha1/{name}"), 60)
+    eventually(established, seconds=60)
+    eventually(lambda: api.exists(f"/apis/ballast.dev/v1alpha1/{name}"), seconds=60)
 
 
 def _differ(request: Request, embedded: tuple[int, Any], real: tuple[int, Any]) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.conftest import DEFINITIONS, Api, Refused, Running, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Refused, Running, definition
+from tests.waiting import eventually
 
 from ballast_local.cluster import LocalCluster
 from ballast_local.errors import ApiError

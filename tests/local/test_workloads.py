@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.conftest import STRATEGIC, Api, Refused, Running, eventually
+from tests.local.conftest import STRATEGIC, Api, Refused, Running
+from tests.waiting import eventually
 
 from ballast_local.builtin_checks import NODE_PORTS
 
@@ -71,11 +72,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-@pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def log(api: Api, pods: str, name: str, query: str = "") -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.clients import QUIET
 from e2e.processes import CLUSTER_ID, BrokerProcess, brokers_told, free_ports
+from tests import waiting
 
 PATIENCE_S = 60.0
 VALUE_BYTES = 1000
@@ -139,11 +140,7 @@ class Brokers:
         return found
 
 
-def eventually(condition: Callable[[], bool], what: object = "") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"after {PATIENCE_S:.0f} s still not: {what}"
-        time.sleep(0.05)
+eventually = partial(waiting.eventually, seconds=PATIENCE_S)
 
 
 def plan(rows: Iterable[tuple[str, int, list[int], list[str] | None]]) -> str:

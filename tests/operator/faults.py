@@ -204,9 +204,9 @@ def _refusal(code: int, reason: str, headers: Mapping[str, str] | None = None) -
 
 
 @contextmanager
-def behind_faults(world: World, seed: int = 1) -> Iterator[FaultyApi]:
+def behind_faults(world: World) -> Iterator[FaultyApi]:
     """The operator of the world, behind an API that refuses what its policy says."""
-    proxy = FaultyApi(world.kubeconfig, seed)
+    proxy = FaultyApi(world.kubeconfig, seed=1)
     world.run(proxy.start())
     world.kill_operator()
     world.restart_operator(proxy.kubeconfig)

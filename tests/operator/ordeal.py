@@ -109,7 +109,7 @@ class Ordeal:
             self._world.topic(name, replicaAssignment=[[0, 1]] * MOVED_PARTITIONS)
         self._world.until_all_ready(names)
         for name in names:
-            self._world.patch("KafkaTopic", name, {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+            self._world.pause("KafkaTopic", name)
         self._world.fill(names, MOVED_PARTITIONS, RECORDS_PER_PARTITION, RECORD_BYTES)
 
     # What happens.

@@ -22,7 +22,7 @@ def test_a_throttle_that_could_not_be_put_back_is_not_set_and_what_is_missing_is
     world = ballast_world
     world.topic("before", replicaAssignment=[[0]], deletionPolicy="Delete")
     world.until_ready("KafkaTopic", "before")
-    world.patch("KafkaTopic", "before", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.pause("KafkaTopic", "before")
     definition = world.api("get", DEFINITION)
     former = deepcopy(definition["spec"]["versions"])
     fields = former[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
@@ -45,11 +45,12 @@ def test_a_throttle_that_could_not_be_put_back_is_not_set_and_what_is_missing_is
     finally:
         fields["throttledLists"] = known
         world.api("merge", DEFINITION, {"spec": {"versions": former}})
+    world.touch("Reassignment", "before")
     world.until_phase("before", "Succeeded")
     assert world.view().topics["before"].partitions[0].replicas == (1,)
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
     world.delete("Reassignment", "before")
-    world.patch("KafkaTopic", "before", {"metadata": {"annotations": {"ballast.dev/paused": None}}})
+    world.pause("KafkaTopic", "before", False)
     world.delete("KafkaTopic", "before")
     world.until_gone("KafkaTopic", "before")
 

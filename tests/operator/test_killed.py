@@ -30,9 +30,7 @@ def world(ballast_world: World) -> World:
 @pytest.mark.spec("OPR-35")
 def test_killed_again_and_again_while_topics_and_reassignments_are_worked_on(world: World) -> None:
     chance = random.Random(7)
-    world.topic("moving", replicaAssignment=[[0, 1], [0, 1], [0, 1], [0, 1]])
-    world.until_ready("KafkaTopic", "moving")
-    world.patch("KafkaTopic", "moving", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.movable_topic("moving", [[0, 1]] * 4)
     names = [f"topic-{index:03d}" for index in range(TOPICS)]
     for index, name in enumerate(names):
         if index % (TOPICS // KILLS) == 0:

@@ -280,10 +280,7 @@ def test_volumes_grow_but_do_not_shrink(world: World) -> None:
 def test_a_directory_that_fails_is_shown_and_its_replicas_are_made_elsewhere(world: World) -> None:
     spec = {"config": {"num.partitions": 2}, "volumes": [{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}]}
     apply(world, storage={"onDirectoryFailure": "Drain"}, **spec)
-    world.topic("precious", replicaAssignment=[[1, 0]] * 4)
-    world.until_ready("KafkaTopic", "precious")
-    world.patch("KafkaTopic", "precious", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    world.fill(["precious"], partitions=4, records=2)
+    world.movable_topic("precious", [[1, 0]] * 4, records=2)
     held = {
         log.path or ""
         for replica, log in world.view().logs.items()

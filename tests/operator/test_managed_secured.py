@@ -196,9 +196,9 @@ def consume(settings: Mapping[str, str], count: int, topic: str = "orders") -> N
         consumer.close()
 
 
-def make_user(world: Secured, name: str = "alice", password: str = "wonder") -> None:
+def make_user(world: Secured) -> None:
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    wanted = UserScramCredentialUpsertion(name, how, password.encode())
+    wanted = UserScramCredentialUpsertion("alice", how, b"wonder")
     admin = AdminClient({**world.certified()})
     for answer in admin.alter_user_scram_credentials([wanted]).values():
         answer.result(30)

@@ -208,7 +208,8 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
     verdict = await claims.bring(Refusing(), layout, kube, view())
     assert verdict is not None
-    assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+    assert verdict.reason == "VolumeTooSmall"
+    assert "the storage class does not allow it. Use a storage class" in verdict.message
 
 
 async def test_a_volume_whose_claims_of_before_are_of_another_storage_class_is_not_added() -> None:

@@ -60,9 +60,7 @@ def told(world: World, name: str) -> list[str]:
 @pytest.mark.spec("OPR-05", "OPR-33", "OPR-35")
 def test_a_reassignment_that_a_policy_refuses_holds_up_no_other(ballast_world: World, faulty: FaultyApi) -> None:
     world = ballast_world
-    world.topic("refused", replicaAssignment=[[0, 1], [0, 1], [0, 1]])
-    world.until_ready("KafkaTopic", "refused")
-    world.patch("KafkaTopic", "refused", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.movable_topic("refused", [[0, 1]] * 3)
     objects = "/apis/ballast.dev/v1alpha1/namespaces/default/reassignments"
     faulty.policy = [f"PATCH {objects}/no-finalizer", f"PATCH {objects}/nothing(/status)?"]
 
@@ -96,10 +94,7 @@ def test_what_is_refused_while_it_runs_keeps_what_it_has_and_goes_on_afterwards(
     ballast_world: World, faulty: FaultyApi
 ) -> None:
     world = ballast_world
-    world.topic("midway", replicaAssignment=[[0, 1], [0, 1]])
-    world.until_ready("KafkaTopic", "midway")
-    world.patch("KafkaTopic", "midway", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    world.fill(["midway"], 2, 40)
+    world.movable_topic("midway", [[0, 1]] * 2, records=40)
     rows = [{"topic": "midway", "partition": 0, "replicas": [2, 1]}]
     world.reassign("midway", partitions=rows, throttle={"interBroker": "400Ki"})
     world.until_phase("midway", "Running")
@@ -114,6 +109,8 @@ def test_what_is_refused_while_it_runs_keeps_what_it_has_and_goes_on_afterwards(
     rates = {"leader.replication.throttled.rate": "409600", "follower.replication.throttled.rate": "409600"}
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: rates, 1: rates, 2: rates}
     faulty.policy = []
+    world.touch("Reassignment", "midway")
+    world.patch("Reassignment", "beside", {"spec": {"throttle": {"interBroker": "50Mi"}}})
     world.until_phase("midway", "Succeeded")
     world.until_phase("beside", "Succeeded")
     assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}

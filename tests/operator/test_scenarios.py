@@ -49,17 +49,10 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         apache.stop()
 
 
-def fill(world: World, topic: str, megabytes: int, partitions: int) -> None:
-    """Records of 100 kB, evenly over the partitions."""
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(bootstrap_servers=world.bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=10)
-    try:
-        for index in range(megabytes * 10):
-            producer.send(topic, bytes(100_000), partition=index % partitions)
-        producer.flush(60)
-    finally:
-        producer.close()
+@pytest.fixture(scope="module")
+def heavy(world: World) -> None:
+    """A topic on broker 0 that takes a while to move, and is there again after a move that was cancelled."""
+    world.movable_topic("heavy", [[0], [0]], records=150)
 
 
 def log_dirs(world: World, broker: int) -> list[str]:
@@ -174,14 +167,14 @@ def test_a_topic_that_somebody_made_anew_survives_the_object(world: World) -> No
     world.topic("reborn", partitions=1, deletionPolicy="Delete")
     world.until_ready("KafkaTopic", "reborn")
     old = world.view().topics["reborn"].id
-    world.patch("KafkaTopic", "reborn", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.pause("KafkaTopic", "reborn")
     world.until_reason("KafkaTopic", "reborn", "Paused")
     world.run(delete_topics_by_id(world.kafka, {"reborn": uuid.UUID(old)}))
     world.until("it is gone", lambda: "reborn" not in world.view().topics)
     world.until(
         "it can be made anew", lambda: world.run(create_topics(world.kafka, [CreateTopic("reborn", 1, 1)]))["reborn"].ok
     )
-    world.patch("KafkaTopic", "reborn", {"metadata": {"annotations": {"ballast.dev/paused": None}}})
+    world.pause("KafkaTopic", "reborn", False)
     world.until_reason("KafkaTopic", "reborn", "TopicReplaced")
     world.delete("KafkaTopic", "reborn")
     world.until_gone("KafkaTopic", "reborn")
@@ -341,11 +334,8 @@ def test_another_replication_factor_is_carried_out_by_a_reassignment_that_the_to
 @pytest.mark.spec("OPR-32")
 @pytest.mark.spec("DIR-10")
 @pytest.mark.spec("DIR-13")
-def test_exact_moves_between_brokers_and_directories_run_when_approved(world: World) -> None:
-    world.topic("exact", replicaAssignment=[[0], [0]])
-    world.until_ready("KafkaTopic", "exact")
-    world.patch("KafkaTopic", "exact", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    fill(world, "exact", 4, 2)
+def test_exact_moves_between_brokers_and_directories_run_when_approved_and_are_rolled_back(world: World) -> None:
+    world.movable_topic("exact", [[0], [0]], records=20)
     target, other = log_dirs(world, 1)[2], log_dirs(world, 0)
     there = world.view().logs[ReplicaId("exact", 1, 0)].path
     within = next(path for path in other if path != there)
@@ -364,11 +354,6 @@ def test_exact_moves_between_brokers_and_directories_run_when_approved(world: Wo
     assert seen.logs[ReplicaId("exact", 0, 1)].path == target
     assert seen.logs[ReplicaId("exact", 1, 0)].path == within
 
-
-@pytest.mark.spec("OPR-33")
-def test_rollback_puts_back_what_was(world: World) -> None:
-    before = world.view().topics["exact"].partitions[0].replicas
-    assert before == (1,)
     world.patch("Reassignment", "exact", {"spec": {"rollback": True}})
     world.until_phase("exact", "RolledBack")
     assert world.view().topics["exact"].partitions[0].replicas == (0,)
@@ -376,22 +361,21 @@ def test_rollback_puts_back_what_was(world: World) -> None:
 
 @pytest.mark.spec("OPR-32")
 def test_rows_whose_from_is_not_true_are_stale_and_nothing_moves(world: World) -> None:
-    row = {"topic": "exact", "partition": 0, "replicas": [2], "from": {"replicas": [1]}}
+    world.topic("elsewhere", replicaAssignment=[[0]])
+    world.until_ready("KafkaTopic", "elsewhere")
+    row = {"topic": "elsewhere", "partition": 0, "replicas": [2], "from": {"replicas": [1]}}
     world.reassign("stale", partitions=[row])
     found = world.until_phase("stale", "Stale")
-    assert "exact-0" in world.condition("Reassignment", "stale")[2]
+    assert "elsewhere-0" in world.condition("Reassignment", "stale")[2]
     assert "startedAt" not in found["status"]
-    assert world.view().topics["exact"].partitions[0].replicas == (0,)
+    assert world.view().topics["elsewhere"].partitions[0].replicas == (0,)
 
 
 @pytest.mark.spec("OPR-31")
 @pytest.mark.spec("OPR-33")
 @pytest.mark.spec("OPR-35")
+@pytest.mark.usefixtures("heavy")
 def test_a_throttled_move_is_sped_up_paused_cancelled_and_leaves_no_throttle(world: World) -> None:
-    world.topic("heavy", replicaAssignment=[[0], [0]])
-    world.until_ready("KafkaTopic", "heavy")
-    world.patch("KafkaTopic", "heavy", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    fill(world, "heavy", 30, 2)
     prior = AlterConfig(BROKER, "0", {"leader.replication.throttled.rate": "99999999"})
     assert all(outcome.ok for outcome in world.run(alter_configs(world.kafka, [prior])).values())
     rows = [{"topic": "heavy", "partition": index, "replicas": [2]} for index in range(2)]
@@ -424,10 +408,7 @@ def test_a_throttled_move_is_sped_up_paused_cancelled_and_leaves_no_throttle(wor
 @pytest.mark.spec("OPR-25", "OPR-35")
 def test_one_that_is_deleted_together_with_its_cluster_leaves_no_throttle(world: World) -> None:
     """As where a namespace or a folder is deleted: the brokers went on throttled, and nobody knew of it."""
-    world.topic("together", replicaAssignment=[[0]])
-    world.until_ready("KafkaTopic", "together")
-    world.patch("KafkaTopic", "together", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    world.fill(["together"], 1, 40)
+    world.movable_topic("together", [[0]], records=40)
     world.apply("KafkaCluster", "pointer", {"external": {"bootstrapServers": world.bootstrap}})
     world.until_ready("KafkaCluster", "pointer")
     rows = [{"topic": "together", "partition": 0, "replicas": [2]}]
@@ -448,6 +429,7 @@ def test_one_that_is_deleted_together_with_its_cluster_leaves_no_throttle(world:
 
 
 @pytest.mark.spec("OPR-33")
+@pytest.mark.usefixtures("heavy")
 def test_deleting_a_running_one_cancels_it(world: World) -> None:
     rows = [{"topic": "heavy", "partition": 0, "replicas": [1]}]
     world.reassign("reverted", partitions=rows, throttle={"interBroker": "128Ki"})
@@ -459,6 +441,7 @@ def test_deleting_a_running_one_cancels_it(world: World) -> None:
 
 
 @pytest.mark.spec("OPR-33")
+@pytest.mark.usefixtures("heavy")
 def test_two_that_touch_the_same_partition_run_one_after_the_other(world: World) -> None:
     world.reassign(
         "first", partitions=[{"topic": "heavy", "partition": 0, "replicas": [1]}], throttle={"interBroker": "4Mi"}
@@ -476,10 +459,8 @@ def test_two_that_touch_the_same_partition_run_one_after_the_other(world: World)
 @pytest.mark.spec("OPR-30")
 def test_a_broker_is_drained(world: World) -> None:
     world.topic("everywhere", partitions=1, replicas=3)
-    world.topic("somewhere", replicaAssignment=[[2, 0], [1, 2]])
-    for name in ("everywhere", "somewhere"):
-        world.until_ready("KafkaTopic", name)
-    world.patch("KafkaTopic", "somewhere", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.until_ready("KafkaTopic", "everywhere")
+    world.movable_topic("somewhere", [[2, 0], [1, 2]])
     world.reassign("drain", drainBrokers=[2])
     world.until_phase("drain", "Failed", seconds=120)
     # A partition with as many replicas as brokers has no place to go to: that is said, and everything else went.

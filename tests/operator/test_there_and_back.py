@@ -93,10 +93,7 @@ def test_a_move_to_a_broker_that_was_scaled_away_holds_nothing_says_so_and_goes_
 def test_a_move_to_a_volume_that_was_removed_meanwhile_does_not_keep_its_drain_waiting(world: World) -> None:
     declare(world, 2, "100Mi", on_scale_up="None")
     world.bootstrap = world.until_ready("KafkaCluster", "demo", 120)["status"]["bootstrapServers"]
-    world.topic("there", partitions=2, replicas=1, replicaAssignment=[[0], [0]])
-    world.until_ready("KafkaTopic", "there")
-    world.patch("KafkaTopic", "there", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
-    world.fill(["there"], 2, 20)
+    world.movable_topic("there", [[0], [0]], records=20)
     path = next(where.path for where in world.view().directories if "/b-demo-1/" in where.path)
     rows = [{"topic": "there", "partition": number, "replicas": [1], "logDirs": [path]} for number in (0, 1)]
     one_by_one = {"perBroker": 1}

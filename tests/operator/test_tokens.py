@@ -54,6 +54,23 @@ def test_the_old_one_is_shown_while_no_newer_one_is_to_be_had(provider: Provider
     assert tokens.refusal == ""
 
 
+def test_one_that_is_refused_is_replaced_at_once_and_the_next_only_after_a_while(provider: Provider) -> None:
+    tokens = credentials(provider)
+    first = tokens.token()
+    tokens._again_at_s = 0.0  # it was had long ago
+    tokens.refused(first)
+    second = tokens.token()
+    assert second != first
+    tokens.refused(first)
+    assert tokens.token() == second, "it is another one that was refused"
+    tokens.refused(second)
+    assert tokens.token() == second, "who does not believe it may believe no other one either"
+    assert len(provider.asked) == 2
+    tokens._again_at_s = 0.0
+    provider.answer = (503, b"later")
+    assert tokens.token() == second, "while there is no other, it is shown"
+
+
 def test_equal_ones_are_equal_and_tell_nothing(provider: Provider) -> None:
     """So a connection stays when the Secret is read anew, and ends when it has changed."""
     tokens = credentials(provider)

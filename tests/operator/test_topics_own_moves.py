@@ -19,15 +19,11 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.spec("OPR-23")]
 @pytest.fixture(scope="module")
 def world(ballast_world: World) -> Iterator[World]:
     yield ballast_world
-    pause(ballast_world, None)
+    ballast_world.pause("KafkaCluster", "demo", False)
     cordon(ballast_world, None)
     for name in ("grows", "shrinks"):
         ballast_world.delete("KafkaTopic", name)
         ballast_world.until_gone("KafkaTopic", name)
-
-
-def pause(world: World, value: str | None) -> None:
-    world.patch("KafkaCluster", "demo", {"metadata": {"annotations": {"ballast.dev/paused": value}}})
 
 
 def cordon(world: World, value: str | None) -> None:
@@ -56,7 +52,7 @@ def seen(world: World, name: str, generation: int) -> bool:
 def test_what_found_no_place_is_tried_again_when_there_is_one(world: World) -> None:
     world.topic("grows", partitions=2, replicas=1, deletionPolicy="Delete")
     world.until_ready("KafkaTopic", "grows")
-    pause(world, "true")  # or the cordon would be taken away
+    world.pause("KafkaCluster", "demo")  # or the cordon would be taken away
     world.until_reason("KafkaCluster", "demo", "Paused")
     cordon(world, "*")
     world.topic("grows", partitions=2, replicas=3, deletionPolicy="Delete")
@@ -67,7 +63,7 @@ def test_what_found_no_place_is_tried_again_when_there_is_one(world: World) -> N
     cordon(world, None)
     world.until_ready("KafkaTopic", "grows")
     assert replicas(world, "grows") == 3
-    pause(world, None)
+    world.pause("KafkaCluster", "demo", False)
     world.until_ready("KafkaCluster", "demo")
 
 

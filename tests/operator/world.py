@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -91,6 +91,14 @@ class World:
             producer.flush(60)
         finally:
             producer.close()
+
+    def movable_topic(self, name: str, rows: Sequence[Sequence[int]], records: int = 0) -> None:
+        """Ready, then left alone by the operator, which would put it back where it was; with records as `fill` has."""
+        self.topic(name, replicaAssignment=rows)
+        self.until_ready("KafkaTopic", name)
+        self.pause("KafkaTopic", name)
+        if records:
+            self.fill([name], len(rows), records)
 
     def stop(self) -> None:
         for process in self._others:
@@ -186,6 +194,13 @@ class World:
 
     def patch(self, kind: str, name: str, patch: Mapping[str, Any], sub: str = "") -> Body:
         return self.run(self._stack.api.merge(self.path(kind, name, sub=sub), patch))
+
+    def pause(self, kind: str, name: str, wanted: bool = True) -> None:
+        self.patch(kind, name, {"metadata": {"annotations": {"ballast.dev/paused": "true" if wanted else None}}})
+
+    def touch(self, kind: str, name: str) -> None:
+        """As somebody does who has made room for it: what was refused is tried again at once, not after a while."""
+        self.patch(kind, name, {"metadata": {"labels": {"touched": "again"}}})
 
     def delete(self, kind: str, name: str) -> None:
         self.run(self._stack.api.delete(self.path(kind, name)))

@@ -11,11 +11,11 @@ from ballast_planner.parallel import BrokerTask, Moves, solve_task
 
 
 @st.composite
-def cluster_loads(draw: st.DrawFn, racks: bool = True, cordons: bool = True) -> ClusterLoad:
+def cluster_loads(draw: st.DrawFn, cordons: bool = True) -> ClusterLoad:
     """Small clusters of any shape: racks, cordons, offline directories, foreign bytes, odd capacities."""
     broker_count = draw(st.integers(1, 5))
     per_broker = draw(st.integers(1, 4))
-    rack_count = draw(st.integers(0, 3)) if racks else 0
+    rack_count = draw(st.integers(0, 3))
     brokers = [Broker(10 + i, f"rack{i % rack_count}" if rack_count else None) for i in range(broker_count)]
     replicas: list[Replica] = []
     sums: dict[tuple[int, str], int] = {(b.id, f"/d{d}"): 0 for b in brokers for d in range(per_broker)}

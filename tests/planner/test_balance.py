@@ -46,11 +46,11 @@ def led_by_the_first(bytes_out: float, failed: bool = False) -> ClusterLoad:
     return ClusterLoad.from_rows([Broker(b) for b in range(3)], whole + halves, replicas)
 
 
-def one_broker(sizes: list[list[int]], capacity: int = 1_000) -> ClusterLoad:
+def one_broker(sizes: list[list[int]]) -> ClusterLoad:
     """A broker whose disk i holds replicas of sizes[i]."""
     number = itertools.count()
     replicas = [Replica("t", next(number), 0, f"/d{d}", size, True) for d, held in enumerate(sizes) for size in held]
-    directories = [Directory(0, f"/d{d}", capacity, sum(held)) for d, held in enumerate(sizes)]
+    directories = [Directory(0, f"/d{d}", 1_000, sum(held)) for d, held in enumerate(sizes)]
     return ClusterLoad.from_rows([Broker(0)], directories, replicas)
 
 

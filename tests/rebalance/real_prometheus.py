@@ -10,7 +10,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from tests.certificates import Authority
 
 from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
 
@@ -44,9 +48,10 @@ def prometheus_of(
     interval: str = "1s",
     rules: Path | None = None,
     login: tuple[str, str, str] | None = None,
+    authority: Authority | None = None,
 ) -> Iterator[tuple[Endpoint, Targets]]:
     """The same with targets of several jobs, which can be changed, and with rules; only for a user with a password,
-    of which Prometheus is told what bcrypt makes of it."""
+    of which Prometheus is told what bcrypt makes of it; only for who has a certificate of an authority."""
     binary = shutil.which("prometheus")
     assert binary is not None, "these tests need Prometheus on the PATH"
     targets = Targets(directory)
@@ -57,7 +62,14 @@ def prometheus_of(
     config = directory / "prometheus.yml"
     config.write_text(json.dumps(settings), encoding="utf-8")
     web = directory / "web.yml"
-    web.write_text(json.dumps({"basic_auth_users": {login[0]: login[2]}} if login else {}), encoding="utf-8")
+    asks: dict[str, Any] = {"basic_auth_users": {login[0]: login[2]}} if login else {}
+    if authority is not None:
+        server = authority.issue("prometheus")
+        asks["tls_server_config"] = {
+            "cert_file": str(server), "key_file": str(server), "client_ca_file": str(authority.ca),
+            "client_auth_type": "RequireAndVerifyClientCert",
+        }  # fmt: skip
+    web.write_text(json.dumps(asks), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -69,6 +81,9 @@ def prometheus_of(
     )  # fmt: skip
     headers = (("Authorization", f"Basic {base64.b64encode(':'.join(login[:2]).encode()).decode()}"),) if login else ()
     endpoint = Endpoint(f"http://127.0.0.1:{port}", attempts=1, headers=headers)
+    if authority is not None:
+        asked, own = authority.ca.read_text(), authority.issue("tests").read_text()
+        endpoint = replace(endpoint, url=f"https://127.0.0.1:{port}", authorities=asked, certificate=own)
     try:
         wait_for(lambda: endpoint.scalar("sum(up)") == sum(map(len, jobs.values())))
         yield endpoint, targets

@@ -25,15 +25,15 @@ class SkewedReplica:
     position: int
 
 
-def skewed_cluster(brokers: int = 3, disks: int = 2, partitions: int = 60) -> list[SkewedReplica]:
-    """Two replicas of each partition; on every broker the first disk holds the large ones."""
+def skewed_cluster(partitions: int = 60) -> list[SkewedReplica]:
+    """Two replicas of each partition on three brokers; of the two disks of each the first holds the large ones."""
     replicas = []
     for partition in range(partitions):
         size = (1 + partition % 5) * GIB // 4
         for position in range(2):
-            disk = 0 if partition % 5 >= 2 else partition % disks
+            disk = 0 if partition % 5 >= 2 else partition % 2
             replicas.append(
-                SkewedReplica("orders", partition, 1 + (partition + position) % brokers, f"/disk{disk}", size, position)
+                SkewedReplica("orders", partition, 1 + (partition + position) % 3, f"/disk{disk}", size, position)
             )
     return replicas
 

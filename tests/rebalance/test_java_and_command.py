@@ -139,8 +139,6 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
     assert command.run(parsed("--bootstrap", "h:1", "--stream")) == 2
     source = ("--bootstrap", "h:1")
     for arguments, says in (
-        (["--band", "2"], "band must lie"),
-        (["--max-moves", "0"], "max_moves"),
         (["--apply"], "give --cluster NAME"),
         (["--out", "plans"], "give --cluster NAME"),
         (["--metrics-port", "9404"], "give --stream"),
@@ -167,6 +165,10 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         assert says in told
         assert "hush" not in told
     for option, value, says in (
+        ("--band", "2", "does not lie between 0 and 1"),
+        ("--band", "nan", "does not lie between 0 and 1"),
+        ("--high-water", "95", "95 does not lie above 0 and at most at 1"),
+        ("--max-moves", "0", "is no number of 1 or more"),
         ("--throttle-disk", "50MB", "is not a quantity"),
         ("--throttle-network", "0", "is no limit"),
         ("--throttle-disk", "0.0Mi", "is no limit"),

@@ -218,7 +218,10 @@ def test_who_asks_is_said_as_the_secret_has_it(
         ({"headers": "A: hush\na: hush"}, "is given twice"),
         ({"headers": "Authorization: hush", "token": "hush"}, "is given twice"),
         ({"ca.crt": "hush"}, r"in .*ca\.crt there are no certificates"),
-        ({"tls.key": "hush"}, "has none of the files token, username"),
+        ({"tls.key": "hush"}, r"has one of tls\.crt and tls\.key"),
+        ({"tls.crt": "hush"}, r"has one of tls\.crt and tls\.key"),
+        ({"tls.crt": "hush", "tls.key": "hush"}, r"tls\.crt and tls\.key are not a certificate and its key"),
+        ({"key": "hush"}, "has none of the files token, username"),
     ],
 )
 def test_a_secret_that_cannot_be_meant_is_refused_and_not_told(
@@ -228,6 +231,18 @@ def test_a_secret_that_cannot_be_meant_is_refused_and_not_told(
     with pytest.raises(PrometheusError, match=told) as refused:
         MetricsOptions("http://p", files=AccessFiles(secret(tmp_path / "s", files))).access()
     assert "hush" not in "".join(map(str, (refused.value, refused.value.__cause__, refused.value.__context__)))
+
+
+@pytest.mark.spec("REB-02")
+def test_a_key_with_a_password_or_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    """Nobody is asked for the password: OpenSSL would do so on the terminal."""
+    ours = Authority(tmp_path)
+    plain, other, locked = (ours.issue(name) for name in ("plain", "other", "locked"))
+    ours.issue("locked", password="hush")
+    for number, (key, certificate) in enumerate(((locked, locked), (other, plain))):
+        files = {"tls.key": key.with_suffix(".key").read_text(), "tls.crt": certificate.with_suffix(".crt").read_text()}
+        with pytest.raises(PrometheusError, match="without a password"):
+            AccessFiles(secret(tmp_path / f"s{number}", files)).read()
 
 
 @pytest.mark.spec("REB-02")

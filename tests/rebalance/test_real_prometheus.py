@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from prometheus_client import Gauge
+from tests.certificates import Authority
 from tests.planner.clusters import solve_in_turn
 from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, prometheus_of, wait_for
 from tests.rebalance.skewed import GIB, Exporter, skewed_cluster
@@ -25,8 +26,9 @@ from tests.rebalance.test_prometheus_http import FakePrometheus, secret
 
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
 from ballast_rebalance import command, job
+from ballast_rebalance.access import AccessFiles
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
-from ballast_rebalance.measured import check
+from ballast_rebalance.measured import Refusal, check
 from ballast_rebalance.metrics_source import MetricsOptions, measure
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
@@ -129,7 +131,9 @@ def test_a_prometheus_with_passwords_is_asked_and_the_password_is_nowhere_to_be_
     lines = [f"spark.eventLog.{name} {value}\n" for name, value in kept.items()]
     told = "".join([*lines, "spark.sql.ui.explainMode extended\n"])
     (settings / "spark-defaults.conf").write_text(told, encoding="utf-8")
-    files = {"username": LOGIN[0], "password": PASSWORD, "headers": "X-Key: hush-4712"}
+    files = {"username": LOGIN[0], "password": PASSWORD, "headers": "X-Key: hush-4712"} | pair(
+        Authority(tmp_path / "ours")
+    )
     seen = set[bytes]()
     jobs_of = {"ballast": list[str]()}
     with exporter.served() as port:
@@ -157,8 +161,31 @@ def test_a_prometheus_with_passwords_is_asked_and_the_password_is_nowhere_to_be_
     ]
     assert any(b"SparkListenerSQLExecutionStart" in text for text in texts)
     encoded = dict(endpoint.headers)["Authorization"].split()[1].encode()
-    for word in (PASSWORD.encode(), encoded, b"hush-4712"):
+    for word in (PASSWORD.encode(), encoded, b"hush-4712", files["tls.key"].splitlines()[1].encode()):
         assert not [text[:200] for text in texts if word in text]
+
+
+@pytest.mark.spec("REB-02")
+def test_a_prometheus_that_asks_for_certificates_is_shown_that_of_a_secret(
+    spark: SparkSession, exporter: Exporter, tmp_path: Path
+) -> None:
+    """As cert-manager makes it: the driver reads it, and workers show it as well."""
+    ours = Authority(tmp_path / "ours")
+    files = {"ca.crt": ours.ca.read_text(), **pair(ours)}
+    with exporter.served() as port, prometheus_of(
+        tmp_path, {"ballast": [f"127.0.0.1:{port}"]}, authority=ours
+    ) as (endpoint, _):  # fmt: skip
+        wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 120)
+        with pytest.raises(Refusal) as refused:
+            measure(spark, MetricsOptions(endpoint.url, files=AccessFiles(authorities=ours.ca)))
+        assert refused.value.reason == "PrometheusUnavailable"
+        found = measure(spark, MetricsOptions(endpoint.url, files=AccessFiles(secret(tmp_path / "s", files))))
+    assert len(found.replicas) == 120
+
+
+def pair(authority: Authority) -> dict[str, str]:
+    whole = authority.issue("job")
+    return {f"tls.{end}": whole.with_suffix(f".{end}").read_text() for end in ("crt", "key")}
 
 
 def command_lines() -> set[bytes]:

@@ -24,6 +24,7 @@ from ballast_broker.coordinator.transactions import PREPARED, Standing, Transact
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate, whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+from ballast_broker.metadata.loader import Steps, tell
 from ballast_broker.metadata.partition_merge import merge_change
 from ballast_broker.raft import driver
 from ballast_broker.raft.core import RaftCore
@@ -150,11 +151,11 @@ def shrink_the_isr_alone(patch: Planting) -> None:
 def act_on_old_metadata(patch: Planting) -> None:
     """A broker takes a registration of one of its earlier lives for that of this one."""
 
-    def open_at_once(self: RegistrationGate, image: MetadataImage) -> None:
-        if not self.is_open and self._node_id in image.cluster.brokers:
-            self.is_open = True
-            self._tell(whole(image), image)
-            self._on_open()
+    def open_at_once(self: RegistrationGate, image: MetadataImage) -> Steps | None:
+        if self.is_open or self._node_id not in image.cluster.brokers:
+            return None
+        self.is_open = True
+        return tell([*self._publishers, lambda _delta, _image: self._on_open()], whole(image), image)
 
     patch.setattr(RegistrationGate, "look", open_at_once)
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition, by_topic
-
-MOVES_PER_TURN = 5  # each makes a folder, in a millisecond or so; then others have their turn
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -26,19 +23,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for number in topic.partitions
     }
     if context.authorize(Operation.ALTER, CLUSTER):
-        errors = {each: _known(error, each, context) for each, error in (await _alter(wanted, context)).items()}
+        errors = await _alter(wanted, context)
     else:
         errors = dict.fromkeys(wanted, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return _response({each: errors[each] for each in wanted})
+    return await _response(errors)
 
 
 async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) -> dict[TopicPartition, ErrorCode]:
     """A plan for a whole disk comes as one request for thousands of replicas."""
     errors: dict[TopicPartition, ErrorCode] = {}
-    entries = iter(wanted.items())
-    while some := dict(islice(entries, MOVES_PER_TURN)):
-        errors |= context.broker.replicas.alter_replica_log_dirs(some)
-        await asyncio.sleep(0)
+    async for each, path in InTurns(wanted.items()):
+        [error] = context.broker.replicas.alter_replica_log_dirs({each: path}).values()
+        errors[each] = _known(error, each, context)
     return errors
 
 
@@ -50,12 +46,12 @@ def _known(error: ErrorCode, topic_partition: TopicPartition, context: RequestCo
     return error
 
 
-def _response(errors: dict[TopicPartition, ErrorCode]) -> Any:
+async def _response(errors: dict[TopicPartition, ErrorCode]) -> Any:
     kind = message("AlterReplicaLogDirsResponse")
     of_topic = kind.AlterReplicaLogDirTopicResult
     of_partition = of_topic.AlterReplicaLogDirPartitionResult
     results = []
-    for name, numbers in by_topic(errors).items():
+    async for name, numbers in InTurns(by_topic(errors).items()):
         answers = [of_partition(partition_index=n, error_code=errors[TopicPartition(name, n)]) for n in numbers]
         results.append(of_topic(topic_name=name, partitions=answers))
     return kind(results=results)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ballast_broker.metadata.acls import CLUSTER_NAME, AclIndex, Operation, ResourceKind, Who
 from ballast_broker.net_reply import Principal
@@ -37,13 +37,13 @@ __all__ = [
     "transactional_id",
 ]
 
-NO_OPERATIONS_ASKED = -(2**31)  # answers where nobody asked which operations are allowed
+NO_OPERATIONS_ASKED: Final = -(2**31)  # answers where nobody asked which operations are allowed
 
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 50_000
-MOST_REMEMBERED_CHARACTERS = 10_000_000  # of names: who is refused may have made up any, of 32 KB each
-ANY_NAME = "hardcode"  # the name that Kafka asks about for those who may do it to whatever resource there is
+MOST_REMEMBERED_CHARACTERS: Final = 10_000_000  # of names: who is refused may have made up any, of 32 KB each
+ANY_NAME: Final = "hardcode"  # the name that Kafka asks about for those who may do it to whatever resource there is
 
 
 class Resource(NamedTuple):
@@ -51,7 +51,7 @@ class Resource(NamedTuple):
     name: str
 
 
-CLUSTER = Resource(ResourceKind.CLUSTER, CLUSTER_NAME)
+CLUSTER: Final = Resource(ResourceKind.CLUSTER, CLUSTER_NAME)
 
 
 def topic(name: str) -> Resource:
@@ -98,7 +98,7 @@ class Authorizer:
         """Called for every change of the metadata."""
 
 
-ALLOWS_EVERYTHING = Authorizer()
+ALLOWS_EVERYTHING: Final = Authorizer()
 
 _Question = tuple[Principal, str, Operation, Resource]
 
@@ -215,7 +215,7 @@ def authorizer_of(config: BrokerConfig) -> Authorizer:
     return AclAuthorizer(config.super_users, allows_without_entry=config.allow_everyone_if_no_acl_found)
 
 
-_SUPPORTED = {
+_SUPPORTED: Final = {
     ResourceKind.TOPIC: (
         Operation.READ,
         Operation.WRITE,

@@ -6,6 +6,7 @@ from typing import Any
 
 from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
@@ -14,7 +15,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DeleteGroupsResponse")
     results = [
         kind.DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context))
-        for group_id in dict.fromkeys(request.groups_names)
+        async for group_id in InTurns(dict.fromkeys(request.groups_names))
     ]
     return kind(results=results)
 

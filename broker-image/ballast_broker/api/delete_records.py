@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import INTERNAL_TOPICS, absence
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 NO_LOW_WATERMARK = -1
-PARTITIONS_PER_TURN = 500
 Answer = tuple[ErrorCode, int]  # error, low watermark
 
 
@@ -21,16 +20,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
     asked = {TopicPartition(each.name, p.partition_index): p.offset for each in request.topics for p in each.partitions}
     answers: dict[TopicPartition, Answer] = {}
     possible = {}
-    for number, (topic_partition, offset) in enumerate(asked.items(), 1):
-        if number % PARTITIONS_PER_TURN == 0:
-            await asyncio.sleep(0)
+    async for topic_partition, offset in InTurns(asked.items()):
         error = _refusal(topic_partition, context)
         if error is ErrorCode.NONE:
             possible[topic_partition] = offset
         answers[topic_partition] = (error, NO_LOW_WATERMARK)
     if possible:
         answers |= await context.broker.replicas.delete_records(possible, request.timeout_ms)
-    return _response(answers)
+    return await _response(answers)
 
 
 def _refusal(topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:
@@ -44,10 +41,10 @@ def _refusal(topic_partition: TopicPartition, context: RequestContext) -> ErrorC
     return ErrorCode.NONE if context.broker.replicas.partition(topic_partition) is not None else missing
 
 
-def _response(answers: dict[TopicPartition, Answer]) -> Any:
+async def _response(answers: dict[TopicPartition, Answer]) -> Any:
     kind = message("DeleteRecordsResponse")
     partitions: dict[str, list[Any]] = {}
-    for topic_partition, (error, low_watermark) in answers.items():
+    async for topic_partition, (error, low_watermark) in InTurns(answers.items()):
         partitions.setdefault(topic_partition.topic, []).append(
             kind.DeleteRecordsTopicResult.DeleteRecordsPartitionResult(
                 partition_index=topic_partition.partition, low_watermark=low_watermark, error_code=error

@@ -9,6 +9,7 @@ from ballast_broker.api.authorizer import group as group_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import Group, GroupState
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -16,7 +17,7 @@ FIRST_VERSION_THAT_SAYS_NOT_FOUND = 6
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    groups = [_describe(group_id, request, context) for group_id in request.groups]
+    groups = [_describe(group_id, request, context) async for group_id in InTurns(request.groups)]
     return message("DescribeGroupsResponse")(groups=groups)
 
 

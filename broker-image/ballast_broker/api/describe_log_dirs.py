@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -25,14 +26,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if request.topics is not None:
         wanted = {TopicPartition(each.topic, number) for each in request.topics for number in each.partitions}
     directories = context.broker.replicas.describe_log_dirs(wanted)
-    results = [_directory(each) for each in directories]
+    results = [await _directory(each) for each in directories]
     return kind(error_code=ErrorCode.NONE, results=results)
 
 
-def _directory(directory: LogDirectoryInfo) -> Any:
+async def _directory(directory: LogDirectoryInfo) -> Any:
     kind = message("DescribeLogDirsResponse").DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}
-    for each in sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future)):
+    async for each in InTurns(
+        sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future))
+    ):
         by_topic.setdefault(each.topic_partition.topic, []).append(
             kind.DescribeLogDirsTopic.DescribeLogDirsPartition(
                 partition_index=each.topic_partition.partition,

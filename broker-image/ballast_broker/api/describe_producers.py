@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.api.authorizer import Operation, topic
+from ballast_broker.api.authorizer import Operation
+from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.topic_names import refusal
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeProducersResponse")
-    topics = [
-        kind.TopicResponse(
-            name=asked.name, partitions=[_partition(asked.name, number, context) for number in asked.partition_indexes]
-        )
-        for asked in request.topics
-    ]
+    topics = [kind.TopicResponse(name=asked.name, partitions=[]) for asked in request.topics]
+    everything = (
+        (topic, number)
+        for topic, asked in zip(topics, request.topics, strict=True)
+        for number in asked.partition_indexes
+    )
+    async for topic, number in InTurns(everything):
+        topic.partitions.append(_partition(topic.name, number, context))
     return kind(topics=topics)
 
 
@@ -47,7 +51,7 @@ def _topic_refusal(name: str, context: RequestContext) -> tuple[ErrorCode, str |
     illegal = refusal(name)
     if illegal is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, illegal
-    if not context.authorize(Operation.READ, topic(name)):
+    if not context.authorize(Operation.READ, topic_resource(name)):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return error, WORDING[error]
     if context.broker.image().topics.by_name(name) is None:

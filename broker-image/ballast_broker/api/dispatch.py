@@ -11,7 +11,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ballast_broker.api.client_quotas import NO_NAME, ByteQuotas, ClientQuotas, Throttle
 from ballast_broker.api.context import RequestContext
@@ -41,12 +41,12 @@ from ballast_wire.nulls import misplaced_null
 
 log = logging.getLogger(__name__)
 
-PRODUCE = 0
-FETCH = 1
+PRODUCE: Final = 0
+FETCH: Final = 1
 # Of a request that carries no records; one is read in a second or two, and nothing else is done meanwhile.
-MOST_BYTES = 4 * 1024 * 1024
-_start_of = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
-_HEADER_START_BYTES = 10
+MOST_BYTES: Final = 4 * 1024 * 1024
+_start_of: Final = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
+_HEADER_START_BYTES: Final = 10
 
 
 class Dispatcher:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, Resource, topic
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
 
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
-GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
-ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
-MAXIMUM_TARGETS = 16_384
-_READ = Operation.READ
+GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
+ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+MAXIMUM_TARGETS: Final = 16_384
+_READ: Final = Operation.READ
 
 # As in `api.produce`: what a request names, resolved once.
 Target = tuple[TopicPartition, UUID, Resource, PlainAnswer]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from ballast_broker.api.fetch_sessions import NO_SESSION, Followed, Key, Session
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
-UNREADABLE = frozenset(
+UNREADABLE: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 
 
 class Quota(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ballast_broker.net_reply import Peer
@@ -19,11 +19,11 @@ from ballast_broker.seams import Random
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import FetchRequest
 
-EVICTION_S = 120.0
-NO_SESSION = 0
-FIRST_EPOCH = 0
-FINAL_EPOCH = -1
-MAX_EPOCH = 2**31 - 1
+EVICTION_S: Final = 120.0
+NO_SESSION: Final = 0
+FIRST_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+MAX_EPOCH: Final = 2**31 - 1
 
 Key = tuple[str | UUID, int]
 

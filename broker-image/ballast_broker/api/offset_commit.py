@@ -9,6 +9,7 @@ from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import OffsetCommitResponse
 from ballast_wire.names import ZERO_UUID, TopicPartition
@@ -28,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     offsets: Offsets = {}
     answers: dict[tuple[Any, int], ErrorCode] = {}
     targets: dict[tuple[Any, int], TopicPartition] = {}
-    for asked in request.topics:
+    async for asked in InTurns(request.topics):
         key = _key(asked, by_id)
         topic = topics.by_id(key) if by_id else topics.by_name(key)
         name = topic.name if topic is not None else "" if by_id else key
@@ -46,7 +47,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
                 offsets[partition] = _committed(request, p, topic.id, context)
     errors = await _commit(request, context, offsets) if offsets else {}
     answers |= {where: errors[partition] for where, partition in targets.items()}
-    return _response(request, context.version, by_id, answers)
+    return await _response(request, context.version, by_id, answers)
 
 
 def _key(asked: Any, by_id: bool) -> Any:
@@ -80,11 +81,11 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> di
         return dict.fromkeys(offsets, ErrorCode.ILLEGAL_GENERATION if no_group and old else error.code)
 
 
-def _response(
+async def _response(
     request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]
 ) -> OffsetCommitResponse:
     response = OffsetCommitResponse(version)
-    for asked in request.topics:
+    async for asked in InTurns(request.topics):
         if not asked.partitions:
             continue
         key = _key(asked, by_id)

@@ -7,6 +7,7 @@ from typing import Any
 from ballast_broker.api.authorizer import CLUSTER, Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -16,16 +17,15 @@ UNKNOWN = (-1, -1)
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("OffsetForLeaderEpochResponse")
-    partitions: dict[str, list[Any]] = {}
-    for asked in request.topics:
-        answers = partitions.setdefault(asked.topic, [])
-        for each in asked.partitions:
-            error, (epoch, end_offset) = _answer(TopicPartition(asked.topic, each.partition), each, context)
-            answers.append(
-                kind.OffsetForLeaderTopicResult.EpochEndOffset(
-                    error_code=error, partition=each.partition, leader_epoch=epoch, end_offset=end_offset
-                )
+    partitions: dict[str, list[Any]] = {asked.topic: [] for asked in request.topics}
+    everything = ((asked.topic, each) for asked in request.topics for each in asked.partitions)
+    async for name, each in InTurns(everything):
+        error, (epoch, end_offset) = _answer(TopicPartition(name, each.partition), each, context)
+        partitions[name].append(
+            kind.OffsetForLeaderTopicResult.EpochEndOffset(
+                error_code=error, partition=each.partition, leader_epoch=epoch, end_offset=end_offset
             )
+        )
     topics = [kind.OffsetForLeaderTopicResult(topic=name, partitions=answers) for name, answers in partitions.items()]
     return kind(topics=topics)
 

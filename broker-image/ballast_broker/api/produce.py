@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
     from ballast_broker.storage.slices import AppendInfo
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-ADMIN_CLIENT_ID = "__admin_client"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+ADMIN_CLIENT_ID: Final = "__admin_client"
 
-MAXIMUM_TARGETS = 16_384
-_WRITE = Operation.WRITE
-_NONE = ErrorCode.NONE
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+MAXIMUM_TARGETS: Final = 16_384
+_WRITE: Final = Operation.WRITE
+_NONE: Final = ErrorCode.NONE
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 # Refused before anybody looked at what the log has.
-WITHOUT_LOG_START = frozenset(
+WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_REQUIRED_ACKS,
         ErrorCode.CORRUPT_MESSAGE,
@@ -117,10 +117,9 @@ class Produce:
                         pass  # nothing was done: the path for all shapes appends by thread
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Produce version {version} is not supported")
-        client_id = parse_request_header(frame).client_id
         if version >= FIRST_FLEXIBLE:
             position = skip_header_tags(frame, position)
-        return self._handle_any(frame, position, version, correlation_id, client_id, peer, throttle)
+        return self._handle_any(frame, position, version, correlation_id, peer, throttle)
 
     # -- one batch for one partition ------------------------------------------------------------------------------
     def _new_target(self, key: tuple[bytes, int, int]) -> Target | None:
@@ -170,7 +169,7 @@ class Produce:
         self._bytes_in[topic_partition] += len(batches)
         if acks == 0:
             return None
-        first_offset, last_offset, _, append_time, start_offset, _, _, _, _ = info
+        first_offset, last_offset, append_time, start_offset, _, _ = info
         if acks == ACKS_ALL:
             outcome = replicas.await_committed(topic_partition, last_offset + 1, timeout_ms)
             if outcome is not _NONE:
@@ -199,7 +198,6 @@ class Produce:
         position: int,
         version: int,
         correlation_id: int,
-        client_id: str | None,
         peer: Peer,
         throttle: Throttle | None,
     ) -> Reply:
@@ -214,7 +212,7 @@ class Produce:
         now = self._broker.clock.monotonic
         until_s = now() + LONGEST_TURN_S
         for key, partitions in each_once(request.topics):
-            name, topic_id, refusal = self._target(key, client_id, peer)
+            name, topic_id, refusal = self._target(key, frame, peer)
             if transaction is not None and transaction.refusal is UNAUTHORIZED:
                 refusal = UNAUTHORIZED
             said: list[ProduceAnswer] = []
@@ -255,7 +253,7 @@ class Produce:
             self._metrics.refused("Produce", answer.error)
         said.append(answer)
 
-    def _target(self, key: str | UUID, client_id: str | None, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
+    def _target(self, key: str | UUID, frame: memoryview, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
         """The topic's name and id, or why nothing may be written to it."""
         if isinstance(key, UUID):
             found = self._broker.image().topics.by_id(key)
@@ -266,7 +264,7 @@ class Produce:
             name, topic_id = key, None
         if not self._allows(peer, _WRITE, topic(name)):
             return name, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if name in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+        if name in INTERNAL_TOPICS and parse_request_header(frame).client_id != ADMIN_CLIENT_ID:
             return name, None, ErrorCode.INVALID_TOPIC_EXCEPTION
         return name, topic_id, None
 
@@ -312,7 +310,7 @@ class Produce:
             self._note_refusal(partition, topic_id, batches, error.code)
             return self._refused(partition, error), None
         self._bytes_in[partition] += len(batches)
-        first_offset, last_offset, _, append_time, start_offset, _, _, _, _ = info
+        first_offset, last_offset, append_time, start_offset, _, _ = info
         answer = good_answer(number, first_offset, append_time, start_offset)
         if acks != ACKS_ALL:
             return answer, None

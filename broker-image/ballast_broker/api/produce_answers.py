@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from ballast_broker.api.request_time import Timed
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ballast_broker.metrics.requests import RequestMetrics
     from ballast_wire.names import TopicPartition
 
-ACKS_ALL = -1
+ACKS_ALL: Final = -1
 LONGEST_TURN_S = 0.005
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
 Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]

@@ -10,13 +10,13 @@ PURE; loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ballast_broker.storage.producers import ProducerStates, sequence_is_ahead
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import HEADER, HEADER_BYTES, Header
 
-PASSING = frozenset(
+PASSING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -27,8 +27,8 @@ PASSING = frozenset(
     }
 )
 # Longer than what is under way needs to arrive; a client that gives a batch up begins anew long after.
-REMEMBERED_S = 10.0
-MOST = 10_000
+REMEMBERED_S: Final = 10.0
+MOST: Final = 10_000
 
 
 class _Refused(NamedTuple):

@@ -13,10 +13,11 @@ from typing import Any
 from ballast_broker.controller.snapshots import read_snapshot, write_snapshot
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.image import MetadataImage
-from ballast_broker.metadata.loader import MetadataLoader, Publisher
+from ballast_broker.metadata.loader import MetadataLoader, Publisher, Steps
 from ballast_broker.raft.messages import SnapshotId
 from ballast_broker.raft.store import MetadataStore, lacks_handles
 from ballast_broker.seams import Clock, Threads
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class MetadataReplica:
         interval_between_snapshots_s: float = DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S,
     ) -> None:
         self.loader = MetadataLoader()
+        self.published_offset = self.loader.image.offset  # up to here this node acts by it
         self.leader_callbacks: list[LeaderCallback] = []
         self._store = store
         self._clock = clock
@@ -73,10 +75,12 @@ class MetadataReplica:
 
     # ------------------------------------------------------------------ CommitListener
 
-    def committed(self, batches: bytes) -> None:
+    def committed(self, batches: bytes) -> Steps:
         for batch in read_batches(batches):
             self._last_timestamp_ms = batch.timestamp_ms
-            self.loader.apply(batch.records, batch.last_offset, batch.epoch)
+            yield from self.loader.apply(batch.records, batch.last_offset, batch.epoch) or ()
+            self.published_offset = batch.last_offset
+            yield
         self._bytes_since += len(batches)
         self._maybe_snapshot()
 
@@ -88,7 +92,9 @@ class MetadataReplica:
         records: list[Any] = []
         async for batch in read_snapshot(self._store, snapshot):
             records.extend(batch.records)
-        self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch)
+        async for _ in InTurns(self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch) or ()):
+            pass
+        self.published_offset = snapshot.offset - 1
         self._snapshot_bytes = self._store.size_of(snapshot)
         self._bytes_since = 0
         self._snapshot_at = self._clock.monotonic()

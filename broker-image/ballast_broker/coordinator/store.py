@@ -214,7 +214,8 @@ class CoordinatorStore:
         return log
 
     async def read_all(self, partition: int) -> AsyncIterator[Found]:
-        """Every record from the log start to the log end of now. ApiError where the log is not to be had.
+        """Every record from the log start to the log end of now. ApiError where the log is not to be had, or is not
+        what was written: the next leader's disk may have all of it.
 
         A batch whose inside cannot be read is passed over: it is not ours, and the others' groups are in the same log.
         """
@@ -231,6 +232,9 @@ class CoordinatorStore:
                 return
             for batch in iterate_batches(memoryview(data)):
                 offset = batch.last_offset + 1
+                if not batch.crc_is_right():
+                    text = f"the disk has spoilt the batch at {batch.base_offset} of {self._topic}-{partition}"
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE, text)
                 try:
                     found = list(_found_in(batch))
                 except (CorruptBatch, struct.error) as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from ballast_broker.metadata.loader import Publisher
+from ballast_broker.metadata.loader import Publisher, Steps, tell
 
 NO_EPOCH = -1
 
@@ -30,28 +30,20 @@ class RegistrationGate:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._publishers = list(publishers)
-        self._on_open = on_open
+        self._on_open = on_open  # when they have all been told
         self.is_open = False
 
-    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if self.is_open:
-            self._tell(delta, image)
-        else:
-            self.look(image)
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
+        return tell(self._publishers, delta, image) if self.is_open else self.look(image)
 
-    def look(self, image: MetadataImage) -> None:
+    def look(self, image: MetadataImage) -> Steps | None:
         """Open if it is time; also to be called when the registration is answered: its record may be here already."""
         epoch = self._broker_epoch()
         broker = image.cluster.brokers.get(self._node_id)
         if self.is_open or epoch == NO_EPOCH or broker is None or broker.epoch != epoch:
-            return
+            return None
         self.is_open = True
-        self._tell(whole(image), image)
-        self._on_open()
-
-    def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for publish in self._publishers:
-            publish(delta, image)
+        return tell([*self._publishers, lambda _delta, _image: self._on_open()], whole(image), image)
 
 
 def whole(image: MetadataImage) -> MetadataDelta:

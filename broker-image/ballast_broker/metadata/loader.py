@@ -2,18 +2,23 @@
 
 A node that starts reads a snapshot, then the log. What lies between BeginTransaction and EndTransaction becomes
 visible all at once; an AbortTransaction, or a new controller's epoch without an end, makes it vanish.
+
+The image is there at once. A publisher that has much to do answers with steps: others have their turn between two of
+them, and see the image while this publisher and those behind it do not yet act by it, as if the batch had come a little
+later. All steps are gone through before the next batch, so everybody is told of every change, and in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from ballast_broker.metadata.records import name_of
 
-Publisher = Callable[[MetadataDelta, MetadataImage], None]
+Steps = Iterator[None]
+Publisher = Callable[[MetadataDelta, MetadataImage], Steps | None]
 
 BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
 
@@ -28,7 +33,7 @@ class MetadataLoader:
     def in_transaction(self) -> bool:
         return self._transaction is not None
 
-    def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> None:
+    def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> Steps | None:
         """Replaces everything. Publishers get a delta in which all that is there is new, and all else deleted."""
         fresh = MetadataDelta(EMPTY_IMAGE)
         for each in records:
@@ -36,16 +41,16 @@ class MetadataLoader:
         image = fresh.apply(last_offset, epoch)
         self._transaction = None
         delta = _difference(self.image, fresh)
-        self._publish(delta, image)
+        return self._publish(delta, image)
 
-    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> None:
-        """One committed batch (no records for a control batch)."""
+    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> Steps | None:
+        """One committed batch (no records for a control batch). Answers what is left to do."""
         delta = MetadataDelta(self.image)
         if self._transaction is not None and epoch != self.image.epoch:
             self._transaction = None  # its controller died before the end
         for each in records:
             self._replay(delta, each)
-        self._publish(delta, delta.apply(last_offset, epoch))
+        return self._publish(delta, delta.apply(last_offset, epoch))
 
     def _replay(self, delta: MetadataDelta, record: Any) -> None:
         name = name_of(record)
@@ -62,10 +67,24 @@ class MetadataLoader:
         else:
             delta.replay(record)
 
-    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
         self.image = image
-        for publish in self.publishers:
-            publish(delta, image)
+        return tell(self.publishers, delta, image)
+
+
+def tell(publishers: Iterable[Publisher], delta: MetadataDelta, image: MetadataImage) -> Steps | None:
+    """One after the other; answers what is left to do."""
+    left = iter(publishers)
+    for publish in left:
+        steps = publish(delta, image)
+        if steps is not None:
+            return _rest(steps, left, delta, image)
+    return None
+
+
+def _rest(steps: Steps, left: Iterator[Publisher], delta: MetadataDelta, image: MetadataImage) -> Steps:
+    yield from steps
+    yield from tell(left, delta, image) or ()
 
 
 def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from typing import Final
 
 from ballast_wire.errors import ErrorCode
 
-LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-SHORT_S = LATENCY_BOUNDS_S[0]
+LATENCY_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
+SHORT_S: Final = LATENCY_BOUNDS_S[0]
 
 
 class Histogram:

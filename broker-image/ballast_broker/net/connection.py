@@ -19,7 +19,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, LONGEST_TURN_S
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_PIPELINED = 64
-REQUESTS_PER_TURN = 32
-MSG_MORE = getattr(socket, "MSG_MORE", 0)
-FRAME_LENGTH_BYTES = 4
-_length_of = struct.Struct(">i").unpack_from
-BYTES = (bytes, memoryview)
+MAX_PIPELINED: Final = 64
+REQUESTS_PER_TURN: Final = 32
+MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
+FRAME_LENGTH_BYTES: Final = 4
+_length_of: Final = struct.Struct(">i").unpack_from
+BYTES: Final = (bytes, memoryview)
 
 
 class _Slot:

@@ -14,7 +14,7 @@ import selectors
 from collections.abc import Callable
 from contextvars import Context
 from time import monotonic
-from typing import Protocol, TypeVarTuple
+from typing import Final, Protocol, TypeVarTuple
 
 from ballast_broker.net import processors
 
@@ -26,9 +26,9 @@ EPOLLIN, EPOLLOUT = (select.EPOLLIN, select.EPOLLOUT) if EPOLL else (EVENT_READ,
 
 # To fall asleep and be woken takes longer than a client needs for its next request once it has its answer. Where so
 # many waits in a row were short, sleep and all, the next one is awake at first.
-SHORT_S = 100e-6
-AWAKE_S = 50e-6
-STEADY = 16
+SHORT_S: Final = 100e-6
+AWAKE_S: Final = 50e-6
+STEADY: Final = 16
 LONGEST_TURN_S = 0.005
 
 

@@ -8,10 +8,12 @@ most; what is of another length is not kept. Loop thread only.
 
 from __future__ import annotations
 
-BUFFER_BYTES = 1024 * 1024  # a length that is only claimed costs no more memory than this
-READ_BYTES = 640 * 1024  # of one read; what is left of the buffer is for the frame that comes last in it
-WORTH_BYTES = 64 * 1024  # less than this costs no more to copy than to keep
-KEPT = 4
+from typing import Final
+
+BUFFER_BYTES: Final = 1024 * 1024  # a length that is only claimed costs no more memory than this
+READ_BYTES: Final = 640 * 1024  # of one read; what is left of the buffer is for the frame that comes last in it
+WORTH_BYTES: Final = 64 * 1024  # less than this costs no more to copy than to keep
+KEPT: Final = 4
 
 
 class FrameBuffers:

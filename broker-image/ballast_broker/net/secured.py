@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ballast_broker.net.connection import Connection, descriptor_of
 from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTLED_WITHIN_S = 30.0
-READS_PER_TURN = 16
-FILE_PIECE_BYTES = 64 * 1024
+READS_PER_TURN: Final = 16
+FILE_PIECE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ballast_broker.config.broker import address
 from ballast_broker.net import event_loop
@@ -27,14 +28,14 @@ from ballast_broker.net_reply import Dispatch, FileData
 
 log = logging.getLogger(__name__)
 
-ACCEPTS_PER_TURN = 32
-_PROBE = [bytearray(1)]
-CAN_PROBE = hasattr(os, "RWF_NOWAIT")
-ACCEPT_PAUSE_S = 0.1
+ACCEPTS_PER_TURN: Final = 32
+_PROBE: Final = [bytearray(1)]
+CAN_PROBE: Final = hasattr(os, "RWF_NOWAIT")
+ACCEPT_PAUSE_S: Final = 0.1
 GONE_AFTER_S = 10.0  # how often clients that wait are looked after
-MOST_TURNED_AWAY = 1_000  # connections that wait for their end, each with a handle; and at most
-PART_TURNED_AWAY = 10  # the tenth part of `max_connections`
-OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+MOST_TURNED_AWAY: Final = 1_000  # connections that wait for their end, each with a handle; and at most
+PART_TURNED_AWAY: Final = 10  # the tenth part of `max_connections`
+OUT_OF_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)

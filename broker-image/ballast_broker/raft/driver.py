@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -43,6 +43,7 @@ from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Time
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
 from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_broker.seams import Clock, Network, Random, Threads
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,9 @@ RESIGN_WAIT_S = 0.3
 class CommitListener(Protocol):
     """Who lives on the log: called on the loop, in order."""
 
-    def committed(self, batches: bytes) -> None:
-        """Whole batches that are committed now; each is handed over once."""
+    def committed(self, batches: bytes) -> Iterator[None]:
+        """Whole batches that are committed now; each is handed over once. Steps: the next batches, or a snapshot, come
+        when all are gone through."""
 
     def leader_changed(self, leader: int, epoch: int) -> None: ...
 
@@ -106,6 +108,7 @@ class RaftDriver:
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._applied = 0
         self._applying = False
+        self._handed_over = asyncio.Event()
         self._reading = asyncio.Lock()
         """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
         self._in_run = False
@@ -364,30 +367,47 @@ class RaftDriver:
 
     def _apply_committed(self) -> None:
         """A piece at a time, so that a long log does not hold the loop."""
-        if self._applying or self.stopped:
+        if self._applying or self.stopped or self._applied >= self._committed_offset():
             return
-        limit = min(self.core.high_watermark, self.store.end_offset)
-        if self._applied < limit:
-            self._applying = True
-            data = None
-            try:
-                data = self.store.read(self._applied, APPLY_BYTES, limit)
-                self._listener.committed(data)
-                self._applied = next_offset(data)
-            except Exception as error:
-                if data is None and lacks_handles(error):
-                    asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._apply_committed)
-                else:
-                    self._fail(error)
-                return
-            finally:
-                self._applying = False
+        self._applying = True
+        self._handed_over.clear()
+        try:
+            data = self.store.read(self._applied, APPLY_BYTES, self._committed_offset())
+            end_offset = next_offset(data)
+        except Exception as error:
+            self._applying = False
+            self._handed_over.set()
+            if lacks_handles(error):
+                asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._apply_committed)
+            else:
+                self._fail(error)
+            return
+        self._hand_over(self._listener.committed(data), end_offset)
+
+    def _committed_offset(self) -> int:
+        return min(self.core.high_watermark, self.store.end_offset)
+
+    def _hand_over(self, steps: Iterator[None], end_offset: int) -> None:
+        """For so long, and what is left in the next turn: one batch may change thousands of replicas."""
+        if self.stopped:
+            return
+        loop, until_s = asyncio.get_running_loop(), self.now() + LONGEST_TURN_S
+        try:
+            for _ in steps:
+                if self.now() > until_s:
+                    loop.call_soon(self._hand_over, steps, end_offset)
+                    return
+        except Exception as error:
+            self._fail(error)
+            return
+        self._applied, self._applying = end_offset, False
+        self._handed_over.set()
         while self._appends and self._appends[0][0] < self._applied:
             last, committed = self._appends.popleft()
             if not committed.done():
                 committed.set_result(last)
-        if self._applied < limit:
-            asyncio.get_running_loop().call_soon(self._apply_committed)
+        if self._applied < self._committed_offset():
+            loop.call_soon(self._apply_committed)
 
     # ------------------------------------------------------------------ flushing
 
@@ -437,7 +457,9 @@ class RaftDriver:
         complete = await snapshot_loading.fetched(self, loading)
         if complete:
             async with self._reading:
-                if self.core.loading is not loading:
+                while self._applying and not self.stopped:  # what was committed before it goes first
+                    await self._handed_over.wait()
+                if self.stopped or self.core.loading is not loading:
                     return  # the role changed meanwhile: the log is left alone, as if the process had died here
                 self._generation += 1
                 complete = snapshot_loading.begins_the_log(self, snapshot)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Stage
 from ballast_broker.storage.to_its_end import to_its_end
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class Mover:
         await asyncio.gather(self.synced(), return_exceptions=True)
 
     async def _run(self) -> None:
+        turn = Turn()
         while len(self.queue):
+            await turn.ends_if_long()  # of thousands of small logs many steps wait for nothing
             await self._turn()
             await self.drop_unwanted()
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from ballast_broker.replication.waiters import Waiter, Waiters
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
-UNKNOWN_OFFSET = -1
-NEVER_MS = -(2**62)
-NO_LEADER = -1
+UNKNOWN_OFFSET: Final = -1
+NEVER_MS: Final = -(2**62)
+NO_LEADER: Final = -1
 
 
 class Registration(Protocol):
@@ -125,8 +125,8 @@ class IsrAnswer(Enum):
     WAIT = "newer metadata is on its way and will settle it"
 
 
-_UNDO = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-_WAIT = frozenset(
+_UNDO: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_WAIT: Final = frozenset(
     {
         ErrorCode.NEW_LEADER_ELECTED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

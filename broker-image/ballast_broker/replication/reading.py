@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ballast_broker.replication.cold import ColdLookups
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from ballast_broker.storage.slices import LogSlice
     from ballast_broker.storage.transactions import EndedTransaction
 
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
-CONSUMER = -1
-UNKNOWN_OFFSET = -1
-EPOCH_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+CONSUMER: Final = -1
+UNKNOWN_OFFSET: Final = -1
+EPOCH_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 @dataclass(slots=True, eq=False)

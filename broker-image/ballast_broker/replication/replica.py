@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ballast_broker.replication.partition import NO_LEADER, Partition, Registration, Transition
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STORAGE_ERROR = "The log's directory is offline."
+_STORAGE_ERROR: Final = "The log's directory is offline."
 
 
 class Replica:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ballast_broker.metadata.image import (
@@ -37,6 +37,7 @@ from ballast_broker.replication.roles import Roles
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.replication.waiting import Deadlines, PendingCommit
 from ballast_broker.storage.errors import DirectoryStalls
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -53,9 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CORDONED = "cordoned.log.dirs"
-DELETIONS_PER_TURN = 50
-REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
+CORDONED: Final = "cordoned.log.dirs"
+REPLICAS_PER_SLICE: Final = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
 
 
 class Replicas:
@@ -252,9 +252,7 @@ class Replicas:
         """Per partition the error and the new low watermark, after all replicas have taken it over."""
         results: dict[TopicPartition, tuple[ErrorCode, int]] = {}
         waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
-        for number, (topic_partition, offset) in enumerate(entries.items(), 1):
-            if number % DELETIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        async for topic_partition, offset in InTurns(entries.items()):
             try:
                 answer = offsets.delete_records(self._replica(topic_partition), offset, timeout_ms, self._deadlines)
             except ApiError as error:
@@ -272,17 +270,20 @@ class Replicas:
         return results
 
     # -- metadata -----------------------------------------------------------------------------------------------------
-    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[None]:
+        """In steps. Whoever comes between two finds each replica as it was or as it is to be, never in the middle."""
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed):
             self._logs.placement.cordon(self._dynamic(image, CORDONED))  # first: replicas may come with it
         for topic in delta.topics_deleted.values():
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)
+                yield
         if delta.brokers_changed:
             self._brokers_changed(image)
         for changed in delta.topics_changed.values():
             config = None
             for number, registration in changed.partitions.items():
+                yield
                 topic_partition = TopicPartition(changed.name, number)
                 if self._broker_id not in registration.replicas:
                     self._stop(topic_partition, changed.id)
@@ -294,10 +295,11 @@ class Replicas:
                 added = self._published and (before is None or self._broker_id not in before.replicas)
                 self._roles.take(topic_partition, (changed.id, registration, config, added))
         if delta.brokers_changed:
-            for replica in self._replicas.values():
+            for replica in list(self._replicas.values()):
                 replica.state.update_eligible(self._eligible)
                 replica.reconsider()
-        self._configure(delta, image)
+                yield
+        yield from self._configure(delta, image)
         self._published = True
 
     def _brokers_changed(self, image: MetadataImage) -> None:
@@ -314,20 +316,18 @@ class Replicas:
             }
         )
 
-    def _configure(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def _configure(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[None]:
         """Topic configs that changed, or all of them where a default of the broker did."""
         topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
         everything = any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed)
-        if not topics and not everything:
-            return
         if everything:
             self._configure_rates(image)
         configs: dict[str, LogConfig] = {}
-        for topic_partition, replica in self._replicas.items():
-            topic = topic_partition.topic
+        for (topic, _), replica in list(self._replicas.items()) if topics or everything else ():
             if everything or topic in topics:
                 config = configs.get(topic) or configs.setdefault(topic, self._log_config(image, topic))
                 self._apply_config(replica, config)
+                yield
 
     def _dynamic(self, image: MetadataImage, name: str) -> str | None:
         """What was set for this broker while it runs, or for all of them."""

@@ -12,7 +12,7 @@ import heapq
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ballast_wire.errors import ErrorCode
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.005
-LONG_WAIT_MS = 500
+TICK_S: Final = 0.005
+LONG_WAIT_MS: Final = 500
 
 
 class Expiring(Protocol):

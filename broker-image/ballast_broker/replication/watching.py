@@ -9,7 +9,7 @@ Loop thread only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ballast_broker.replication.reading import READ_COMMITTED, FetchEntry, FetchParams, FetchResult
 from ballast_wire.errors import ErrorCode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.replica import Replica
     from ballast_broker.replication.waiting import ParkedFetch
 
-NEVER_TOLD = -2
+NEVER_TOLD: Final = -2
 
 
 class Watch:

@@ -6,7 +6,7 @@ Part of `Log`, which has the fast path; loop thread only. `slow_append` takes th
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.producers import SentBatch, Verification
 
-_put_offset = struct.Struct(">q").pack_into
-_put_epoch = struct.Struct(">i").pack_into
+_put_offset: Final = struct.Struct(">q").pack_into
+_put_epoch: Final = struct.Struct(">i").pack_into
 
 
 def append_several(
@@ -49,14 +49,15 @@ def append_several(
     if isinstance(ready, AppendInfo):
         return ready
     first = log.end_offset
-    changed = leader_epoch != log.latest_epoch and log.epochs.assign(leader_epoch, first)
+    if leader_epoch != log.latest_epoch:
+        log.epochs.assign(leader_epoch, first)
     for batch in ready:
         header, last = stamp(log, batch, leader_epoch)
         expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
         log.flush_if_due()
-    return sum_up(log, ready, first, now_ms, changed)
+    return appended(log, first, ready, now_ms)
 
 
 def check_batches(
@@ -159,10 +160,7 @@ def record_producer(log: Log, header: Header, last_offset: int, batch: memoryvie
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
     """The answer for a batch that is in the log already."""
-    return AppendInfo(
-        batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, log.start_offset,
-        batch.offset_delta + 1, size, duplicate=True,
-    )  # fmt: skip
+    return AppendInfo(batch.first_offset, batch.last_offset, batch.timestamp, log.start_offset, size, duplicate=True)
 
 
 def stamp(log: Log, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
@@ -173,38 +171,29 @@ def stamp(log: Log, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
     return header, log.end_offset + header.last_offset_delta
 
 
-def sum_up(log: Log, batches: list[memoryview], first: int, now_ms: int, epoch_changed: bool) -> AppendInfo:
-    headers = [Header._make(HEADER.unpack_from(batch)) for batch in batches]
-    return AppendInfo(
-        first,
-        log.end_offset - 1,
-        max(header.max_timestamp for header in headers),
-        now_ms if log.config.message_timestamp_type == "LogAppendTime" else -1,
-        log.start_offset,
-        sum(header.record_count for header in headers),
-        sum(map(len, batches)),
-        False,
-        epoch_changed,
-    )
+def appended(log: Log, first: int, batches: list[memoryview], now_ms: int) -> AppendInfo:
+    append_time_ms = now_ms if log.config.message_timestamp_type == "LogAppendTime" else -1
+    return AppendInfo(first, log.end_offset - 1, append_time_ms, log.start_offset, sum(map(len, batches)))
 
 
 def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
     """Batches as the leader has them: offsets and epochs are kept."""
     parts = ready_for_follower_batches(log, view)
     now_ms = log.context.clock.wall_ms()
-    changed, newest, count = False, -1, 0
     for position, header in parts:
         last = header.base_offset + header.last_offset_delta
         if header.leader_epoch != log.epochs.latest:
-            changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
+            log.epochs.assign(header.leader_epoch, header.base_offset)
         batch = view[position : position + header.length + LOG_OVERHEAD]
         expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
         log.flush_if_due()
-        newest, count = max(newest, header.max_timestamp), count + header.record_count
-    first = parts[0][1].base_offset
-    return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)
+    return appended_by_follower(log, parts, view)
+
+
+def appended_by_follower(log: Log, parts: list[tuple[int, Header]], view: memoryview) -> AppendInfo:
+    return AppendInfo(parts[0][1].base_offset, log.end_offset - 1, -1, log.start_offset, len(view))
 
 
 def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, Header]]:

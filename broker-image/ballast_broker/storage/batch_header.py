@@ -6,13 +6,14 @@ PURE but for the file it is given. Any thread. Nothing here looks at records.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from ballast_broker.seams import File
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Header
 
-MINIMUM_LENGTH = HEADER_BYTES - LOG_OVERHEAD
-READ_AHEAD = 1 << 15
-_new_tuple = tuple.__new__  # half the price of `Header._make`
+MINIMUM_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
+READ_AHEAD: Final = 1 << 15
+_new_tuple: Final = tuple.__new__  # half the price of `Header._make`
 
 
 def header_at(file: File, position: int, end: int) -> Header | None:

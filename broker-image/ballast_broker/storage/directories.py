@@ -105,6 +105,7 @@ class LogDirectory:
         self.cordoned = False
         self.error: BaseException | None = None
         self.was_clean = False
+        self.lost_some = False  # of what a log had at a clean stop
         self.is_settled = True  # nothing was left undone at the end
         self.previous_broker_epoch = -1
         self.checkpoints = Checkpoints()

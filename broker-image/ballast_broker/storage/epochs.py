@@ -8,11 +8,12 @@ Loop thread only (`render` of a copy may be written by a thread).
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
 from ballast_broker.storage.checkpoint import render_epochs
 
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
 
 
 class LeaderEpochs:
@@ -31,17 +32,16 @@ class LeaderEpochs:
     def _look_at_latest(self) -> None:
         self.latest = self._entries[-1][0] if self._entries else None
 
-    def assign(self, epoch: int, start_offset: int) -> bool:
+    def assign(self, epoch: int, start_offset: int) -> None:
         """A leader of `epoch` writes from `start_offset` on; entries that contradict it are replaced."""
         entries = self._entries
         if epoch < 0 or (entries and entries[-1][0] == epoch and start_offset >= entries[-1][1]):
-            return False
+            return
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((epoch, start_offset))
         self.latest = epoch
         self.changed = True
-        return True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch at most `epoch` that this log knows, and where it ended; (-1, -1) if it cannot tell."""

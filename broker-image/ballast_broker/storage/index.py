@@ -12,16 +12,17 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
+from typing import Final
 
 from ballast_broker.handles import are_out
 from ballast_broker.seams import Disk
 from ballast_broker.storage.errors import CorruptFile
 
-OFFSET_ENTRY = struct.Struct(">Ii")
-TIME_ENTRY = struct.Struct(">qI")
-_SPILL_ENTRIES = 128
-_PAGE_ENTRIES = 512
-_COLUMNS = (itemgetter(0), itemgetter(1))
+OFFSET_ENTRY: Final = struct.Struct(">Ii")
+TIME_ENTRY: Final = struct.Struct(">qI")
+_SPILL_ENTRIES: Final = 128
+_PAGE_ENTRIES: Final = 512
+_COLUMNS: Final = (itemgetter(0), itemgetter(1))
 
 
 class SparseIndex:

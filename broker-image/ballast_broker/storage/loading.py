@@ -158,7 +158,7 @@ class _Loading:
             self.end_offset = start_offset
         self.epochs = self._read_epochs()
         if clean:
-            self._check_tail()
+            directory.lost_some |= self._check_tail()
             self._check_epochs(start_offset)
         else:
             self._recover()
@@ -251,15 +251,18 @@ class _Loading:
         stem = f"{segment.base_offset:020d}"
         return stem + INDEX_SUFFIX in self.names and stem + TIME_INDEX_SUFFIX in self.names
 
-    def _check_tail(self) -> None:
-        """After a clean stop: only where the log ends, from the last index entry on."""
+    def _check_tail(self) -> bool:
+        """After a clean stop: only where the log ends, from the last index entry on. Whether something had to go there,
+        which the disk has spoilt since."""
         for segment in self.segments:
             if not self._has_indexes(segment):
                 rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
         if self.segments:
             active = self.segments[-1]
-            end = self._tail(active)
+            size, end = active.size, self._tail(active)
             self.end_offset = self._recover_segment(active) if end is None else end
+            return active.size < size
+        return False
 
     def _tail(self, segment: Segment) -> int | None:
         """The offset after the segment's last batch; None if it is not whole up to its end."""

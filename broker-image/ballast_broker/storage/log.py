@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 from uuid import UUID
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
@@ -41,11 +42,11 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
-UNKNOWN_WAITS = -1
-_put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
-_unpack_header = HEADER.unpack_from
-_make_header = Header._make
-_new_tuple = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
+UNKNOWN_WAITS: Final = -1
+_put_start: Final = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
+_unpack_header: Final = HEADER.unpack_from
+_make_header: Final = Header._make
+_new_tuple: Final = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
 
 
 class Log:
@@ -238,7 +239,7 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, count = header
+        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         if length + LOG_OVERHEAD != size or self.inspects_records:
             return appending.append_several(self, view, leader_epoch, now_ms, origin, verified)
         if not is_plain(view, header, self._config, now_ms):
@@ -257,7 +258,8 @@ class Log:
         first = self.end_offset
         last = first + last_delta
         _put_start(view, 0, first, length, leader_epoch)
-        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
         if producer is not None:
             producer.sent(sequence + last_delta, last, last_delta, max_timestamp)
@@ -266,7 +268,7 @@ class Log:
             appending.record_producer(self, _make_header(header), last, view)
         if self.flushed_often:
             self.flush_if_due()
-        return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
+        return _new_tuple(AppendInfo, (first, last, -1, self.start_offset, size, False))
 
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or is synced with each of so many records, or appends by thread are not done:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.opening import opened
@@ -20,8 +20,8 @@ from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
-MOST_KNOWN = 32
-_KEPT_KNOWN = 16
+MOST_KNOWN: Final = 32
+_KEPT_KNOWN: Final = 16
 _T = TypeVar("_T")
 
 

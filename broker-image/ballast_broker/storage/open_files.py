@@ -5,7 +5,7 @@ Loop thread only. Guarantees: a file with references (a slice being sent) is nev
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Closable(Protocol):
@@ -19,7 +19,7 @@ class Closable(Protocol):
         """It is of no use any more: closed now, or once nobody holds it."""
 
 
-LEAST = 64
+LEAST: Final = 64
 
 
 class OpenFiles:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -18,17 +18,17 @@ from ballast_broker.storage.errors import CorruptFile
 from ballast_wire.errors import ApiError, ErrorCode
 
 WINDOW = 5
-MAXIMUM_SEQUENCE = 2**31 - 1
-NO_EPOCH = -1
-NO_SEQUENCE = -1
-NO_OFFSET = -1
-NEVER = 2**63 - 1  # no offset is as large
+MAXIMUM_SEQUENCE: Final = 2**31 - 1
+NO_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NEVER: Final = 2**63 - 1  # no offset is as large
 
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEADER = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-_CRC_END = 6
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_END: Final = 6
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 
 
 class SentBatch(NamedTuple):
@@ -117,8 +117,10 @@ class Verification:
         self.began_ms = now_ms
 
 
-NOT_ASKED = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # `transaction.partition.verification.enable` is false
-GOING_ON = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # it was when it was looked at: begins nothing after its end
+NOT_ASKED: Final = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # `transaction.partition.verification.enable` is false
+GOING_ON: Final = Verification(
+    NO_EPOCH, NO_SEQUENCE, False, 0
+)  # it was when it was looked at: begins nothing after its end
 
 
 class ProducerStates:

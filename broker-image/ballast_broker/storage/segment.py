@@ -7,6 +7,7 @@ checked by the log; here positions, sizes and timestamps are kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage.aborted import AbortedIndex
@@ -17,20 +18,20 @@ from ballast_broker.storage.open_files import OpenFiles
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import HEADER_BYTES, LOG_OVERHEAD, Header
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
 # Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
-UNFLUSHED_SUFFIX = ".unflushed"
-OFFSET_DIGITS = 20
-LAST_OFFSET = 2**63 - 1
-MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
-ROOM_FOR_ROLL = 1  # in the time index: for the entry that is written then
-UNKNOWN = -2
+UNFLUSHED_SUFFIX: Final = ".unflushed"
+OFFSET_DIGITS: Final = 20
+LAST_OFFSET: Final = 2**63 - 1
+MAXIMUM_RELATIVE_OFFSET: Final = 2**31 - 1
+ROOM_FOR_ROLL: Final = 1  # in the time index: for the entry that is written then
+UNKNOWN: Final = -2
 
 
 def base_offset_of(name: str) -> int | None:

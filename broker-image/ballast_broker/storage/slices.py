@@ -14,13 +14,10 @@ class AppendInfo(NamedTuple):
 
     first_offset: int
     last_offset: int
-    max_timestamp: int
     log_append_time_ms: int
     log_start_offset: int
-    record_count: int
     size_bytes: int
     duplicate: bool = False
-    leader_epoch_changed: bool = False
 
 
 class LogSlice:

@@ -47,15 +47,15 @@ def append_as_leader(
         if isinstance(ready, AppendInfo):
             await turn.flush_if_due()  # the first time it may have been in vain
             return ready
-        first, changed = log.end_offset, False
+        first = log.end_offset
         for batch in ready:
             header, last = appending.stamp(log, batch, leader_epoch)
             await turn.write(batch, header, last, now_ms)
             if leader_epoch != log.latest_epoch:
-                changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
+                log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1)
             appending.record_producer(log, header, last, batch)
         await turn.flush_if_due()
-        return appending.sum_up(log, ready, first, now_ms, changed)
+        return appending.appended(log, first, ready, now_ms)
 
     return _in_turn(log, append)
 
@@ -65,19 +65,15 @@ def append_as_follower(log: Log, batches: memoryview) -> Coroutine[Any, Any, App
         view = memoryview(batches)
         parts = appending.ready_for_follower_batches(log, view)
         now_ms = log.context.clock.wall_ms()
-        changed = False
-        stored = []
         for position, header in parts:
             batch = view[position : position + header.length + LOG_OVERHEAD]
             last = header.base_offset + header.last_offset_delta
             await turn.write(batch, header, last, now_ms)
             if header.leader_epoch != log.latest_epoch:
-                changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
+                log.epochs.assign(header.leader_epoch, header.base_offset)
             appending.record_producer(log, header, last, batch)
-            stored.append(batch)
         await turn.flush_if_due()
-        info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
-        return info._replace(log_append_time_ms=-1)
+        return appending.appended_by_follower(log, parts, view)
 
     return _in_turn(log, append)
 

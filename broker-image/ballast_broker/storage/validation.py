@@ -6,7 +6,7 @@ PURE. Refusals are `ApiError` with Kafka's code and sentence.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from crc32c import crc32c
 
@@ -26,11 +26,11 @@ from ballast_wire.records import (
     Header,
 )
 
-LAST_CODEC = 4
+LAST_CODEC: Final = 4
 # Where a batch comes from: a client, a client in a request with a transactional id; others are coordinators.
-CLIENT = "client"
-TRANSACTION = "transaction"
-CLIENTS = (CLIENT, TRANSACTION)
+CLIENT: Final = "client"
+TRANSACTION: Final = "transaction"
+CLIENTS: Final = (CLIENT, TRANSACTION)
 
 
 def split(buffer: memoryview, partition: object) -> list[tuple[int, Header]]:

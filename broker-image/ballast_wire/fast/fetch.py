@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ballast_wire.fast import writer
@@ -16,27 +16,27 @@ from ballast_wire.fast.produce import NodeEndpoint, endpoint_tag, topic_bytes, t
 from ballast_wire.fast.reader import MalformedRequest, Reader
 from ballast_wire.fast.writer import unsigned_varint
 
-FIRST_VERSION = 4
-LAST_VERSION = 18
-FIRST_WITH_START_OFFSET = 5
-FIRST_WITH_SESSION = 7
-FIRST_WITH_LEADER_EPOCH = 9
-FIRST_WITH_RACK = 11
-FIRST_FLEXIBLE = 12
-FIRST_WITH_TOPIC_ID = 13
-FIRST_WITH_REPLICA_STATE = 15
-FIRST_WITH_ENDPOINTS = 16
-TAG_REPLICA_STATE = 1
-TAG_DIRECTORY_ID = 0
-TAG_HIGH_WATERMARK = 1
-NO_SESSION = 0
-FINAL_EPOCH = -1
-NO_HIGH_WATERMARK = 2**63 - 1
+FIRST_VERSION: Final = 4
+LAST_VERSION: Final = 18
+FIRST_WITH_START_OFFSET: Final = 5
+FIRST_WITH_SESSION: Final = 7
+FIRST_WITH_LEADER_EPOCH: Final = 9
+FIRST_WITH_RACK: Final = 11
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_TOPIC_ID: Final = 13
+FIRST_WITH_REPLICA_STATE: Final = 15
+FIRST_WITH_ENDPOINTS: Final = 16
+TAG_REPLICA_STATE: Final = 1
+TAG_DIRECTORY_ID: Final = 0
+TAG_HIGH_WATERMARK: Final = 1
+NO_SESSION: Final = 0
+FINAL_EPOCH: Final = -1
+NO_HIGH_WATERMARK: Final = 2**63 - 1
 # Partition, leader's epoch, offset, last fetched epoch, start offset, most bytes.
-_FLEXIBLE_PARTITION = struct.Struct(">iiqiqi")
+_FLEXIBLE_PARTITION: Final = struct.Struct(">iiqiqi")
 # Partition, error, high watermark, last stable offset, start offset; how many aborted transactions; preferred replica.
-_FLEXIBLE_ANSWER = struct.Struct(">ihqqqBi")
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+_FLEXIBLE_ANSWER: Final = struct.Struct(">ihqqqBi")
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 
 
 class Data(Protocol):

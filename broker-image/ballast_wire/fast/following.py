@@ -9,24 +9,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ballast_wire.fast.reader import MalformedRequest, Reader
 from ballast_wire.fast.writer import unsigned_varint
 
-VERSION = 16
-API_KEY = 1
-TAG_REPLICA_STATE = 1
-TAG_DIVERGING_EPOCH = 0
+VERSION: Final = 16
+API_KEY: Final = 1
+TAG_REPLICA_STATE: Final = 1
+TAG_DIVERGING_EPOCH: Final = 0
 
-_HEAD = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation, session id, session epoch
-_PARTITION = struct.Struct(">iiqiqib")  # with its empty tags
-_NUMBER = struct.Struct(">i")
-_REPLICA_STATE = struct.Struct(">iqb")
-_RESPONSE_HEAD = struct.Struct(">ihi")
-_ANSWER = struct.Struct(">ihqqq")
-_DIVERGING = struct.Struct(">iq")
+_HEAD: Final = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation, session id, session epoch
+_PARTITION: Final = struct.Struct(">iiqiqib")  # with its empty tags
+_NUMBER: Final = struct.Struct(">i")
+_REPLICA_STATE: Final = struct.Struct(">iqb")
+_RESPONSE_HEAD: Final = struct.Struct(">ihi")
+_ANSWER: Final = struct.Struct(">ihqqq")
+_DIVERGING: Final = struct.Struct(">iq")
 
 
 class AskedPartition(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ballast_wire.fast.fetch import (
@@ -29,9 +29,9 @@ from ballast_wire.fast.fetch import (
 from ballast_wire.fast.produce import topic_bytes
 from ballast_wire.fast.writer import count, unsigned_varint
 
-CONSUMER = -1
-MOST = 126  # topics, and partitions of each: what a compact array tells in its first byte
-_NOTHING_FORGOTTEN = b"\x00\x00\x00\x00"
+CONSUMER: Final = -1
+MOST: Final = 126  # topics, and partitions of each: what a compact array tells in its first byte
+_NOTHING_FORGOTTEN: Final[bytes] = b"\x00\x00\x00\x00"
 
 # Topic, as it lies there: a name or an id; partition, leader's epoch, offset, last epoch, start offset, most bytes.
 Asked = tuple[bytes, int, int, int, int, int, int]
@@ -59,13 +59,13 @@ def _old_partition_layout(version: int) -> struct.Struct:
     return struct.Struct(layout + ("q" if version >= FIRST_WITH_START_OFFSET else "") + "i")
 
 
-_STARTS = {version: _start_layout(version) for version in range(FIRST_VERSION, LAST_VERSION + 1)}
-_OLD_PARTITIONS = {version: _old_partition_layout(version) for version in range(FIRST_VERSION, FIRST_FLEXIBLE)}
-_TOPIC_ID = struct.Struct(">16sB")  # and how many partitions
-_PARTITION = struct.Struct(">iiqiqiB")  # and its tags
-_COUNT = struct.Struct(">i")
-_NAME_LENGTH = struct.Struct(">h")
-_new_tuple = tuple.__new__
+_STARTS: Final = {version: _start_layout(version) for version in range(FIRST_VERSION, LAST_VERSION + 1)}
+_OLD_PARTITIONS: Final = {version: _old_partition_layout(version) for version in range(FIRST_VERSION, FIRST_FLEXIBLE)}
+_TOPIC_ID: Final = struct.Struct(">16sB")  # and how many partitions
+_PARTITION: Final = struct.Struct(">iiqiqiB")  # and its tags
+_COUNT: Final = struct.Struct(">i")
+_NAME_LENGTH: Final = struct.Struct(">h")
+_new_tuple: Final = tuple.__new__
 
 
 def parse_plain_fetch(frame: memoryview, position: int, version: int) -> PlainFetch | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ballast_wire.errors import ErrorCode
@@ -15,22 +15,22 @@ from ballast_wire.fast import writer
 from ballast_wire.fast.reader import MalformedRequest, Reader
 from ballast_wire.fast.writer import unsigned_varint
 
-FIRST_VERSION = 3
-LAST_VERSION = 13
-FIRST_FLEXIBLE = 9
-FIRST_WITH_START_OFFSET = 5
-FIRST_WITH_ZSTD = 7
-FIRST_WITH_ERROR_MESSAGES = 8
-FIRST_WITH_LEADER = 10
-FIRST_WITH_TOPIC_ID = 13
+FIRST_VERSION: Final = 3
+LAST_VERSION: Final = 13
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_START_OFFSET: Final = 5
+FIRST_WITH_ZSTD: Final = 7
+FIRST_WITH_ERROR_MESSAGES: Final = 8
+FIRST_WITH_LEADER: Final = 10
+FIRST_WITH_TOPIC_ID: Final = 13
 
-_ANSWER = struct.Struct(">ihqq")
-_ANSWER_WITH_START = struct.Struct(">ihqqq")
-_THROTTLE = struct.Struct(">i")
-_number_and_byte = struct.Struct(">iB").unpack_from
-_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
+_ANSWER: Final = struct.Struct(">ihqq")
+_ANSWER_WITH_START: Final = struct.Struct(">ihqqq")
+_THROTTLE: Final = struct.Struct(">i")
+_number_and_byte: Final = struct.Struct(">iB").unpack_from
+_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 # Behind an answer without an error: no record errors, no message, no tags.
-_GOOD_END = {
+_GOOD_END: Final = {
     version: b"\x01\x00\x00" if version >= FIRST_FLEXIBLE else b"\x00\x00\x00\x00\xff\xff"
     for version in range(FIRST_WITH_ERROR_MESSAGES, LAST_VERSION + 1)
 }

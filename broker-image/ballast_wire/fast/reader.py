@@ -7,19 +7,22 @@ nothing is allocated from it. Nobody has to answer for more than `MOST_ENTRIES`.
 from __future__ import annotations
 
 import struct
+from typing import Final
 from uuid import UUID
 
 from ballast_wire.names import uuid_of
 
-_SHORT = struct.Struct(">h")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
 
 # Elements of arrays, and tags, in one request. The loop answers for as many in a few seconds, and does nothing else
 # meanwhile.
-MOST_ENTRIES = 200_000
-MOST_TEXT_BYTES = 32_767  # Kafka's own limit; the older forms of a text have no room for more
-LONG_TEXT = MOST_TEXT_BYTES // 4  # with more characters it may be longer than it came: what is no UTF-8 is replaced
+MOST_ENTRIES: Final = 200_000
+MOST_TEXT_BYTES: Final = 32_767  # Kafka's own limit; the older forms of a text have no room for more
+LONG_TEXT: Final = (
+    MOST_TEXT_BYTES // 4
+)  # with more characters it may be longer than it came: what is no UTF-8 is replaced
 
 
 class MalformedRequest(ValueError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from ballast_wire.fast.produce import (
@@ -22,17 +22,17 @@ from ballast_wire.fast.produce import (
     topic_bytes,
 )
 
-FIRST_VERSION = FIRST_WITH_START_OFFSET
-NO_TAGS = 0
-ONE = 2  # a compact array's length is written plus one
+FIRST_VERSION: Final = FIRST_WITH_START_OFFSET
+NO_TAGS: Final = 0
+ONE: Final = 2  # a compact array's length is written plus one
 
-_LENGTH_AT = 13  # the low byte of the name's length; no name is longer than that
-_BESIDES_NAME_BYTES = 26
-_COMPACT_LENGTH_AT = 9
-_BESIDES_COMPACT_NAME_BYTES = 16
-_with_id = struct.Struct(">BBhiB16sBiB").unpack_from
-_WITH_ID_BYTES = 31
-_COMPACT_END = b"\x00\x00\x00"  # no tags: of the partition, of the topic, of the request
+_LENGTH_AT: Final = 13  # the low byte of the name's length; no name is longer than that
+_BESIDES_NAME_BYTES: Final = 26
+_COMPACT_LENGTH_AT: Final = 9
+_BESIDES_COMPACT_NAME_BYTES: Final = 16
+_with_id: Final = struct.Struct(">BBhiB16sBiB").unpack_from
+_WITH_ID_BYTES: Final = 31
+_COMPACT_END: Final[bytes] = b"\x00\x00\x00"  # no tags: of the partition, of the topic, of the request
 
 Single = tuple[bytes, int, int, int, memoryview]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import Final
 
-NO_TAGS = b"\x00"
+NO_TAGS: Final = b"\x00"
 
 
 def unsigned_varint(value: int) -> bytes:

@@ -31,7 +31,7 @@ async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: Kaf
     for unused in _going(layout, kube, view):
         await objects.delete_claim(cluster, unused.name, unused.uid)
     if refusal:
-        return CLUSTER["VolumeTooSmall"].says(error=refusal)
+        return CLUSTER["VolumeTooSmall"].says(error=refusal.rstrip(".") + ".")
     growing = sorted(plan.growing_claims(layout, kube), key=lambda claim: (not claim.growth_failed, claim.name))
     if growing:
         name, error = growing[0].name, f"claim {growing[0].name}: {growing[0].growing}"

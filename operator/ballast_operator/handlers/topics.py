@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -33,10 +33,11 @@ from ballast_operator.model.kafka import KafkaView, OngoingView, Outcome, TopicV
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.observe import (
+    MIN_INSYNC,
+    Settings,
     observe_brokers,
-    observe_configs_or_errors,
-    observe_min_insync,
     observe_ongoing,
+    observe_settings,
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
@@ -177,7 +178,7 @@ class TopicHandler:
         views, missing, errors = await self._observe_settled(
             names, {topics[key].topic for key in fresh & topics.keys()}, kafka
         )
-        configs, config_errors = await self._observe_configs(topics, views, kafka, intents)
+        settings, config_errors = await self._observe_settings(topics, views, kafka, intents)
         ongoing: dict[str, dict[int, OngoingView]] = defaultdict(dict)
         for partition, view in (await observe_ongoing(kafka)).items():
             ongoing[partition.topic][partition.partition] = view
@@ -188,7 +189,6 @@ class TopicHandler:
             brokers = frozenset((await observe_brokers(kafka)).brokers)
         claims = {key: self._claims(topic) for key, topic in topics.items()}
         owned = [claim["reassignment"] for claim in claims.values() if claim["reassignment"] is not None]
-        min_insync = await observe_min_insync(kafka, views)
         worth_it = await self._second_tries.worth_it(owned, lambda: self._whole(kafka))
         return {
             key: replace(
@@ -196,13 +196,13 @@ class TopicHandler:
                 view=views.get(topic.topic),
                 missing=topic.topic in missing,
                 error=errors.get(topic.topic),
-                config=configs.get(topic.topic),
+                config=settings[topic.topic].own if topic.topic in settings else None,
                 config_error=config_errors.get(topic.topic),
                 ongoing=ongoing.get(topic.topic, {}),
                 intent=intents.get(topic.meta.uid),
                 throttle=throttle,
                 brokers=brokers,
-                min_insync=min_insync.get(topic.topic),
+                min_insync=settings[topic.topic].min_insync if topic.topic in settings else None,
                 worth_another=claims[key]["reassignment"] in worth_it,
                 **claims[key],
             )
@@ -229,22 +229,23 @@ class TopicHandler:
             missing = (missing - unsettled) | still
         return views, missing, errors
 
-    async def _observe_configs(
+    async def _observe_settings(
         self,
         topics: Mapping[Key, KafkaTopic],
         views: Mapping[str, TopicView],
         kafka: KafkaConnection,
         intents: Mapping[str, Intent],
-    ) -> tuple[dict[str, Mapping[str, str]], dict[str, str]]:
-        """Configurations of those topics that have to do with any, and errors; the others are known to need nothing."""
-        needed = [
-            topic.topic
-            for topic in topics.values()
-            if topic.topic in views and wanted_config_keys(topic, intents.get(topic.meta.uid)) != ()
-        ]
-        found: dict[str, Mapping[str, str]] = {name: {} for name in views.keys() - set(needed)}
-        read, errors = await observe_configs_or_errors(kafka, needed)
-        return found | read, errors
+    ) -> tuple[dict[str, Settings], dict[str, str]]:
+        """What their plans need to know of configurations, and errors of those that have to do with any."""
+        keys: dict[str, Collection[str] | None] = {}
+        for topic in topics.values():
+            own = wanted_config_keys(topic, intents.get(topic.meta.uid))
+            if topic.topic in views:
+                before = keys.get(topic.topic, ())
+                keys[topic.topic] = None if own is None or before is None else {*before, *own}
+        asked = {name: None if own is None else {*own, MIN_INSYNC} for name, own in keys.items()}
+        read, errors = await observe_settings(kafka, asked)
+        return read, {name: error for name, error in errors.items() if keys[name] is None or keys[name]}
 
     def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
         """Who else has to do with the topic: older and younger objects, and Reassignments."""

@@ -12,7 +12,7 @@ from ballast_planner import Broker, ClusterLoad, Directory, Replica
 UNKNOWN_CAPACITY = 1 << 47
 
 
-def cluster_load(view: KafkaView, weights: Mapping[DirectoryId, int] | None = None) -> ClusterLoad:
+def cluster_load(view: KafkaView, weights: Mapping[DirectoryId, int] | None) -> ClusterLoad:
     """All brokers, directories and replicas of the view. Replicas whose directory is not known stay without one.
 
     `weights` holds the percentage of directories that do not count in full.

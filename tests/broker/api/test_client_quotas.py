@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker.seams import TurnedClock
 
 from ballast_broker.api.client_quotas import (
     FETCH,
@@ -32,19 +33,8 @@ ANY_CLIENT = (("client-id", None),)
 IN_ORDER: list[Any] = [ANN_APP, ANN_ANY, ANN, ANY_APP, ANY_ANY, ANYBODY, APP, ANY_CLIENT]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-
-def quotas(limits: dict[Any, float], clock: Clock | None = None) -> ByteQuotas:
-    made = ByteQuotas(PRODUCE, clock or Clock())
+def quotas(limits: dict[Any, float], clock: TurnedClock | None = None) -> ByteQuotas:
+    made = ByteQuotas(PRODUCE, clock or TurnedClock())
     made.change({entity: {PRODUCE: limit} for entity, limit in limits.items()})
     return made
 
@@ -88,7 +78,7 @@ def test_who_shares_a_quota(entity: Any, shares_client: bool, shares_user: bool)
 
 @pytest.mark.spec("CLI-11")
 def test_a_debt_stays_while_other_quotas_change_and_ends_with_its_own() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     made = quotas({APP: 1000.0}, clock)
     rate = made.rate_of("ann", "app")
     assert rate is not None
@@ -108,7 +98,7 @@ def test_a_debt_stays_while_other_quotas_change_and_ends_with_its_own() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_a_debt_of_partitions_is_paid_at_the_new_rate_from_when_there_is_one() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     all_kinds = ClientQuotas(clock)
 
     def publish(limit: float) -> None:
@@ -129,7 +119,7 @@ def test_a_debt_of_partitions_is_paid_at_the_new_rate_from_when_there_is_one() -
 @pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize("limit", [1e-320, float("inf"), 1e300])
 def test_limits_at_the_edges_can_be_reckoned_with(limit: float) -> None:
-    all_kinds = ClientQuotas(Clock())
+    all_kinds = ClientQuotas(TurnedClock())
     image: Any = SimpleNamespace(client_quotas=ClientQuotasImage({APP: {MUTATIONS: limit, REQUESTS: limit}}))
     delta: Any = None
     all_kinds.publish(delta, image)
@@ -154,7 +144,7 @@ def test_clients_that_owe_nothing_are_forgotten() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_only_what_is_in_the_metadata_is_in_force() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     both = ClientQuotas(clock)
 
     def publish(by_entity: dict[Any, dict[str, float]]) -> tuple[bool, bool]:
@@ -170,7 +160,7 @@ def test_only_what_is_in_the_metadata_is_in_force() -> None:
 
 
 def test_a_late_answer_tells_what_is_left() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     throttle = Throttle(clock, 1.5)
     assert throttle.left_ms == 1500
     clock.now += 1.0
@@ -184,7 +174,7 @@ def test_a_late_answer_tells_what_is_left() -> None:
 def test_a_debt_of_months_can_be_told(limit: float) -> None:
     """A quota of a byte a second keeps somebody out. An answer that could not be made ended the connection after the
     append, and the client wrote the same again and again."""
-    clock = Clock()
+    clock = TurnedClock()
     rate = quotas({APP: limit}, clock).rate_of("ann", "app")
     assert rate is not None
     rate.record(100_000_000)

@@ -15,7 +15,8 @@ from uuid import UUID
 import pytest
 from tests.broker.api.asking import Peer
 from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster, Node, SeededRandom, batch_of, eventually
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,

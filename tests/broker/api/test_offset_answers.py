@@ -16,6 +16,7 @@ from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
+from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.api import list_offsets
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -153,7 +154,8 @@ async def deleted(asker: Asker, offset: int, topic: str = "orders", partition: i
     return found["error_code"], found["low_watermark"]
 
 
-async def test_records_of_many_partitions_are_deleted_in_turns(tmp_path: Path) -> None:
+async def test_records_of_many_partitions_are_deleted_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
     async with brokers(tmp_path) as (cluster, nodes, asker):
         cluster.controller.create_topic("many", [[1]] * 300)
         nodes[0].produce(TopicPartition("many", 299), "a", "b")
@@ -163,7 +165,7 @@ async def test_records_of_many_partitions_are_deleted_in_turns(tmp_path: Path) -
         while not task.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns >= 6
+        assert turns >= 300
         found = [(each["error_code"], each["low_watermark"]) for each in task.result()["topics"][0]["partitions"]]
         assert found == [(0, 0)] * 299 + [(0, 2)]
 
@@ -290,3 +292,29 @@ async def test_a_topic_id_of_zeros_is_answered_as_one_that_nobody_knows() -> Non
     )
     [topic] = committed["topics"]
     assert topic["partitions"] == [{"partition_index": 3, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}]
+
+
+MANY = 40
+NUMBERS = list(range(MANY))
+EPOCHS = [{"partition": number, "leader_epoch": 0, "current_leader_epoch": -1} for number in NUMBERS]
+ASKED_OF_MANY: list[tuple[str, int, dict[str, Any]]] = [
+    ("DescribeLogDirs", 4, {"topics": None}),
+    ("DescribeProducers", 0, {"topics": [{"name": "many", "partition_indexes": NUMBERS}]}),
+    ("OffsetForLeaderEpoch", 4, {"replica_id": -1, "topics": [{"topic": "many", "partitions": EPOCHS}]}),
+]
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize(("name", "version", "fields"), ASKED_OF_MANY, ids=[each[0] for each in ASKED_OF_MANY])
+async def test_many_partitions_are_told_of_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, fields: dict[str, Any]
+) -> None:
+    async with brokers(tmp_path) as (cluster, _, asker):
+        cluster.controller.create_topic("many", [[1]] * MANY)
+        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+        task, turns = asyncio.ensure_future(asker.ask(name, version, **fields)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= MANY
+        assert str(task.result()).count("partition_index" if name != "OffsetForLeaderEpoch" else "end_offset") >= MANY

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker.seams import TurnedClock
 
 from ballast_broker.api.client_quotas import REQUESTS, ClientQuotas
 from ballast_broker.api.request_time import RequestTime, Timed, is_between_brokers
@@ -16,22 +17,11 @@ from ballast_broker.metadata.image import ClientQuotasImage
 APP = (("client-id", "app"),)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-
 class Scene:
     """One client with a percentage of the thread's time."""
 
     def __init__(self, percentage: float = 10.0) -> None:
-        self.clock = Clock()
+        self.clock = TurnedClock()
         self.quotas = ClientQuotas(self.clock)
         image: Any = SimpleNamespace(client_quotas=ClientQuotasImage({APP: {REQUESTS: percentage}}))
         self.publish(image)

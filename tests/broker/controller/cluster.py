@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.commands.context import ConfigEntry, ControllerConfig, TokenConfig

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.broker.controller.cluster import CLUSTER_ID, FewConfigs
-from tests.broker.raft.memory import SeededRandom
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.controller.commands.context import CommandContext, ControllerConfig, Outcome
 from ballast_broker.controller.commands.features import bootstrap_records

@@ -9,6 +9,7 @@ import pytest
 from tests.broker.controller.scene import Scene
 from tests.broker.controller.test_client import asker as client_of
 from tests.broker.raft.memory import LocalNetwork
+from tests.broker.seams import TurnedClock
 
 from ballast_broker.controller.commands.mutations import STRICT_SINCE, MutationQuota
 from ballast_broker.controller.commands.partitions import create_partitions
@@ -23,22 +24,11 @@ OVER = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 ANN = Asker("ann", "app", "/10.0.0.1")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-
 class Case:
     """A bucket of 10 partitions that is filled with one a second."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = TurnedClock()
         self.scene = Scene()
         self.bucket = TokenBucket(self.clock, 1.0, 10.0)
 

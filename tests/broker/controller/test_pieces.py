@@ -21,8 +21,9 @@ from ballast_broker.controller.commands.brokers import (
 )
 from ballast_broker.controller.commands.configs import RESOURCES_PER_PIECE, incremental_alter_configs
 from ballast_broker.controller.commands.context import Outcome
-from ballast_broker.controller.commands.elections import offline_elections
+from ballast_broker.controller.commands.elections import elect_leaders, offline_elections
 from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE, RECORDS_PER_PIECE
+from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
 from ballast_broker.controller.commands.topics import TOPICS_PER_PIECE, create_topics
 from ballast_broker.controller.service import RECORDS_PER_SLICE
 from ballast_broker.controller.sessions import NOT_YET
@@ -284,3 +285,24 @@ def test_the_configs_of_many_topics_are_altered_so_many_at_a_time() -> None:
     told = [ErrorCode(each.error_code) for each in outcome.response.responses]
     assert told == [ErrorCode.NONE] * (len(names) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert all(scene.image.configs.of(2, name) == {"retention.ms": "1000"} for name in names[:-1])
+
+
+@pytest.mark.spec("CLU-13")
+def test_thousands_are_reassigned_and_elected_piece_by_piece(scene: Scene) -> None:
+    kind = message("AlterPartitionReassignmentsRequest")
+    of_topic = kind.ReassignableTopic
+    asked = [of_topic.ReassignablePartition(partition_index=each, replicas=[2, 3, 1]) for each in range(PARTITIONS)]
+    request = kind(topics=[of_topic(name="orders", partitions=asked)], timeout_ms=1000)
+    outcome = alter_partition_reassignments(scene.context, request)
+    sizes = [len(piece.records) for piece in pieces(scene, outcome)]
+    assert sizes == [PLACES_PER_PIECE, PLACES_PER_PIECE, PARTITIONS - 2 * PLACES_PER_PIECE]
+    [told] = outcome.response.responses
+    assert [each.partition_index for each in told.partitions] == list(range(PARTITIONS))
+    assert not any(each.error_code for each in told.partitions)
+
+    outcome = elect_leaders(scene.context, message("ElectLeadersRequest")(election_type=0, topic_partitions=None))
+    sizes = [len(piece.records) for piece in pieces(scene, outcome)]
+    assert sizes == [PLACES_PER_PIECE, PLACES_PER_PIECE, PARTITIONS - 2 * PLACES_PER_PIECE]
+    assert leaders(scene) == {2}
+    [elected] = outcome.response.replica_election_results
+    assert [each.partition_id for each in elected.partition_result] == list(range(PARTITIONS))

@@ -28,7 +28,7 @@ async def test_an_interval_of_zero_means_that_time_alone_writes_none(interval_s:
     store.append(batch, 1, 1)
     store.committed_up_to(store.end_offset)
     await asyncio.sleep(0.001)
-    replica.committed(bytes(batch))
+    assert list(replica.committed(bytes(batch)))
     for _ in range(20):
         await asyncio.sleep(0)
     await replica.stop()
@@ -63,7 +63,7 @@ async def test_without_file_descriptors_one_is_written_later(monkeypatch: pytest
         while not store.snapshots:
             store.append(batch, 1, 1)
             store.committed_up_to(store.end_offset)
-            replica.committed(bytes(batch))
+            assert list(replica.committed(bytes(batch)))
             await asyncio.sleep(0.02)
             disk.is_full = store.end_offset < 3
             assert not failures

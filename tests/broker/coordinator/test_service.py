@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene, expand_request
-from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
+from tests.broker.controller.scene import Scene as ClusterScene
+from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually, told
 
+from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.api import join_group, offset_commit, sync_group
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
@@ -107,7 +109,7 @@ class Coordinating:
         self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
-            node.replicas.publish(delta, image)
+            told(node.replicas.publish, delta, image)
             leadership.publish(delta, image)
 
         cluster.controller.replace(node.broker_id, publish)
@@ -688,3 +690,28 @@ async def test_a_coordinator_whose_disk_is_away_does_not_say_that_nothing_was_co
         with pytest.raises(ApiError) as refused:
             groups.fetch_offsets("g")
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize("name", ["DescribeGroups", "DeleteGroups"])
+async def test_many_groups_are_described_and_deleted_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async with coordinating(tmp_path) as scene:
+        ids = [f"g{number}" for number in range(40)]
+        if name == "DescribeGroups":  # those that there are not are looked for without waiting, too
+            for each in ids:
+                assert await scene.commit(each, T0, 5) is ErrorCode.NONE
+        asker = Asker(ClusterScene(()))
+        asker.services.groups = scene.groups
+        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+        fields: dict[str, Any] = {"groups": ids} if name == "DescribeGroups" else {"groups_names": ids}
+        task, turns = asyncio.ensure_future(asker.ask(name, 1, **fields)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= len(ids)
+        told = task.result()["groups" if name == "DescribeGroups" else "results"]
+        assert [(each["group_id"], each["error_code"]) for each in told] == [
+            (each, 0 if name == "DescribeGroups" else ErrorCode.GROUP_ID_NOT_FOUND) for each in ids
+        ]

@@ -10,11 +10,17 @@ from tests.broker.replication.cluster import Cluster, RealClock, eventually
 
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, OUTSIDE, CoordinatorStore
 from ballast_broker.storage.transactions import render_marker
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+
+
+def spoil(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
 
 
 @pytest.mark.spec("DIR-29", "CLI-04")
@@ -84,3 +90,21 @@ async def test_what_is_committed_at_once_is_not_told_before_what_waited_for_it(t
             next(third.__await__())
         assert at_once.value.value is ErrorCode.NONE
         assert told[2:] == [("third", True)]
+
+
+@pytest.mark.spec("LOG-41", "CLI-04")
+@pytest.mark.parametrize("position", [-2, -9], ids=["a value", "a length"])
+async def test_what_a_disk_has_spoilt_since_is_neither_believed_nor_passed_over(tmp_path: Path, position: int) -> None:
+    """Else a group would be told an offset that it never committed, or an older one."""
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1]])
+        for value in (b"first", b"later"):
+            node.replicas.append(OFFSETS, None, encode_batch([Record(b"key", value, 1)]), -1)
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
+        )
+        spoil(Path(node.log(OFFSETS).active.path()), position)
+        with pytest.raises(ApiError) as told:
+            [found async for found in store.read_all(0)]
+        assert told.value.code is ErrorCode.CORRUPT_MESSAGE

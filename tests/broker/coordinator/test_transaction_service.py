@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eventually, round_trip
+from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eventually, round_trip, told
 
 from ballast_broker.coordinator import transaction_service
 from ballast_broker.coordinator.leadership import TransactionLeadership
@@ -153,7 +153,7 @@ class Scene:
         leadership = TransactionLeadership(node.broker_id, coordinator)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
-            node.replicas.publish(delta, image)
+            told(node.replicas.publish, delta, image)
             leadership.publish(delta, image)
 
         self.cluster.controller.replace(node.broker_id, publish)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.broker.net.serving import Serving, until
+from tests.broker.seams import TurnedClock
 
 from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
@@ -21,17 +22,6 @@ from ballast_broker.settings import connection_rates, creation_rates
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-
 def let_in(rates: ConnectionRates, address: str = HERE, listener: str = "PLAINTEXT") -> int:
     """How many come in at once."""
     count = 0
@@ -42,7 +32,7 @@ def let_in(rates: ConnectionRates, address: str = HERE, listener: str = "PLAINTE
 
 @pytest.mark.spec("CLI-11")
 def test_over_the_brokers_rate_the_next_one_waits() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     rates = ConnectionRates(clock, CreationRates(of_all=2), window=Window(6, 1.0))
     assert let_in(rates) == 10
     wait_s = rates.wait_s("PLAINTEXT")
@@ -53,7 +43,7 @@ def test_over_the_brokers_rate_the_next_one_waits() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_of_an_address_that_is_over_nobody_comes_in_and_others_do() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     rates = ConnectionRates(clock, CreationRates(of_addresses={HERE: 1.0}), window=Window(6, 1.0))
     assert let_in(rates) == 5
     assert rates.admit("PLAINTEXT", HERE) == 1.0
@@ -65,13 +55,13 @@ def test_of_an_address_that_is_over_nobody_comes_in_and_others_do() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_the_default_is_that_of_each_other_address() -> None:
-    rates = ConnectionRates(Clock(), CreationRates(of_addresses={HERE: 2.0, None: 1.0}), window=Window(6, 1.0))
+    rates = ConnectionRates(TurnedClock(), CreationRates(of_addresses={HERE: 2.0, None: 1.0}), window=Window(6, 1.0))
     assert [let_in(rates, each) for each in (HERE, THERE, "10.0.0.3")] == [10, 5, 5]
 
 
 @pytest.mark.spec("CLI-11")
 def test_a_listener_has_a_rate_of_its_own() -> None:
-    rates = ConnectionRates(Clock(), of_listeners={"A": 1}, window=Window(6, 1.0))
+    rates = ConnectionRates(TurnedClock(), of_listeners={"A": 1}, window=Window(6, 1.0))
     assert [let_in(rates, listener=each) for each in "AB"] == [5, 100]
 
 
@@ -79,14 +69,14 @@ def test_a_listener_has_a_rate_of_its_own() -> None:
 def test_through_the_clusters_own_listeners_nodes_come_in() -> None:
     """An address with a quota may be that of a machine where nodes run as well."""
     limits = CreationRates(of_all=1, of_addresses={None: 1.0})
-    rates = ConnectionRates(Clock(), limits, of_listeners={"OWN": 3}, own_listeners=frozenset({"OWN", "C"}))
+    rates = ConnectionRates(TurnedClock(), limits, of_listeners={"OWN": 3}, own_listeners=frozenset({"OWN", "C"}))
     assert let_in(rates, listener="C") == 100
     assert let_in(rates, listener="OWN") == 30
 
 
 @pytest.mark.spec("CLI-11")
 def test_other_limits_count_at_once() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     rates = ConnectionRates(clock, CreationRates(1, {HERE: 1.0}))
     assert let_in(rates) == 10
     rates.change(CreationRates(3, {HERE: 2.0}))
@@ -97,7 +87,7 @@ def test_other_limits_count_at_once() -> None:
 
 
 def test_addresses_that_owe_nothing_are_forgotten() -> None:
-    rates = ConnectionRates(Clock(), CreationRates(of_addresses={None: 1.0}), window=Window(2, 1.0))
+    rates = ConnectionRates(TurnedClock(), CreationRates(of_addresses={None: 1.0}), window=Window(2, 1.0))
     let_in(rates)
     for number in range(MOST_ADDRESSES + 1):
         rates.admit("PLAINTEXT", f"11.{number >> 16}.{number >> 8 & 255}.{number & 255}")
@@ -124,7 +114,7 @@ def test_where_the_limits_come_from() -> None:
         }
     )
     assert not config.warnings
-    assert let_in(connection_rates(config, Clock()), listener="EXTERNAL") == 30
+    assert let_in(connection_rates(config, TurnedClock()), listener="EXTERNAL") == 30
     quotas: Any = {
         (("ip", "FE80::0:1"),): {"connection_creation_rate": 5.0},
         (("ip", None),): {"connection_creation_rate": 7.0},
@@ -203,6 +193,6 @@ async def test_other_limits_reach_the_server() -> None:
 
 def test_a_server_of_a_node_keeps_to_its_windows() -> None:
     config = broker_config({"node.id": "1", "quota.window.num": "3", "quota.window.size.seconds": "2"})
-    rates = connection_rates(config, Clock())
+    rates = connection_rates(config, TurnedClock())
     rates.change(CreationRates(of_all=1))
     assert let_in(rates) == 4

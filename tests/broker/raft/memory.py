@@ -155,20 +155,6 @@ class InlineThreads:
         return work()
 
 
-class SeededRandom:
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._random.randbytes(count)
-
-
 Handler = Callable[[int, int, Any, Any], Awaitable[Any]]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
@@ -30,8 +31,9 @@ class SlowReader:
         self.loading, self.go_on = asyncio.Event(), asyncio.Event()
         self.loads: list[str] = []
 
-    def committed(self, batches: bytes) -> None:
+    def committed(self, batches: bytes) -> Iterator[None]:
         self.loads.append(f"applies {next(iterate_batches(memoryview(batches))).base_offset}")
+        yield
 
     def leader_changed(self, leader: int, epoch: int) -> None:
         pass

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock
 from tests.broker.raft.test_loading_snapshots import SNAPSHOT, piece, snapshot_of_nothing
 from tests.broker.raft.test_spoilt_records import Applied, records_of_the_leader
 from tests.broker.raft.test_store import Threads, batch, open_store
+from tests.broker.seams import SeededRandom
 from tests.broker.storage.test_out_of_handles import OutOfHandlesDisk
 
 from ballast_broker.raft import wire

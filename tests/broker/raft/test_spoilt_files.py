@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from e2e.asking import ask, message
 from e2e.processes import BrokerTrouble, Cluster, until
-from tests.broker.raft.memory import SeededRandom, static_voters
+from tests.broker.raft.memory import static_voters
 from tests.broker.raft.test_store import batch, open_store
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.terms import Persisted

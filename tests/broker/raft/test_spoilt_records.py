@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog, SeededRandom
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog
 from tests.broker.raft.test_store import Threads, batch, open_store
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
@@ -21,8 +23,9 @@ class Applied:
         self.batches = b""
         self.failures: list[Exception] = []
 
-    def committed(self, batches: bytes) -> None:
+    def committed(self, batches: bytes) -> Iterator[None]:
         self.batches += batches
+        yield
 
     def leader_changed(self, leader: int, epoch: int) -> None:
         pass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import SeededRandom, static_voters
+from tests.broker.raft.memory import static_voters
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.metadata.batches import data_batch
@@ -17,19 +17,12 @@ from ballast_broker.raft.leader import misfit
 from ballast_broker.raft.messages import Fetch, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
+from ballast_broker.real_world import RealClock
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.manager import LogManager
 from ballast_wire.errors import ApiError
 from ballast_wire.records import iterate_batches
-
-
-class Clock:
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Threads:
@@ -39,7 +32,7 @@ class Threads:
 
 async def open_store(path: Path, disk: Any = None, **log_config: Any) -> tuple[LogManager, MetadataStore]:
     config = StorageConfig(log_dirs=(str(path),), node_id=1, cluster_id="MkU3OEVBNTcwNTJENDM2Qg")
-    manager = LogManager(disk or RealDisk(), Clock(), Threads(), config, SeededRandom())
+    manager = LogManager(disk or RealDisk(), RealClock(), Threads(), config, SeededRandom())
     await manager.start()
     log = await manager.open_raft_log(LogConfig(**log_config))
     return manager, MetadataStore(manager.disk, log.folder.path, log)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+from tests.broker.seams import SeededRandom
 
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.controller.commands.brokers import fence_broker, register_broker, unfence_broker
@@ -24,6 +25,7 @@ from ballast_broker.controller.commands.topics import create_topics, delete_topi
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+from ballast_broker.metadata.loader import Publisher
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
@@ -48,20 +50,6 @@ class RealClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-class SeededRandom:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._random.randbytes(count)
 
 
 class AnyConfig:
@@ -92,6 +80,12 @@ def log_config(image: MetadataImage, topic: str) -> LogConfig:
     return LogConfig(**fields)
 
 
+def told(publish: Publisher, delta: MetadataDelta, image: MetadataImage) -> None:
+    """All of it."""
+    for _ in publish(delta, image) or ():
+        pass
+
+
 class Controller:
     """The active controller: commands are committed at once and published to all brokers that are up."""
 
@@ -100,7 +94,7 @@ class Controller:
         self.away = False
         self.calls: list[Any] = []
         self.last: tuple[MetadataDelta, MetadataImage]
-        self._publish: dict[int, Callable[[MetadataDelta, MetadataImage], None]] = {}
+        self._publish: dict[int, Publisher] = {}
         self._random = SeededRandom(1)
 
     def registration(self, topic_partition: TopicPartition) -> PartitionRegistration:
@@ -120,7 +114,7 @@ class Controller:
             self.image = delta.apply(self.image.offset + len(outcome.records), 1)
             self.last = (delta, self.image)
             for publish in list(self._publish.values()):
-                publish(delta, self.image)
+                told(publish, delta, self.image)
         return outcome.response
 
     async def call(self, request: Any, version: int) -> Any:
@@ -157,13 +151,13 @@ class Controller:
         response = self.commit(register_broker(self.context(), request, session_is_valid=False))
         return int(response.broker_epoch)
 
-    def join(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
+    def join(self, broker_id: int, publish: Publisher) -> None:
         """The broker has read the metadata up to its registration; from now on it takes part."""
-        publish(whole(self.image), self.image)
+        told(publish, whole(self.image), self.image)
         self._publish[broker_id] = publish
         self.commit(unfence_broker(self.context(), self.image.cluster.brokers[broker_id]))
 
-    def replace(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
+    def replace(self, broker_id: int, publish: Publisher) -> None:
         self._publish[broker_id] = publish
 
     def lose(self, broker_id: int) -> None:
@@ -269,7 +263,7 @@ class Node:
         """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
         await self.open()
         controller = self._cluster.controller
-        self.replicas.publish(whole(controller.image), controller.image)
+        told(self.replicas.publish, whole(controller.image), controller.image)
         controller.replace(self.broker_id, self.replicas.publish)
 
     async def open(self) -> None:

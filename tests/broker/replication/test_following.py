@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, told
 
 from ballast_broker.replication.partition import IsrChange
 from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
@@ -118,7 +118,7 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
         assert not isinstance(waiting, ErrorCode)
         publish = one.replicas.publish
         cluster.controller.lose(1)  # fenced, but it still hears of it
-        publish(*cluster.controller.last)
+        told(publish, *cluster.controller.last)
         assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
         with pytest.raises(ApiError) as refused:
             one.produce(ORDERS, "b")
@@ -335,7 +335,7 @@ async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> No
         epochs = one.log(ORDERS).epochs.entries
         await one.stop()
         await one.open()
-        one.replicas.publish(*old)  # the broker reads an early part of the metadata log again
+        told(one.replicas.publish, *old)  # the broker reads an early part of the metadata log again
         assert one.log(ORDERS).epochs.entries == epochs
         with pytest.raises(ApiError):
             one.produce(ORDERS, "with a dead epoch")

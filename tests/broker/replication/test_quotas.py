@@ -9,22 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.replication.cluster import Cluster, eventually
+from tests.broker.seams import TurnedClock
 
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, throttles_partition
 from ballast_wire.names import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 @pytest.mark.spec("REP-30", "DIR-26")
@@ -35,19 +25,19 @@ class Clock:
 )
 def test_ten_seconds_come_out_within_five_percent(limit: int, share: float, idle_s: float) -> None:
     """Reads of up to a quarter second of the limit, as fast as they are allowed, after any time of rest."""
-    clock = Clock()
+    clock = TurnedClock()
     rate = ByteRate(clock, limit)
-    clock.now_s += idle_s
+    clock.now += idle_s
     size = max(1, int(rate.largest_read(1 << 40) * share))
-    began_s, taken, largest = clock.now_s, 0, 0
-    while clock.now_s - began_s < 10:
+    began_s, taken, largest = clock.now, 0, 0
+    while clock.now - began_s < 10:
         if rate.exceeded():
-            clock.now_s += max(rate.wait_s(), 1e-6)
+            clock.now += max(rate.wait_s(), 1e-6)
             continue
         rate.record(size)
         taken += size
         largest = max(largest, size)
-    elapsed_s = clock.now_s - began_s
+    elapsed_s = clock.now - began_s
     assert taken <= limit * elapsed_s * 1.05 + largest
     assert taken >= limit * elapsed_s * 0.95
 
@@ -55,7 +45,7 @@ def test_ten_seconds_come_out_within_five_percent(limit: int, share: float, idle
 @pytest.mark.spec("REP-30", "DIR-26")
 @given(limit=st.integers(1, 1 << 33), size=st.integers(1, 1 << 24))
 def test_a_piece_passes_soon_unless_it_is_not_worth_a_request(limit: int, size: int) -> None:
-    piece = ByteRate(Clock(), limit).piece(size, 0.004)
+    piece = ByteRate(TurnedClock(), limit).piece(size, 0.004)
     assert 1 <= piece <= size
     assert piece <= max(limit * 0.004, 65_536)
     assert piece <= max(limit * 0.25, 1)
@@ -64,19 +54,19 @@ def test_a_piece_passes_soon_unless_it_is_not_worth_a_request(limit: int, size: 
 
 @pytest.mark.spec("REP-30")
 def test_without_a_limit_pieces_are_as_large_as_asked_for() -> None:
-    assert ByteRate(Clock()).piece(1 << 40, 0.004) == 1 << 40
+    assert ByteRate(TurnedClock()).piece(1 << 40, 0.004) == 1 << 40
 
 
 @pytest.mark.spec("REP-30")
 def test_no_limit_costs_nothing_and_a_new_one_counts_from_now() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     rate = ByteRate(clock)
     rate.record(1 << 40)
     assert not rate.exceeded()
     rate.change_limit(1000)
     assert rate.exceeded()
     assert 0 < rate.wait_s() < 0.01
-    clock.now_s += 0.1
+    clock.now += 0.1
     assert not rate.exceeded()
     rate.record(10_000)
     assert rate.wait_s() == pytest.approx(9.9, rel=0.01)
@@ -86,7 +76,7 @@ def test_no_limit_costs_nothing_and_a_new_one_counts_from_now() -> None:
 
 @pytest.mark.spec("REP-30")
 def test_bytes_of_in_sync_followers_make_no_endless_debt() -> None:
-    clock = Clock()
+    clock = TurnedClock()
     rate = ByteRate(clock, 1000)
     rate.record_exempt(1_000_000)
     assert rate.wait_s() <= 1.01

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from tests.broker.seams import SeededRandom
 from tests.broker.storage.managing import World
 from tests.sim.disk import SimDisk, Store
 
@@ -39,20 +40,6 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
-
-
-class SeededRandom:
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def random(self) -> float:
-        return self._random.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._random.randbytes(count)
 
 
 class Inline:

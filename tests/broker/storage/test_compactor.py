@@ -16,7 +16,8 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tests.broker.storage.conftest import NOW_MS, Bench, Clock, ReadAll, SeededRandom
+from tests.broker.seams import SeededRandom
+from tests.broker.storage.conftest import NOW_MS, Bench, Clock, ReadAll
 from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import SimDisk, Store
 

@@ -83,6 +83,24 @@ def test_after_a_clean_stop_nothing_is_scanned(bench: Bench, log: Log, read_all:
     assert not [segment for segment in again.segments if segment._file]
 
 
+@pytest.mark.spec("LOG-40", "CLU-11")
+@pytest.mark.parametrize("is_spoilt", [False, True])
+def test_who_finds_his_log_spoilt_at_its_end_after_a_clean_stop_does_not_say_that_he_has_it_all(
+    bench: Bench, log: Log, is_spoilt: bool
+) -> None:
+    path, position = log.active.path(), log.active.size
+    log.close()
+    bench.release()
+    with open(path, "r+b") as file:
+        *_, (last, _) = log.active.batches(0, position)
+        bench.release()
+        file.seek(last + 8)  # its length
+        file.write(bytes(1) if not is_spoilt else b"\xff")
+    again = bench.load(clean=True, recovery_point=50)
+    assert again.log_end_offset == (49 if is_spoilt else 50)
+    assert bench.directory.lost_some is is_spoilt
+
+
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("cut_bytes", [1, 30, 61, 62, 90])
 def test_a_torn_last_batch_is_cut(bench: Bench, log: Log, read_all: ReadAll, cut_bytes: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import Election, change_of
-from ballast_broker.controller.commands.pieces import Place, lead_again, leaderless, piecewise, still
+from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE, Place, lead_again, leaderless, piecewise, still
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -30,18 +31,23 @@ def elect_leaders(context: CommandContext, request: Any) -> Outcome:
         [topic.name for topic in context.image.topics] if everything else [t.topic for t in request.topic_partitions]
     )
     answers = {name: kind(topic=name, partition_result=[]) for name in wanted}
-    records = []
-    for name, partition in _wanted(context, request):
-        result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
-        try:
-            records.append(_elect(context, name, partition, election))
-        except ApiError as error:
-            if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
-                continue
-            result.error_code, result.error_message = int(error.code), error.message
-        answers[name].partition_result.append(result)
     response.replica_election_results = list(answers.values())
-    return Outcome(records, response, atomic=False)
+
+    def elect(now: CommandContext, left: list[tuple[str, int]]) -> Outcome:
+        records = []
+        for name, partition in left[:PLACES_PER_PIECE]:
+            result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
+            try:
+                records.append(_elect(now, name, partition, election))
+            except ApiError as error:
+                if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                result.error_code, result.error_message = int(error.code), error.message
+            answers[name].partition_result.append(result)
+        rest = partial(elect, left=left[PLACES_PER_PIECE:]) if len(left) > PLACES_PER_PIECE else None
+        return Outcome(records, response, atomic=False, rest=rest)
+
+    return elect(context, list(_wanted(context, request)))
 
 
 def _election_type(number: int) -> Election:

@@ -7,10 +7,12 @@ back and what a second plan begins from. The move ends in `PartitionChange`, whe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import PartitionChange, change_of
+from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
 from ballast_broker.controller.commands.replica_assignment import check_assignment
 from ballast_broker.metadata.image import PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
@@ -18,7 +20,7 @@ from ballast_wire.messages import message
 
 
 def alter_partition_reassignments(context: CommandContext, request: Any) -> Outcome:
-    """Every partition for itself; an empty target cancels."""
+    """Every partition for itself, and of many so many at a time; an empty target cancels."""
     response = message("AlterPartitionReassignmentsResponse")(
         responses=[],
         error_code=0,
@@ -27,23 +29,30 @@ def alter_partition_reassignments(context: CommandContext, request: Any) -> Outc
         allow_replication_factor_change=request.allow_replication_factor_change,
     )
     kind = type(response).ReassignableTopicResponse
-    records: dict[tuple[str, int], Any] = {}
+    asked: list[tuple[Any, Any]] = []
     for wanted in request.topics:
         answer = kind(name=wanted.name, partitions=[])
         response.responses.append(answer)
-        for each in wanted.partitions:
+        asked += ((answer, each) for each in wanted.partitions)
+
+    def alter(now: CommandContext, left: list[tuple[Any, Any]]) -> Outcome:
+        records: dict[tuple[str, int], Any] = {}
+        for answer, each in left[:PLACES_PER_PIECE]:
             result = kind.ReassignablePartitionResponse(
                 partition_index=each.partition_index, error_code=0, error_message=None
             )
             answer.partitions.append(result)
             try:
-                built = _alter(context, wanted.name, each, request.allow_replication_factor_change)
+                built = _alter(now, answer.name, each, request.allow_replication_factor_change)
             except ApiError as error:
                 result.error_code, result.error_message = int(error.code), error.message
             else:
                 if built is not None:
-                    records[wanted.name, each.partition_index] = built
-    return Outcome(list(records.values()), response, atomic=False)
+                    records[answer.name, each.partition_index] = built
+        rest = partial(alter, left=left[PLACES_PER_PIECE:]) if len(left) > PLACES_PER_PIECE else None
+        return Outcome(list(records.values()), response, atomic=False, rest=rest)
+
+    return alter(context, asked)
 
 
 def _alter(context: CommandContext, name: str, wanted: Any, allow_factor_change: bool) -> Any | None:

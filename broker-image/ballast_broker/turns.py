@@ -1,0 +1,51 @@
+"""Work on thousands of things, of which each is little: so much of it in a turn of the event loop, and no more.
+
+Whoever goes through them so has others come between any two, and says where that must not be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+LONGEST_TURN_S = 0.005
+T = TypeVar("T")
+
+
+class Turn:
+    """One after the other, each begun when the one before had been long enough."""
+
+    def __init__(self) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._until_s = self._now() + LONGEST_TURN_S
+
+    async def ends_if_long(self) -> bool:
+        """Whether others had theirs."""
+        if self._now() <= self._until_s:
+            return False
+        await asyncio.sleep(0)
+        self._until_s = self._now() + LONGEST_TURN_S
+        return True
+
+
+class InTurns(Generic[T]):
+    """`async for`: each of them; when 5 ms are over, others have their turn before the next, and behind the last: what
+    follows, as the encoding of an answer, takes its time as well."""
+
+    def __init__(self, things: Iterable[T]) -> None:
+        self._things = iter(things)
+        self._turn = Turn()
+        self._several = False
+
+    def __aiter__(self) -> InTurns[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if await self._turn.ends_if_long():
+            self._several = True
+        for each in self._things:
+            return each
+        if self._several:
+            await asyncio.sleep(0)
+        raise StopAsyncIteration
