@@ -189,7 +189,6 @@ class BrokerHalf:
         self.lifecycle = lifecycle = BrokerLifecycle(
             identity=self._identity(),
             client=self._heartbeats,
-            clock=node.world.clock,
             directories=lambda: [d.id for d in node.logs.online_directories()],
             metadata_offset=lambda: node.metadata.published_offset,
             heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,

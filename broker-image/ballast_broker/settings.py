@@ -127,7 +127,6 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
     return CoordinatorConfig(
         offsets_topic_num_partitions=config.offsets_topic_num_partitions,
         offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
-        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,

@@ -188,7 +188,7 @@ def refuse_a_batch_across_the_start(patch: Planting) -> None:
     """What a new replica gets from a leader whose log begins inside of a batch."""
 
     def refuse(log: Any, offset: int) -> None:
-        raise UnexpectedAppendOffset("planted", offset, log.end_offset)
+        raise UnexpectedAppendOffset("planted")
 
     patch.setattr(truncation, "hold_before_start", refuse)
 

@@ -18,7 +18,6 @@ from ballast_broker.controller.client import ControllerClient
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import Listener, MetadataImage
-from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -84,7 +83,6 @@ class BrokerLifecycle:
         *,
         identity: BrokerIdentity,
         client: ControllerClient,
-        clock: Clock,
         directories: Callable[[], list[UUID]],
         metadata_offset: Callable[[], int],
         heartbeat_interval_s: float = 2.0,
@@ -98,7 +96,6 @@ class BrokerLifecycle:
         self.seen_active = asyncio.Event()
         self.gone = asyncio.Event()
         self._client = client
-        self._clock = clock
         self._directories = directories
         self._metadata_offset = metadata_offset
         self._interval_s = heartbeat_interval_s

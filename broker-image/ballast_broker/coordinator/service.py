@@ -46,7 +46,6 @@ LONGEST_PAUSE_S = 30.0
 class CoordinatorConfig:
     offsets_topic_num_partitions: int = 50
     offsets_retention_ms: int = 10_080 * 60_000
-    offsets_retention_check_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4096
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000

@@ -12,7 +12,6 @@ from uuid import UUID
 
 Key = TypeVar("Key", bound=Hashable)
 
-FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 NO_SESSION = 0
 

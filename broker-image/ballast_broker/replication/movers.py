@@ -97,7 +97,6 @@ class Movers:
 
     def fail(self, move: Move, reason: str) -> None:
         if not move.ended:
-            move.error = reason
             self._end(move, Stage.FAILED, assign_back=True)
             log.error("the move of %s to %s failed: %s", move.topic_partition, move.destination, reason)
 

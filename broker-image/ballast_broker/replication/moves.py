@@ -72,7 +72,6 @@ class Move:
     paused: str | None = None
     wanted_bytes: int = 0  # while it is paused: the room it waits for
     not_converging: bool = False
-    error: str | None = None
     # The offset from which the future log must be cut, set by truncations of the current log.
     cut_at: int | None = None
     chased: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-SEQUENCE, SET, OID, VERSION = 0x30, 0x31, 0x06, 0xA0
+VERSION = 0xA0
 KEYWORDS = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",

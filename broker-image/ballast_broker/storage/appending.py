@@ -224,7 +224,5 @@ def _where_to_begin(log: Log, parts: list[tuple[int, Header]]) -> int:
 def _refuse_offset(log: Log, offset: int, expected: int) -> NoReturn:
     raise UnexpectedAppendOffset(
         f"Unexpected offset in append to {log.topic_partition}. First offset {offset} is less than "
-        f"the next offset {expected}. Log start offset = {log.start_offset}",
-        offset,
-        expected,
+        f"the next offset {expected}. Log start offset = {log.start_offset}"
     )

@@ -64,7 +64,6 @@ class CleanJob:
     delete_retention_ms: int
     segment_bytes: int
     index_interval_bytes: int
-    segment_index_bytes: int
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of each that is known its epoch, and its last offset: -1 where it has but a marker."""
     aborted: list[EndedTransaction] = field(default_factory=list)
@@ -87,7 +86,6 @@ class CleanResult:
     end_offset: int
     groups: list[CleanedGroup]
     read_bytes: int = 0
-    written_bytes: int = 0
     keys: int = 0
     out_of_room: bool = False
     """There was none for the group that comes next."""
@@ -282,7 +280,6 @@ def _clean_group(
     except BaseException:
         output.abandon()
         raise
-    result.written_bytes += written
     result.groups.append(CleanedGroup([base for base, _ in group], written, transactions.index))
 
 

@@ -93,7 +93,6 @@ def make_job(
         delete_retention_ms=log.config.delete_retention_ms,
         segment_bytes=log.config.segment_bytes,
         index_interval_bytes=log.config.index_interval_bytes,
-        segment_index_bytes=log.config.segment_index_bytes,
         producers={number: (state.epoch, state.last_offset) for number, state in log.producers.items()},
         aborted=log.aborted_transactions(log.bases[0], dirt.end_offset),
         io_bytes_per_second=0.0 if io_bytes_per_second == float("inf") else io_bytes_per_second,

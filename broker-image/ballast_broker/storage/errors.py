@@ -37,10 +37,8 @@ class DirectoryStalls(Exception):
 class UnexpectedAppendOffset(ApiError):
     """A follower was given batches that do not continue its log."""
 
-    def __init__(self, message: str, first_offset: int, log_end_offset: int) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
-        self.first_offset = first_offset
-        self.log_end_offset = log_end_offset
 
 
 class InvalidRecords(ApiError):

@@ -156,7 +156,6 @@ class Node:
         self.lifecycle = BrokerLifecycle(
             identity=identity,
             client=self.heartbeat_client,
-            clock=self.clock,
             directories=lambda: list(self.directories),
             metadata_offset=lambda: self.replica.image.offset,
             heartbeat_interval_s=0.5,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import CLUSTER_ID
-from tests.broker.raft.memory import LoopClock
 
 from ballast_broker.controller.lifecycle import (
     HEARTBEAT_TIMEOUT_S,
@@ -36,7 +35,7 @@ class Silent:
 def lifecycle(client: Any) -> BrokerLifecycle:
     identity = BrokerIdentity(1, CLUSTER_ID, uuid.uuid4(), {})
     return BrokerLifecycle(
-        identity=identity, client=client, clock=LoopClock(), directories=lambda: [uuid.uuid4()],
+        identity=identity, client=client, directories=lambda: [uuid.uuid4()],
         metadata_offset=lambda: 0,
     )  # fmt: skip
 

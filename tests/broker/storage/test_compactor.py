@@ -293,7 +293,7 @@ async def test_a_stop_does_not_wait_for_a_cleaner_that_waits_for_its_disk(monkey
     monkeypatch.setattr(cleaner_process, "_exchange", never_answered)
     runner = CleanerProcess()
     runner._idle = cast(Any, Stuck())
-    cleaning = asyncio.create_task(runner.run(CleanJob("/d", [], 0, 0, 1, NOW_MS, 0, 1, 1, 1)))
+    cleaning = asyncio.create_task(runner.run(CleanJob("/d", [], 0, 0, 1, NOW_MS, 0, 1, 1)))
     await asyncio.sleep(0)
     cleaning.cancel()
     await asyncio.wait_for(asyncio.gather(cleaning, return_exceptions=True), 5)
