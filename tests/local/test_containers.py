@@ -17,7 +17,7 @@ from ballast_local.workloads.pod import PodRunner
 from ballast_local.workloads.process import start_time
 
 
-def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None]) -> Container:
+def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None], policy: str = "File") -> Container:
     """`interrupt` is called when everything is prepared and the process is about to be started."""
 
     async def prepare(spec: dict[str, Any]) -> Launch:
@@ -37,7 +37,7 @@ def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None])
         running=lambda name, running: None,
         restart_policy="Never",
     )
-    return Container({"name": "c"}, around, 0)
+    return Container({"name": "c", "terminationMessagePolicy": policy}, around, 0)
 
 
 @pytest.mark.parametrize("grace", [0.0, 5.0])
@@ -56,6 +56,24 @@ async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grac
         await asyncio.gather(*stops)
     if (tmp_path / "pid").exists():
         assert not start_time(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "said"),
+    [
+        ("FallbackToLogsOnError", "seq 100; exit 3", "".join(f"{line}\n" for line in range(21, 101))),
+        ("FallbackToLogsOnError", "printf %03000d 7; exit 3", "7".zfill(2048)),
+        ("FallbackToLogsOnError", "exit 3", None),
+        ("FallbackToLogsOnError", "seq 100", None),
+        ("File", "seq 100; exit 3", None),
+    ],
+)
+async def test_the_end_of_a_failed_containers_log_is_told_where_its_policy_says_so(
+    tmp_path: Path, policy: str, script: str, said: str | None
+) -> None:
+    one = container(tmp_path, ["sh", "-c", script], lambda: None, policy)
+    await one.run()
+    assert one.status()["state"]["terminated"].get("message") == said
 
 
 def running_with(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.operator.making import cluster, reassignment
+from tests.operator.making import cluster, reassignment, topic
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.fields import FieldError
@@ -18,6 +18,18 @@ def test_what_is_absent_takes_its_default_and_numbers_may_be_quantities() -> Non
     assert found.spec.volumes == (Volume("a", "1024"),)
     assert (found.spec.config, found.spec.rack, found.spec.brokers) == ({"a": "1"}, None, 3)
     assert reassignment(approval="Required").spec.approval is Approval.REQUIRED
+
+
+@pytest.mark.spec("OPR-20")
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("false", "false"), (False, "false"), (True, "true"), (1, "1"), (0.5, "0.5"), (-0.25, "-0.25"),
+        (1000.0, "1000"), (1e21, "1000000000000000000000"), (1e-7, "0.0000001"),
+    ],
+)  # fmt: skip
+def test_a_value_that_yaml_takes_for_no_text_is_sent_as_kafka_writes_it(given: object, sent: str) -> None:
+    assert topic(config={"a": given}).spec.config == {"a": sent}
 
 
 @pytest.mark.spec("OPR-43")

@@ -83,6 +83,26 @@ def test_a_topic_is_created_expanded_and_configured(world: World) -> None:
     assert world.run(observe_topic_configs(world.kafka, ["orders"])) == {"orders": {"retention.ms": "700000"}}
 
 
+@pytest.mark.spec("OPR-01", "OPR-20", "OPR-21")
+def test_true_false_and_fractions_need_no_quotes(world: World) -> None:
+    """YAML takes them for no text, and Kubernetes refused them."""
+    more = {"preallocate": False, "min.cleanable.dirty.ratio": 0.25, "retention.ms": 1e9}
+    spec = {"partitions": 1, "replicas": 1, "configPolicy": "Exact"}
+    world.topic("unquoted", **spec, config={"unclean.leader.election.enable": True, **more})
+    world.until_ready("KafkaTopic", "unquoted")
+    kept = {"preallocate": "false", "min.cleanable.dirty.ratio": "0.25", "retention.ms": "1000000000"}
+    found = world.run(observe_topic_configs(world.kafka, ["unquoted"]))["unquoted"]
+    assert found == {"unclean.leader.election.enable": "true", **kept}
+    world.topic("unquoted", **spec, config={"unclean.leader.election.enable": False})
+    world.until_ready("KafkaTopic", "unquoted")
+    found = world.run(observe_topic_configs(world.kafka, ["unquoted"]))["unquoted"]
+    assert found == {"unclean.leader.election.enable": "false"}
+    world.topic("unquoted", **spec, config={"cleanup.policy": ["compact", "delete"]})
+    assert "spec.config.cleanup.policy" in world.until_reason("KafkaTopic", "unquoted", "InvalidSpec")
+    world.topic("unquoted", **spec, config={"cleanup.policy": "compact,delete"})
+    world.until_ready("KafkaTopic", "unquoted")
+
+
 def test_fewer_replicas_than_are_to_be_in_sync_are_told_of_a_topic_that_is_ready(world: World) -> None:
     """Whoever writes with acks=all believes more brokers to have it, and brokers before Kafka 3.7 take nothing."""
     world.topic("few", partitions=1, replicas=1, config={"min.insync.replicas": "2"}, deletionPolicy="Delete")

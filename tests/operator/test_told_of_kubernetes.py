@@ -93,7 +93,7 @@ async def test_a_volume_that_the_storage_does_not_grow_is_told(kind: str, reason
     assert growing_claims(layout, kube_facts(subject, None, [], rows[:2])) == []
 
 
-@pytest.mark.spec("OPR-02")
+@pytest.mark.spec("OPR-02", "OPR-45")
 def test_how_a_container_ended_is_told_with_what_it_waits_for() -> None:
     waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
 
@@ -107,6 +107,12 @@ def test_how_a_container_ended_is_told_with_what_it_waits_for() -> None:
     killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     assert trouble(killed) == f"{waits}; it ended last with exit code 137 (OOMKilled)"
     assert trouble({"terminated": {"exitCode": 1, "reason": "Error"}}) == f"{waits}; it ended last with exit code 1"
+    said = "began\ndemo-0.properties: Invalid value x for configuration log.retention.ms: Not a number\n\n"
+    failed = {"exitCode": 2, "reason": "Error", "message": said}
+    told = f"{waits}; it ended last with exit code 2, and said at last: "
+    assert trouble({"terminated": failed}) == told + said.splitlines()[1]
+    assert trouble({"terminated": failed | {"message": "\x1b[31mno\ttext\x00"}}) == f"{told}[31mno text"
+    assert trouble({"terminated": failed | {"message": "x" * 2048}}) == f"{told}{'x' * 300}..."
     states = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
     body = {"metadata": {"name": "demo-0", "uid": "u"}, "spec": {}, "status": {"containerStatuses": states}}
     assert (pod_facts(body).starting, pod_facts(body).trouble) == (True, None)

@@ -143,7 +143,9 @@ def test_an_affinity_of_the_wrong_shape_is_told_where_racks_add_to_it(world: Wor
 def test_a_configuration_with_which_no_broker_starts_is_corrected(world: World) -> None:
     """Kafka cannot be asked whether a restart does harm, and a pod is not made anew by itself."""
     apply(world, config={"num.partitions": "many"})
-    world.until("the pod is in trouble", lambda: "CrashLoopBackOff" in world.condition("KafkaCluster", "demo")[2], 60)
+    said = "Invalid value many for configuration num.partitions"
+    world.until("its words are told", lambda: said in world.condition("KafkaCluster", "demo")[2], 60)
+    assert "CrashLoopBackOff" in world.condition("KafkaCluster", "demo")[2]
     apply(world)
     world.bootstrap = world.until_ready("KafkaCluster", "demo", 60)["status"]["bootstrapServers"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ballast_local import meta
 from ballast_local.errors import Obj
+from ballast_local.workloads.logs import last_words
 from ballast_local.workloads.probe import attempt
 from ballast_local.workloads.process import Process, run_command
 from ballast_local.workloads.volume import NotYet
@@ -162,8 +163,9 @@ class Container:
         if launch is None:
             return 0
         try:
+            log = self._around.log(self.name)
             process = await Process.start(
-                launch.command, launch.environment, launch.directory, self._around.log(self.name), self._around.record
+                launch.command, launch.environment, launch.directory, log, self._around.record
             )
         except (OSError, ValueError) as fault:  # ValueError: a variable or word that no process can have
             now = meta.now()
@@ -190,6 +192,9 @@ class Container:
                  "finishedAt": meta.now()}  # fmt: skip
         if code > 128:
             ended["signal"] = code - 128
+        # There is no file for a last message: containers are processes, and /dev belongs to all of them.
+        if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            ended |= {"message": said} if (said := await asyncio.to_thread(last_words, log)) else {}
         self._set_state({"terminated": ended})
         return code
 

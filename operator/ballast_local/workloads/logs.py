@@ -13,6 +13,8 @@ from ballast_local.requests import is_gone, whole_number
 
 CHUNK_BYTES = 1 << 16
 FOLLOW_SECONDS = 0.2
+LAST_WORDS_LINES = 80
+LAST_WORDS_BYTES = 2048
 
 
 def log_path(pods: Path, uid: str, container: str, previous: bool = False) -> Path:
@@ -22,6 +24,15 @@ def log_path(pods: Path, uid: str, container: str, previous: bool = False) -> Pa
 
 def previous_of(log: Path) -> Path:
     return log.with_suffix(".previous.log")
+
+
+def last_words(log: Path) -> str:
+    """What a kubelet tells of a container that failed, by the policy FallbackToLogsOnError. Blocking."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        start = _tail_start(file, LAST_WORDS_LINES)
+        file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        return file.read(LAST_WORDS_BYTES).decode(errors="replace")
+    return ""
 
 
 class Logs:

@@ -11,6 +11,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, Union
@@ -147,9 +148,12 @@ def _enum_reader(hint: type[StrEnum]) -> Reader:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _refuse(value, "str")
+    """Also of what YAML takes for something else. The API server makes 1000 of 1e3, and tells 1e21 with an exponent."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"
+    return str(value) if isinstance(value, (int, str)) else _refuse(value, "str")
 
 
 def _flag(value: Any) -> bool:

@@ -69,6 +69,8 @@ def _row(path: str, node: Schema, required: bool) -> str:
 def _type(node: Schema) -> str:
     if node.get("x-kubernetes-int-or-string"):
         return "integer or string"
+    if "type" not in node:
+        return "string, number or boolean"
     if node.get("type") == "array":
         return f"list of {_type(node['items'])}"
     if "additionalProperties" in node:

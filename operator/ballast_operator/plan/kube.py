@@ -29,6 +29,7 @@ RESTARTED = "kubectl.kubernetes.io/restartedAt"
 STARTING = ("ContainerCreating", "PodInitializing")
 GROWTH_ERRORS = ("ControllerResizeError", "NodeResizeError")
 GROWTH_STEPS = ("FileSystemResizePending", "Resizing")
+LAST_WORDS = 300
 VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -264,7 +265,16 @@ def _last_end(container: Object) -> str:
     if "exitCode" not in ended:
         return ""
     reason = f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else ""
-    return f"; it ended last with exit code {ended['exitCode']}{reason}"
+    return f"; it ended last with exit code {ended['exitCode']}{reason}{_last_words(ended.get('message') or '')}"
+
+
+def _last_words(message: str) -> str:
+    """The last line of what the kubelet kept of its log."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    shown = "".join(one if one.isprintable() else " " for one in lines[-1]).strip()
+    return f", and said at last: {shown if len(shown) <= LAST_WORDS else shown[:LAST_WORDS] + '...'}"
 
 
 def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts | None:

@@ -96,6 +96,8 @@ def revision(layout: Layout, role: str) -> str:
 def pod_template(layout: Layout, role: str) -> dict[str, Any]:
     body = _pod_body(layout, role)
     body["metadata"]["annotations"][REVISION] = revision(layout, role)
+    # Pods that are made anyway have it, and none is restarted for it: it is not in the revision.
+    body["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
     return body
 
 

@@ -1,5 +1,7 @@
 """The Kubernetes objects of a cluster."""
 
+import hashlib
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -151,6 +153,15 @@ def test_the_revision_changes_with_what_needs_a_restart_and_with_nothing_else() 
     assert pods.revision(layout(config={"num.partitions": 3}), BROKER_ROLE) != same
     assert pods.revision(layout(image="other"), BROKER_ROLE) != same
     assert pods.revision(layout(podTemplate={"annotations": {"restarted": "today"}}), BROKER_ROLE) != same
+
+
+@pytest.mark.spec("OPR-44", "OPR-45")
+@pytest.mark.parametrize("role", [BROKER_ROLE, CONTROLLER_ROLE])
+def test_no_pod_is_restarted_so_that_the_end_of_its_log_will_be_told(role: str) -> None:
+    template = pods.pod_template(layout(), role)
+    assert template["spec"]["containers"][0].pop("terminationMessagePolicy") == "FallbackToLogsOnError"
+    revision = template["metadata"]["annotations"].pop(names.REVISION)
+    assert revision == hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def test_another_configuration_is_another_config_map_so_a_container_that_restarts_alone_finds_its_own() -> None:
