@@ -26,7 +26,7 @@ from ballast_wire.records import Record, encode_batch
 MOST_UNDER_WAY = 5
 MOST_WAITING = 20
 BURSTS_PER_SECOND = 0.6
-Leads = Callable[[str, TopicPartition], bool]  # whether this host leads as far as anybody knows
+Recognises = Callable[[str, TopicPartition], bool]  # it leads as far as anybody knows, and its disk is sound
 
 
 class Batch(NamedTuple):
@@ -44,14 +44,14 @@ class _Partition:
         partition: TopicPartition,
         producer_id: int,
         rng: random.Random,
-        leads: Leads,
+        recognises: Recognises,
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._partition = partition
         self._producer_id = producer_id
         self._rng = rng
-        self._leads = leads
+        self._recognises = recognises
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._under_way: dict[Batch, asyncio.Task[None]] = {}
         self._channel: SimChannel | None = None  # of what is under way
@@ -136,7 +136,7 @@ class _Partition:
             for index, value in enumerate(batch.values):
                 self._ledger.acked[(self._partition, result.base_offset + index)] = value
             return
-        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._leads(host, self._partition):
+        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._recognises(host, self._partition):
             now = asyncio.get_running_loop().time() - 1000
             self._ledger.out_of_order.append(f"{now:.3f} {self._partition} {batch.sequence}: {result.error_message}")
         self._fail()
@@ -161,13 +161,18 @@ class _Partition:
 
 class IdempotentProducer:
     def __init__(
-        self, client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random, leads: Leads
+        self,
+        client: SimClient,
+        ledger: Ledger,
+        partitions: list[TopicPartition],
+        rng: random.Random,
+        recognises: Recognises,
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._partitions = partitions
         self._rng = rng
-        self._leads = leads
+        self._recognises = recognises
         self._parts: list[_Partition] = []
         self._finishing = asyncio.Event()
 
@@ -177,7 +182,7 @@ class IdempotentProducer:
         self._ledger.in_order.add(self._client.name)
         self._parts = [
             _Partition(
-                self._client, self._ledger, each, producer_id, random.Random(self._rng.random()), self._leads
+                self._client, self._ledger, each, producer_id, random.Random(self._rng.random()), self._recognises
             )
             for each in self._partitions
         ]  # fmt: skip

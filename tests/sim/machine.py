@@ -163,7 +163,8 @@ class Machine:
         process = self.process
         if process is None:
             return
-        context = contextvars.copy_context()
-        context.run(NODE.set, process.name)
-        await self._loop.create_task(process.node.stop(), context=context)
+        if hasattr(process.node, "driver"):  # else a start is given up that has made nothing yet
+            context = contextvars.copy_context()
+            context.run(NODE.set, process.name)
+            await self._loop.create_task(process.node.stop(), context=context)
         self.kill()

@@ -172,7 +172,7 @@ class Run:
             tasks.append(self.loop.create_task(work))
         client = SimClient(self.fabric, "i", hosts, timeout_s=self.plan.client_timeout_s)
         rng = random.Random(self.rng.random())
-        self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self.leads)
+        self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self._recognises)
         self._idempotent_task = self.loop.create_task(self._idempotent.run())
         tasks.append(self._idempotent_task)
         client = SimClient(self.fabric, "o", hosts, timeout_s=self.plan.client_timeout_s)
@@ -212,6 +212,10 @@ class Run:
         """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
         leaders = self._leaders_by_epoch(partition)
         return leaders.get(max([self._newest_epochs.get(partition, -1), *leaders])) == host
+
+    def _recognises(self, host: str, partition: TopicPartition) -> bool:
+        """Whether it has to know whatever an idempotent producer sends again."""
+        return self.leads(host, partition)
 
     def _leaders_by_epoch(self, partition: TopicPartition) -> dict[int, str]:
         """Of the epochs that running nodes know of; no host where none of them leads."""

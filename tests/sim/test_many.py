@@ -26,8 +26,8 @@ from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
 
-# With those in which voters change these are some 370 schedules.
-MANY = os.environ.get("SIM_MANY", "10-310")
+# With those in which voters change these are some 350 schedules.
+MANY = os.environ.get("SIM_MANY", "10-290")
 OF_VOTERS = 60
 OF_FIVE = 10
 WORKERS = 2
