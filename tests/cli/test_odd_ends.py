@@ -135,7 +135,7 @@ def test_a_terminal_without_bars_gets_question_marks() -> None:
         (["status", "--bootstrap", ""], "'' is no address"),
         (["reassign", "generate", "--bootstrap", "a:"], "'a:' is no address"),
         (["reassign", "generate", "--bootstrap", "a:1", "--brokers", "0,x"], "'0,x' is no list"),
-        (["reassign", "execute", "--bootstrap", "a:1", "--throttle", "-5"], "'-5' is no number"),
+        (["reassign", "execute", "--bootstrap", "a:1", "--throttle", "-5"], "'-5' is no quantity"),
         (["chaos", "--minutes", "-1"], "'-1' is no number of minutes"),
         (["chaos", "--minutes", "inf"], "'inf' is no number of minutes"),
         (["e2e", "--faults", "0"], "'0' is no number of minutes"),
