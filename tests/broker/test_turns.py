@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.broker import turning
 from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog
 from tests.broker.replication.cluster import Cluster, eventually
 from tests.broker.seams import SeededRandom
 
-from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
@@ -152,7 +152,7 @@ async def test_movers_of_many_empty_logs_leave_others_their_turns(
     async with Cluster(tmp_path) as cluster:
         [one] = await cluster.add(1, directories=2)
         cluster.controller.create_topic("orders", [[1]] * 20)
-        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+        turning.end_at_once(monkeypatch)
         turns, step = Turns(), Movers.step
 
         async def counted(self: Movers, mover: Mover, move: Move) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from ballast_broker.api.alter_acls import check_codes
@@ -10,10 +9,9 @@ from ballast_broker.api.authorizer import Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import check_cluster
 from ballast_broker.metadata.acls import Acl, AclFilter
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
-
-ACLS_PER_TURN = 300  # a few milliseconds, then others have their turn
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -22,23 +20,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if not context.broker.authorizer.enforces:
         raise ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     asked = AclFilter.of(request)
-    by_resource: dict[tuple[int, str, int], list[Acl]] = {}
-    for acl in sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)}):
-        by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
     kind = message("DescribeAclsResponse")
-    resources, described = [], 0
-    for (resource_type, name, pattern), acls in by_resource.items():
-        descriptions = []
-        for acl in acls:
-            descriptions.append(_description(kind.DescribeAclsResource.AclDescription, acl))
-            described += 1
-            if described % ACLS_PER_TURN == 0:
-                await asyncio.sleep(0)
-        resources.append(
-            kind.DescribeAclsResource(
-                resource_type=resource_type, resource_name=name, pattern_type=pattern, acls=descriptions
-            )
+    by_resource: dict[tuple[int, str, int], list[Any]] = {}
+    meant = sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)})
+    async for acl in InTurns(meant):
+        description = _description(kind.DescribeAclsResource.AclDescription, acl)
+        by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(description)
+    resources = [
+        kind.DescribeAclsResource(
+            resource_type=resource_type, resource_name=name, pattern_type=pattern, acls=descriptions
         )
+        for (resource_type, name, pattern), descriptions in by_resource.items()
+    ]
     return kind(error_code=ErrorCode.NONE, error_message="", resources=resources)
 
 

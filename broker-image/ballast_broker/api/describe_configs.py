@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
     RESOURCE_TYPES,
 )
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.configs import DescribeConfigsResponse, encode_configs, encode_result
 from ballast_wire.messages import message
@@ -27,7 +27,6 @@ from ballast_wire.wording import WORDING
 
 DYNAMIC_BROKER_LOGGER = 6
 NO_TEXT = ""
-RESOURCES_PER_TURN = 10  # a few milliseconds at most, then others have their turn
 EMPTY_NAMES = {
     RESOURCE_BROKER_LOGGER: "Broker id must not be empty",
     RESOURCE_CLIENT_METRICS: "Client metrics subscription name must not be empty",
@@ -40,11 +39,7 @@ async def handle(request: Any, context: RequestContext) -> DescribeConfigsRespon
         # One kind of resource that does not exist spoils the whole request.
         raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
     description = _Description(request.include_synonyms, context)
-    results = []
-    for number, each in enumerate(request.resources, 1):
-        results.append(description.result(each))
-        if number % RESOURCES_PER_TURN == 0:
-            await asyncio.sleep(0)
+    results = [description.result(each) async for each in InTurns(request.resources)]
     return DescribeConfigsResponse(context.version, results)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from ballast_broker.api.authorizer import Operation, Resource, ResourceKind
@@ -10,11 +9,11 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.delegation_tokens import may_ask, principal_of
 from ballast_broker.metadata.delegation_tokens import DelegationToken, parted, written
 from ballast_broker.security.delegation import hmac_of
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_WITH_REQUESTER = 3
-TOKENS_PER_TURN = 300  # a few milliseconds, then others have their turn
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -28,12 +27,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         owners = [written(each.principal_type, each.principal_name) for each in request.owners]
     kind = message("DescribeDelegationTokenResponse")
     tokens = []
-    for number, token in enumerate(sorted(context.broker.image().security.delegation_tokens.values()), 1):
+    async for token in InTurns(sorted(context.broker.image().security.delegation_tokens.values())):
         asked = owners is None or any(token.concerns(owner) for owner in owners)
         if asked and _may_see(token, context):
             tokens.append(_described(kind.DescribedDelegationToken, token, secret, context.version))
-        if number % TOKENS_PER_TURN == 0:
-            await asyncio.sleep(0)
     return kind(error_code=ErrorCode.NONE, tokens=tokens)
 
 

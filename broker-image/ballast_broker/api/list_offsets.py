@@ -17,6 +17,7 @@ from ballast_broker.replication.offsets import (
     MAX_TIMESTAMP,
     FoundOffset,
 )
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import ListOffsetsResponse
 from ballast_wire.names import TopicPartition
@@ -34,9 +35,6 @@ ISOLATION_LEVELS = (0, 1)
 FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_EPOCH = 4
 NOTHING = (-1, -1, -1)
-# A few milliseconds of work where times are looked up, then others have their turn.
-PARTITIONS_PER_TURN = 50
-LONGEST_TURN_S = 0.005  # where a time lies in a batch that has much to be read
 Answer = tuple[ErrorCode, int, int, int]  # error, timestamp, offset, leader epoch
 
 
@@ -46,8 +44,7 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
     topics: dict[str, dict[int, Answer]] = {}
     response = ListOffsetsResponse(context.version)
-    loop = asyncio.get_running_loop()
-    looked_up, began_s = 0, loop.time()
+    turn = Turn()
     later: list[tuple[dict[int, Answer], int, asyncio.Task[FoundOffset]]] = []  # read by a thread first
     for asked in request.topics:
         if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
@@ -65,10 +62,7 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
                 else:
                     answer = found
             answers[each.partition_index] = answer
-            looked_up += 1
-            if looked_up % PARTITIONS_PER_TURN == 0 or loop.time() - began_s > LONGEST_TURN_S:
-                await asyncio.sleep(0)
-                began_s = loop.time()
+            await turn.ends_if_long()
     for answers, index, task in later:
         try:
             answers[index] = _told(await task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,13 +9,12 @@ from ballast_broker.api.authorizer import Operation, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.consumers.patterns import Alphabet, BadPattern, Pattern, compiled
 from ballast_broker.coordinator.transactions import Transaction, TransactionState
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_WITH_DURATION = 1
 FIRST_WITH_PATTERN = 2
-IDS_PER_TURN = 500
-LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each id
 LONGEST_ID = 500  # that fits any pattern: what a pattern costs grows with it
 STATES = {state.value for state in TransactionState}
 
@@ -52,18 +50,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _fitting(text: str, found: list[Transaction]) -> list[Transaction]:
-    """A few ids at a time, then others have their turn."""
     pattern = _pattern(text, (each.transactional_id for each in found))
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    fitting = []
-    for number, each in enumerate(found, 1):
-        if len(each.transactional_id) <= LONGEST_ID and pattern.matches(each.transactional_id):
-            fitting.append(each)
-        if number % IDS_PER_TURN == 0 or loop.time() - began > LONGEST_TURN_S:
-            await asyncio.sleep(0)
-            began = loop.time()
-    return fitting
+    return [
+        each
+        async for each in InTurns(found)
+        if len(each.transactional_id) <= LONGEST_ID and pattern.matches(each.transactional_id)
+    ]
 
 
 def _pattern(text: str, ids: Iterable[str]) -> Pattern:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from ballast_broker.api.placement_view import (
 )
 from ballast_broker.api.topic_names import is_legal
 from ballast_broker.metadata.image import BrokerImage, ClusterImage, MetadataImage, PartitionRegistration, TopicImage
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.metadata import Broker, MetadataResponse, Partition, encode_topic
 from ballast_wire.names import ZERO_UUID
@@ -34,20 +34,13 @@ FIRST_VERSION_THAT_CAN_FORBID_CREATION = 4
 FIRST_VERSION_WITH_LISTENER_ERRORS = 6
 FIRST_VERSION_WITH_IDS = 12
 CLUSTER_OPERATIONS_VERSIONS = range(8, 11)
-# About 2 ms of work, then others have their turn; the image stays the one that it began with.
-PARTITIONS_PER_TURN = 200
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     _check_names_and_ids(request, context.version)
     image = context.broker.image()
-    topics, turn = [], PARTITIONS_PER_TURN
-    for found in _wanted(request, context, image):
-        topics.append(_topic(found, request, context, image))
-        turn -= len(found.partitions)
-        if turn <= 0:
-            turn = PARTITIONS_PER_TURN
-            await asyncio.sleep(0)
+    # The image stays the one that it began with.
+    topics = [_topic(found, request, context, image) async for found in InTurns(_wanted(request, context, image))]
     topics += _missing_ids(request, context, image)
     topics += _missing_names(request, context, image)
     live = live_brokers(image.cluster, context.listener)

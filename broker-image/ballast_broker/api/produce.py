@@ -13,15 +13,7 @@ from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.placement_view import absence
-from ballast_broker.api.produce_answers import (
-    ACKS_ALL,
-    LONGEST_TURN_S,
-    Answers,
-    Appending,
-    InTurns,
-    Outcome,
-    ProduceRefused,
-)
+from ballast_broker.api.produce_answers import ACKS_ALL, Answers, Appending, LaterAppends, Outcome, ProduceRefused
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.api.transactional import UNAUTHORIZED, NotVerified, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -29,6 +21,7 @@ from ballast_broker.net_reply import Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_broker.storage.producers import NOT_ASKED, Verification
 from ballast_broker.storage.validation import CLIENT, TRANSACTION
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
@@ -208,7 +201,7 @@ class Produce:
         answers = Answers(
             self._broker, self._metrics, version, correlation_id, peer.listener, request.acks, throttle
         )  # fmt: skip
-        turns: InTurns | None = None
+        later: LaterAppends | None = None
         now = self._broker.clock.monotonic
         until_s = now() + LONGEST_TURN_S
         for key, partitions in each_once(request.topics):
@@ -222,13 +215,13 @@ class Produce:
                 if refused is None and version < FIRST_WITH_ZSTD and _is_zstd(batches):
                     refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 partition = _new_tuple(TopicPartition, (name, number))
-                if turns is not None:
-                    turns.put_off(Appending(said, partition, topic_id, batches, refused))
+                if later is not None:
+                    later.put_off(Appending(said, partition, topic_id, batches, refused))
                     continue
                 self._append_one(said, partition, topic_id, batches, refused, request, answers, transaction)
                 if now() > until_s and (transaction is None or not transaction.asks):
-                    turns = InTurns(self._append_one, request, answers, transaction, now)
-        return answers.reply() if turns is None else turns.reply()
+                    later = LaterAppends(self._append_one, request, answers, transaction, now)
+        return answers.reply() if later is None else later.reply()
 
     def _append_one(
         self,

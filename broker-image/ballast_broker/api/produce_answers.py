@@ -13,6 +13,7 @@ from uuid import UUID
 
 from ballast_broker.api.request_time import Timed
 from ballast_broker.net_reply import Pending, Reply
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.produce import (
     FIRST_WITH_LEADER,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ballast_wire.names import TopicPartition
 
 ACKS_ALL: Final = -1
-LONGEST_TURN_S = 0.005
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
 Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
 Wait = tuple[list[ProduceAnswer], int, Outcome]  # the answers, which of them, what it waits for
@@ -145,7 +145,7 @@ class Appending(NamedTuple):
     refusal: ErrorCode | None
 
 
-class InTurns:
+class LaterAppends:
     """What is left of one request when the turn of the loop that it came with has been long enough. A transaction's
     coordinator is asked one question for all partitions, so nothing is put off once there is something to ask."""
 

@@ -13,13 +13,13 @@ from ballast_broker.coordinator.markers import Marking, Outcomes
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_broker.storage.transactions import render_marker
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 ACKS_ALL = -1
 COORDINATOR = "coordinator"
-MARKERS_PER_TURN = 100  # some milliseconds of work, then others have their turn
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -40,9 +40,7 @@ async def write_markers(broker: BrokerServices, markings: Iterable[Marking]) -> 
     """All are written, in this order, before any is waited for."""
     outcomes: Outcomes = {}
     later: list[tuple[Marking, Awaitable[ErrorCode]]] = []
-    for written, marking in enumerate(markings):
-        if written % MARKERS_PER_TURN == MARKERS_PER_TURN - 1:
-            await asyncio.sleep(0)
+    async for marking in InTurns(markings):
         outcome = _write(broker, marking)
         outcomes[marking.producer_id, marking.partition] = outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE
         if not isinstance(outcome, ErrorCode):

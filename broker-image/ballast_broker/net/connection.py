@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, LONGEST_TURN_S
+from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
 from ballast_broker.net_reply import ANONYMOUS, Dispatch, FileData, Part, Parts, Pending, Time
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.fast.reader import MalformedRequest
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Final, Protocol, TypeVarTuple
 
 from ballast_broker.net import processors
+from ballast_broker.turns import LONGEST_TURN_S
 
 EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Ready = list[tuple[selectors.SelectorKey, int]]
@@ -29,7 +30,6 @@ EPOLLIN, EPOLLOUT = (select.EPOLLIN, select.EPOLLOUT) if EPOLL else (EVENT_READ,
 SHORT_S: Final = 100e-6
 AWAKE_S: Final = 50e-6
 STEADY: Final = 16
-LONGEST_TURN_S = 0.005
 
 
 class Waiting(Protocol):

@@ -12,12 +12,12 @@ from tests.broker.replication.cluster import Node as Broker
 
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING, Authorizer
 from ballast_broker.api.produce import Produce
-from ballast_broker.api.produce_answers import LONGEST_TURN_S
 from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
 from ballast_broker.seams import Clock
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.fast.produce import FIRST_FLEXIBLE
 from ballast_wire.headers import frame_request
 from ballast_wire.messages import message

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 
-from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.api import alter_replica_log_dirs
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_wire.errors import ErrorCode
@@ -42,7 +42,7 @@ async def test_who_may_not_alter_the_cluster_is_refused_for_every_partition() ->
 
 @pytest.mark.spec("DIR-11", "DIR-29")
 async def test_a_request_for_a_whole_disk_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+    turning.end_at_once(monkeypatch)
     turns: list[str] = []
 
     def alter(entries: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:

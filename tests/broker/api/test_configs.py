@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 
@@ -294,7 +294,8 @@ async def test_resources_are_listed_by_type(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_many_topics_are_described_in_turns(asker: Asker, version: int) -> None:
+async def test_many_topics_are_described_in_turns(asker: Asker, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    turning.end_at_once(monkeypatch)
     names = [f"t{number}" for number in range(100)]
     for name in names:
         asker.scene.add_topic(name, [1])
@@ -304,12 +305,9 @@ async def test_many_topics_are_described_in_turns(asker: Asker, version: int) ->
         "resources": [*resources, {**resources[0], "resource_name": "none"}],
         "include_synonyms": True,
     }
-    task, turns = asyncio.ensure_future(asker.ask("DescribeConfigs", version, **fields)), 0
-    while not task.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns >= 10
-    results = task.result()["results"]
+    told, turns = await turning.beside(asker.ask("DescribeConfigs", version, **fields))
+    assert turns >= 100
+    results = told["results"]
     assert [each["resource_name"] for each in results] == [*names, "none"]
     assert [each["error_code"] for each in results] == [0] * 100 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     for name, result in zip(names, results, strict=False):

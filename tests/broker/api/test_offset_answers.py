@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,12 +11,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
-from ballast_broker import turns as turns_of_the_loop
-from ballast_broker.api import list_offsets
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -80,29 +78,15 @@ async def test_offsets_that_are_refused(tmp_path: Path) -> None:
         assert await offsets(asker, 7, entry(-1), isolation=5) == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
 
 
-async def test_offsets_of_many_partitions_are_looked_up_in_turns(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as (_, nodes, asker):
-        nodes[0].produce(ORDERS, "a", "b")
-        entries = [entry(0, number) for number in range(1000)]
-        task, turns = asyncio.ensure_future(offsets(asker, 8, *entries)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 20
-        nowhere = [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 998
-        assert task.result() == [(0, 0), (0, -1), *nowhere]
-
-
-async def test_offsets_that_take_long_to_look_up_are_so_one_in_a_turn(
+async def test_offsets_of_many_partitions_are_looked_up_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_offsets, "LONGEST_TURN_S", -1.0)
-    async with brokers(tmp_path) as (_, _, asker):
-        task, turns = asyncio.ensure_future(offsets(asker, 8, *(entry(0, number) for number in range(20)))), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 20
+    turning.end_at_once(monkeypatch)
+    async with brokers(tmp_path) as (_, nodes, asker):
+        nodes[0].produce(ORDERS, "a", "b")
+        told, turns = await turning.beside(offsets(asker, 8, *(entry(0, number) for number in range(1000))))
+        assert turns >= 1000
+        assert told == [(0, 0), (0, -1), *[(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 998]
 
 
 async def test_who_does_not_hold_a_partition_sends_to_who_does(tmp_path: Path) -> None:
@@ -155,18 +139,15 @@ async def deleted(asker: Asker, offset: int, topic: str = "orders", partition: i
 
 
 async def test_records_of_many_partitions_are_deleted_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+    turning.end_at_once(monkeypatch)
     async with brokers(tmp_path) as (cluster, nodes, asker):
         cluster.controller.create_topic("many", [[1]] * 300)
         nodes[0].produce(TopicPartition("many", 299), "a", "b")
         partitions = [{"partition_index": number, "offset": -1} for number in range(300)]
         topics = [{"name": "many", "partitions": partitions}]
-        task, turns = asyncio.ensure_future(asker.ask("DeleteRecords", 2, topics=topics, timeout_ms=5000)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
+        told, turns = await turning.beside(asker.ask("DeleteRecords", 2, topics=topics, timeout_ms=5000))
         assert turns >= 300
-        found = [(each["error_code"], each["low_watermark"]) for each in task.result()["topics"][0]["partitions"]]
+        found = [(each["error_code"], each["low_watermark"]) for each in told["topics"][0]["partitions"]]
         assert found == [(0, 0)] * 299 + [(0, 2)]
 
 
@@ -311,10 +292,7 @@ async def test_many_partitions_are_told_of_in_turns(
 ) -> None:
     async with brokers(tmp_path) as (cluster, _, asker):
         cluster.controller.create_topic("many", [[1]] * MANY)
-        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
-        task, turns = asyncio.ensure_future(asker.ask(name, version, **fields)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
+        turning.end_at_once(monkeypatch)
+        told, turns = await turning.beside(asker.ask(name, version, **fields))
         assert turns >= MANY
-        assert str(task.result()).count("partition_index" if name != "OffsetForLeaderEpoch" else "end_offset") >= MANY
+        assert str(told).count("partition_index" if name != "OffsetForLeaderEpoch" else "end_offset") >= MANY

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Asker, Peer
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
@@ -223,7 +224,8 @@ async def test_markers_while_the_disk_stalls(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CLI-05")
-async def test_many_markers_are_written_in_turns(tmp_path: Path) -> None:
+async def test_many_markers_are_written_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turning.end_at_once(monkeypatch)
     async with desk(tmp_path, [1]) as (_, broker):
         markers = [
             {
@@ -232,10 +234,7 @@ async def test_many_markers_are_written_in_turns(tmp_path: Path) -> None:
             }
             for number in range(1000)
         ]  # fmt: skip
-        task, turns = asyncio.ensure_future(broker.ask("WriteTxnMarkers", 1, markers=markers)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 10
-        assert [told["producer_id"] for told in task.result()["markers"]] == list(range(1000))
+        answer, turns = await turning.beside(broker.ask("WriteTxnMarkers", 1, markers=markers))
+        assert turns >= 1000
+        assert [told["producer_id"] for told in answer["markers"]] == list(range(1000))
         assert broker.node.log(ORDERS).log_end_offset == 1000

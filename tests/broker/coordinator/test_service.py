@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene, expand_request
 from tests.broker.controller.scene import Scene as ClusterScene
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually, told
 
-from ballast_broker import turns as turns_of_the_loop
 from ballast_broker.api import join_group, offset_commit, sync_group
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
@@ -358,16 +358,6 @@ async def test_a_deletion_that_took_too_long_is_not_forgotten(tmp_path: Path) ->
         assert offsets_of(scene.groups, "g") == offsets_of(await scene.next_one(), "g") == {}
 
 
-async def turns_beside(work: Coroutine[Any, Any, Any]) -> int:
-    """How often others have their turn until it is done."""
-    task, turns = asyncio.ensure_future(work), 0
-    while not task.done():
-        await asyncio.sleep(0)
-        turns += 1
-    await task
-    return turns
-
-
 async def test_others_have_their_turn_while_offsets_are_loaded_and_looked_through(tmp_path: Path) -> None:
     groups, each = 40, 100
     async with coordinating(tmp_path) as scene:
@@ -375,8 +365,8 @@ async def test_others_have_their_turn_while_offsets_are_loaded_and_looked_throug
         for number in range(groups):
             offsets = {TopicPartition("t", each): CommittedOffset(1, -1, "", now_ms) for each in range(each)}
             await scene.groups.commit(f"g{number}", "", None, -1, offsets)
-        assert await turns_beside(scene.next_one()) >= groups * each / 250
-        assert await turns_beside(scene.groups.expire_offsets()) >= groups
+        assert (await turning.beside(scene.next_one()))[1] >= groups * each / 250
+        assert (await turning.beside(scene.groups.expire_offsets()))[1] >= groups
 
 
 async def test_who_only_commits_is_known_to_the_metrics_of_the_next_coordinator(tmp_path: Path) -> None:
@@ -704,14 +694,11 @@ async def test_many_groups_are_described_and_deleted_in_turns(
                 assert await scene.commit(each, T0, 5) is ErrorCode.NONE
         asker = Asker(ClusterScene(()))
         asker.services.groups = scene.groups
-        monkeypatch.setattr(turns_of_the_loop, "LONGEST_TURN_S", -1.0)  # each is over at once
+        turning.end_at_once(monkeypatch)
         fields: dict[str, Any] = {"groups": ids} if name == "DescribeGroups" else {"groups_names": ids}
-        task, turns = asyncio.ensure_future(asker.ask(name, 1, **fields)), 0
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
+        answer, turns = await turning.beside(asker.ask(name, 1, **fields))
         assert turns >= len(ids)
-        told = task.result()["groups" if name == "DescribeGroups" else "results"]
+        told = answer["groups" if name == "DescribeGroups" else "results"]
         assert [(each["group_id"], each["error_code"]) for each in told] == [
             (each, 0 if name == "DescribeGroups" else ErrorCode.GROUP_ID_NOT_FOUND) for each in ids
         ]

@@ -20,8 +20,8 @@ from tests.broker.net.serving import Serving, Slice, echo, file_reply, framed, r
 
 from ballast_broker.net import connection
 from ballast_broker.net.connection import MAX_PIPELINED, REQUESTS_PER_TURN
-from ballast_broker.net.event_loop import LONGEST_TURN_S
 from ballast_broker.net_reply import Peer, Pending, Reply
+from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.fast.reader import MalformedRequest
 
 MIB = 1 << 20

@@ -13,7 +13,8 @@ import pytest
 from tests.broker.net.serving import until
 
 from ballast_broker.net import event_loop, processors
-from ballast_broker.net.event_loop import AWAKE_S, EVENT_READ, EVENT_WRITE, LONGEST_TURN_S, SHORT_S, STEADY, EventLoop
+from ballast_broker.net.event_loop import AWAKE_S, EVENT_READ, EVENT_WRITE, SHORT_S, STEADY, EventLoop
+from ballast_broker.turns import LONGEST_TURN_S
 
 
 class End:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from ballast_broker.coordinator.consumers.group import Resolved
 from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
 from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.turns import LONGEST_TURN_S
 
 NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
-LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each name
-RESTS = 4  # so much of the time of such a one others have
+RESTS = 4  # others have so much of the time of a pattern that makes much work of each name
 
 
 MayDescribe = Callable[[str], bool]

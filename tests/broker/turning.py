@@ -1,0 +1,27 @@
+"""How often others have their turn of the loop while something goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from ballast_broker import turns
+
+T = TypeVar("T")
+
+
+def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn has been long enough when it begins, however fast the machine is."""
+    monkeypatch.setattr(turns, "LONGEST_TURN_S", -1.0)
+
+
+async def beside(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
+    """What it comes to, and how many turns others had until then."""
+    task, had = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        had += 1
+    return await task, had
