@@ -70,6 +70,8 @@ class DirectoryFaults(AimedFaults):
 
     async def _lose(self, machine: Machine) -> None:
         """Not the one with the metadata: without that its broker does not start."""
+        if self._who_else_may_lead_is_away(machine):
+            return
         path, code = self.rng.choice(self.run.directories[1:]), self.rng.choice([errno.EIO, errno.EROFS])
         self.run.note(f"{machine.host}'s {path} is away with {errno.errorcode[code]}")
         machine.store.fail(path, code)
@@ -84,6 +86,15 @@ class DirectoryFaults(AimedFaults):
         self.run.note(f"{machine.host}'s {path} is there again")
         await self._kill_and_return(machine)
         await asyncio.sleep(4.0)
+
+    def _who_else_may_lead_is_away(self, machine: Machine) -> bool:
+        """And may come back from an unclean stop, after which it leads no more. Two memories at once are more than
+        replication promises to bear: a person has to say then who leads."""
+        if machine.process is None:
+            return False
+        unfit = {machine.node_id, *(each.node_id for each in self._others(machine) if not self._serves(each))}
+        partitions = [each for topic in machine.process.node.image.topics for each in topic.partitions.values()]
+        return any({*each.isr, *each.elr} <= unfit for each in partitions if machine.node_id in each.isr)
 
     async def _disk_is_replaced(self) -> None:
         """A broker comes back with an empty directory, where the others have all that was in it."""
