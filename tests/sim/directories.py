@@ -90,7 +90,7 @@ class DirectoryFaults(AimedFaults):
     def _who_else_may_lead_is_away(self, machine: Machine) -> bool:
         """And may come back from an unclean stop, after which it leads no more. Two memories at once are more than
         replication promises to bear: a person has to say then who leads."""
-        if machine.process is None:
+        if machine.process is None or not self._serves(machine):
             return False
         unfit = {machine.node_id, *(each.node_id for each in self._others(machine) if not self._serves(each))}
         partitions = [each for topic in machine.process.node.image.topics for each in topic.partitions.values()]
