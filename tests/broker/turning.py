@@ -18,6 +18,11 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "LONGEST_TURN_S", -1.0)
 
 
+def never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is ever long, however slow the machine is: what waits for nothing is done at one go, each time."""
+    monkeypatch.setattr(turns, "LONGEST_TURN_S", float("inf"))
+
+
 async def beside(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
     """What it comes to, and how many turns others had until then."""
     task, had = asyncio.ensure_future(work), 0

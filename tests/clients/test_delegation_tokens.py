@@ -95,7 +95,7 @@ class Cluster:
     def lets_in(self, number: int, token: tuple[str, str]) -> bool:
         try:
             return self.lifetime_ms(number, token) > 0
-        except LoginFailed:
+        except (LoginFailed, ConnectionError):  # a session ends with its token, also one that has just begun
             return False
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.broker import turning
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 from tests.broker.replication.stopping_disk import Killed, StoppingDisk
 
@@ -26,9 +27,10 @@ DELETED = 5  # records: the first file has later ones as well
 
 
 @pytest.fixture(autouse=True)
-def _files_from_a_few_records_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of copying have their share of a small log."""
+def _the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of copying have their share of a small log, and no operation's place depends on the machine."""
     monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 300)
+    turning.never_end(monkeypatch)
 
 
 class InlineThreads:
