@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import Election, change_of
-from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE, Place, lead_again, leaderless, piecewise, still
+from ballast_broker.controller.commands.pieces import Place, lead_again, leaderless, piecewise, still
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -33,9 +32,9 @@ def elect_leaders(context: CommandContext, request: Any) -> Outcome:
     answers = {name: kind(topic=name, partition_result=[]) for name in wanted}
     response.replica_election_results = list(answers.values())
 
-    def elect(now: CommandContext, left: list[tuple[str, int]]) -> Outcome:
+    def elect(now: CommandContext, asked: Sequence[tuple[str, int]]) -> list[Any]:
         records = []
-        for name, partition in left[:PLACES_PER_PIECE]:
+        for name, partition in asked:
             result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
             try:
                 records.append(_elect(now, name, partition, election))
@@ -44,10 +43,9 @@ def elect_leaders(context: CommandContext, request: Any) -> Outcome:
                     continue
                 result.error_code, result.error_message = int(error.code), error.message
             answers[name].partition_result.append(result)
-        rest = partial(elect, left=left[PLACES_PER_PIECE:]) if len(left) > PLACES_PER_PIECE else None
-        return Outcome(records, response, atomic=False, rest=rest)
+        return records
 
-    return elect(context, list(_wanted(context, request)))
+    return piecewise(context, list(_wanted(context, request)), elect, response=response)
 
 
 def _election_type(number: int) -> Election:

@@ -1,4 +1,4 @@
-"""A broker's replicas, and changes of many of them: piece by piece, so that nobody's loop is held for long. PURE.
+"""A broker's replicas, and changes of many places: piece by piece, so that nobody's loop is held for long. PURE.
 
 A piece looks at the state of its own moment: what changed since the places were collected is left alone.
 """
@@ -6,7 +6,7 @@ A piece looks at the state of its own moment: what changed since the places were
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
@@ -16,6 +16,7 @@ from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, Topi
 PLACES_PER_PIECE = 500
 RECORDS_PER_PIECE = 500  # of what is changed one by one, each whole
 Place = tuple[UUID, int]
+T = TypeVar("T")
 
 
 def in_sync_on(context: CommandContext, broker_id: int) -> list[Place]:
@@ -69,20 +70,24 @@ def lead_again(context: CommandContext, places: Iterable[Place]) -> list[Any]:
 
 def piecewise(
     context: CommandContext,
-    places: Sequence[Place],
-    change: Callable[[CommandContext, Sequence[Place]], list[Any]],
+    places: Sequence[T],
+    change: Callable[[CommandContext, Sequence[T]], list[Any]],
     *,
-    finish: Callable[[CommandContext, Sequence[Place]], list[Any]] = lambda _context, _places: [],
+    response: Any = None,
+    finish: Callable[[CommandContext, Sequence[T]], list[Any]] = lambda _context, _places: [],
 ) -> Outcome:
-    """`change` on a number of places at a time; `finish` together with the last of them, which it is told."""
+    """`change` on a number of places at a time; `finish` together with the last of them, which it is told.
+
+    Places are a broker's replicas, or what a request names; of its `response` each piece writes its own part.
+    """
     records = change(context, places[:PLACES_PER_PIECE])
     if len(places) <= PLACES_PER_PIECE:
-        return Outcome(records + finish(context, places), atomic=False)
+        return Outcome(records + finish(context, places), response, atomic=False)
 
     def rest(later: CommandContext) -> Outcome:
-        return piecewise(later, places[PLACES_PER_PIECE:], change, finish=finish)
+        return piecewise(later, places[PLACES_PER_PIECE:], change, response=response, finish=finish)
 
-    return Outcome(records, atomic=False, rest=rest)
+    return Outcome(records, response, atomic=False, rest=rest)
 
 
 def leads_something(context: CommandContext, broker_id: int) -> bool:

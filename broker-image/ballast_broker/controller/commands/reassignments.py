@@ -7,12 +7,12 @@ back and what a second plan begins from. The move ends in `PartitionChange`, whe
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import PartitionChange, change_of
-from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
+from ballast_broker.controller.commands.pieces import piecewise
 from ballast_broker.controller.commands.replica_assignment import check_assignment
 from ballast_broker.metadata.image import PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
@@ -35,9 +35,9 @@ def alter_partition_reassignments(context: CommandContext, request: Any) -> Outc
         response.responses.append(answer)
         asked += ((answer, each) for each in wanted.partitions)
 
-    def alter(now: CommandContext, left: list[tuple[Any, Any]]) -> Outcome:
+    def alter(now: CommandContext, some: Sequence[tuple[Any, Any]]) -> list[Any]:
         records: dict[tuple[str, int], Any] = {}
-        for answer, each in left[:PLACES_PER_PIECE]:
+        for answer, each in some:
             result = kind.ReassignablePartitionResponse(
                 partition_index=each.partition_index, error_code=0, error_message=None
             )
@@ -49,10 +49,9 @@ def alter_partition_reassignments(context: CommandContext, request: Any) -> Outc
             else:
                 if built is not None:
                     records[answer.name, each.partition_index] = built
-        rest = partial(alter, left=left[PLACES_PER_PIECE:]) if len(left) > PLACES_PER_PIECE else None
-        return Outcome(list(records.values()), response, atomic=False, rest=rest)
+        return list(records.values())
 
-    return alter(context, asked)
+    return piecewise(context, asked, alter, response=response)
 
 
 def _alter(context: CommandContext, name: str, wanted: Any, allow_factor_change: bool) -> Any | None:
