@@ -17,7 +17,7 @@ from ballast_broker.seams import Disk, File
 from ballast_broker.storage import lookup
 from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.epochs import LeaderEpochs
-from ballast_broker.storage.flushing import note_unflushed, sync_beside_log
+from ballast_broker.storage.flushing import note_unflushed, sync_beside_log, write_epochs
 from ballast_broker.storage.index import OFFSET_ENTRY, SparseIndex
 from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
@@ -330,7 +330,7 @@ def _take_over_epochs(future: Log, entries: list[tuple[int, int]]) -> None:
     if future.epochs.entries != entries:
         future.epochs = LeaderEpochs(entries)
         future.epochs.changed = True
-    future.write_epochs()
+    write_epochs(future)
 
 
 def cannot_write(disk: Disk, directory: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
-from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
+from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, write_unsynced
 from ballast_broker.storage.doubts import Mark
 from ballast_broker.storage.producers import NEVER
 from ballast_broker.storage.segment import (
@@ -38,6 +38,19 @@ def flush(
     with _unless_deleted(log):
         whole = _flush(log, up_to, synced, for_s)
     return whole
+
+
+def write_epochs(log: Log) -> None:
+    """To the file, unsynced, if they have changed. Any thread."""
+    with log.flush_lock:
+        if log.epochs.changed:
+            log.epochs.changed = False
+            log.epochs_unsynced = True
+            try:
+                write_unsynced(log.context.disk, f"{log.folder.path}/{LEADER_EPOCHS}", log.epochs.render())
+            except OSError:
+                log.epochs.changed = True
+                raise
 
 
 def sync_names(log: Log) -> None:
@@ -67,7 +80,7 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment], for_s: float
     # Not the log's own list of bases: of the two the loop may have replaced one.
     first = max(0, bisect_right(segments, log.recovery_point, key=_base) - 1)
     going = segments[first:]
-    log.write_epochs()
+    write_epochs(log)
     with log.flush_lock:
         epochs, log.epochs_unsynced = log.epochs_unsynced, False
     now, whole = log.context.clock.monotonic, True
@@ -195,7 +208,7 @@ def _write_what_waits(log: Log) -> None:
     if log.touched:
         _trim(log.active)
         log.unindexed_from = NEVER
-    log.write_epochs()
+    write_epochs(log)
     if log.producers_are_loaded or log.end_offset not in log.snapshots.offsets:
         log.producers.map_end_offset = log.end_offset
         log.snapshots.take(log.producers, log.end_offset, log.bases)

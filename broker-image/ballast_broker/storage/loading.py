@@ -58,9 +58,11 @@ def create_log(
     if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
     doubts.doubt(context.disk, path, directory.checkpoints, topic_partition)
-    log = _assemble(
-        context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
-        producers=ProducerStates(),
+    folder = Folder(path)
+    log = Log(
+        context, directory, folder, topic_partition, topic_id, config, [],
+        start_offset=start_offset, end_offset=start_offset, recovery_point=0,
+        epochs=LeaderEpochs(), producers=ProducerStates(), snapshots=ProducerSnapshots(context.disk, folder, []),
     )  # fmt: skip
     if topic_id != ZERO_UUID:
         # Cut by a crash it is as good as none: nothing was ever in this log.
@@ -73,38 +75,6 @@ def write_topic_id(log: Log, topic_id: UUID) -> None:
     log.topic_id = topic_id
     path = f"{log.folder.path}/{PARTITION_METADATA}"
     write_unsynced(log.context.disk, path, render_partition_metadata(topic_id))
-
-
-def _assemble(
-    context: LogContext,
-    directory: LogDirectory,
-    folder: Folder,
-    topic_partition: TopicPartition,
-    topic_id: UUID,
-    config: LogConfig,
-    segments: list[Segment],
-    start_offset: int,
-    end_offset: int,
-    recovery_point: int = 0,
-    epochs: LeaderEpochs | None = None,
-    producers: ProducerStates | None = None,
-    snapshots: ProducerSnapshots | None = None,
-) -> Log:
-    return Log(
-        context,
-        directory,
-        folder,
-        topic_partition,
-        topic_id,
-        config,
-        segments,
-        start_offset=start_offset,
-        end_offset=end_offset,
-        recovery_point=recovery_point,
-        epochs=epochs or LeaderEpochs(),
-        producers=producers,
-        snapshots=snapshots or ProducerSnapshots(context.disk, folder, []),
-    )
 
 
 def load_log(
@@ -191,21 +161,11 @@ class _Loading:
                 replay(producers, self.segments, bases[-1])
                 snapshots.take(producers, bases[-1], bases)
             replay(producers, self.segments, self.end_offset)
-        return _assemble(
-            self.context,
-            directory,
-            self.folder,
-            partition,
-            self._read_topic_id(),
-            self.config,
-            self.segments,
-            start,
-            self.end_offset,
-            min(self.recovery_point, self.end_offset),
-            self.epochs,
-            producers,
-            snapshots,
-        )
+        return Log(
+            self.context, directory, self.folder, partition, self._read_topic_id(), self.config, self.segments,
+            start_offset=start, end_offset=self.end_offset, recovery_point=min(self.recovery_point, self.end_offset),
+            epochs=self.epochs, producers=producers, snapshots=snapshots,
+        )  # fmt: skip
 
     def _find_segments(self, clean: bool) -> None:
         path = self.folder.path

@@ -20,7 +20,6 @@ from uuid import UUID
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage import appending, flushing, lookup, retention, rolling, truncation
-from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.conversion import inspects_records
 from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
@@ -395,17 +394,6 @@ class Log:
         self.invalidate_write_state()
         return segment
 
-    def write_epochs(self) -> None:
-        with self.flush_lock:
-            if self.epochs.changed:
-                self.epochs.changed = False
-                self.epochs_unsynced = True
-                try:
-                    write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
-                except OSError:
-                    self.epochs.changed = True
-                    raise
-
     # Reading
 
     def read(
@@ -434,15 +422,7 @@ class Log:
 
     def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
         """Those with records in [offset, upper_offset), as far as they have ended."""
-        found: list[EndedTransaction] = []
-        indexed = [segment for segment in self.segments[self.segment_number(offset) :] if segment.aborted.there]
-        if not indexed:  # as in nearly every log
-            return found
-        with self.disk_faults():
-            for segment in indexed:
-                if segment.aborted.select(offset, upper_offset, found):
-                    break
-        return found
+        return lookup.aborted_transactions(self, offset, upper_offset)
 
     def segment_number(self, offset: int) -> int:
         """Of the segment that contains `offset`: the last whose base is at most that."""

@@ -1,4 +1,4 @@
-"""Finding positions: by offset for reads, by timestamp for ListOffsets. Loop thread; part of `Log`.
+"""Finding positions: by offset for reads, by timestamp for ListOffsets; what was aborted. Loop thread; part of `Log`.
 
 Sequential readers and writers are served from the log's `known_positions`; others go through the sparse index and a
 scan of at most one index interval. An index that lies is built again from the log, once.
@@ -19,6 +19,7 @@ from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
+    from ballast_broker.storage.transactions import EndedTransaction
 
 MOST_KNOWN: Final = 32
 _KEPT_KNOWN: Final = 16
@@ -117,6 +118,18 @@ def _cut(
     if first is None:
         raise segment.spoiled_at(position)
     return position + first[1].length + LOG_OVERHEAD, first[1].base_offset + first[1].last_offset_delta + 1
+
+
+def aborted_transactions(log: Log, offset: int, upper_offset: int) -> list[EndedTransaction]:
+    found: list[EndedTransaction] = []
+    indexed = [segment for segment in log.segments[log.segment_number(offset) :] if segment.aborted.there]
+    if not indexed:  # as in nearly every log
+        return found
+    with log.disk_faults():
+        for segment in indexed:
+            if segment.aborted.select(offset, upper_offset, found):
+                break
+    return found
 
 
 def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import lookup
+from ballast_broker.storage import flushing, lookup
 from ballast_broker.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -79,7 +79,7 @@ def delete_while(log: Log, due: Due, most: int | None = None) -> int:
     log.move_start(max(log.start_offset, log.bases[count]))
     log.update_high_watermark(log.high_watermark)
     log.epochs.truncate_from_start(log.start_offset)
-    log.write_epochs()
+    flushing.write_epochs(log)
     forget_segments(log, going)
     log.snapshots.remove_before(log.bases[0])
     return count

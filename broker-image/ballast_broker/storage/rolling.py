@@ -40,7 +40,7 @@ def roll(log: Log, base_offset: int) -> Segment:
     if old.size:
         old.seal()
         log.unindexed_from = max(log.unindexed_from, base_offset)
-    log.write_epochs()
+    flushing.write_epochs(log)
     if old.size and base_offset == log.end_offset > log.recovery_point and _reaches_end(log, old):
         flushing.note_unflushed(log, base_offset)
     producers = log.producers

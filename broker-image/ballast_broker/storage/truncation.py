@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import doubts, lookup, producer_snapshots, retention
+from ballast_broker.storage import doubts, flushing, lookup, producer_snapshots, retention
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_wire.errors import ApiError, ErrorCode
@@ -133,7 +133,7 @@ def _after(log: Log, offset: int) -> None:
     log.known_positions.clear()
     log.invalidate_write_state()
     log.epochs.truncate_from_end(offset)
-    log.write_epochs()
+    flushing.write_epochs(log)
     log.update_high_watermark(log.high_watermark)
     log.snapshots.remove_after(offset)
     producer_snapshots.cut_back(log.producers, log.segments, log.snapshots, offset)
