@@ -99,12 +99,6 @@ class BatchView:
         return self.header.base_offset + self.header.last_offset_delta
 
     @property
-    def last_sequence(self) -> int:
-        """The sequence of the last record; sequences wrap from 2^31-1 to 0."""
-        base = self.header.base_sequence
-        return base if base < 0 else (base + self.header.last_offset_delta) & 0x7FFFFFFF
-
-    @property
     def codec(self) -> int:
         return self.header.attributes & CODEC_MASK
 

@@ -97,10 +97,3 @@ def test_stamping_keeps_the_crc_right() -> None:
     (last,) = iterate_batches(memoryview(data))
     assert last.crc_is_right()
     assert [r.timestamp for r in decode_records(last)] == [77]
-
-
-@pytest.mark.spec("CLI-05")
-def test_the_last_sequence_wraps() -> None:
-    data = encode_batch([Record(b"k", b"v", 5)] * 3, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
-    (batch,) = iterate_batches(memoryview(data))
-    assert batch.last_sequence == 0

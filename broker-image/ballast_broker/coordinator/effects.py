@@ -53,8 +53,6 @@ class StoreAssignment:
 class StoreEmpty:
     """The group has become empty; store that. Nobody waits for it."""
 
-    generation: int
-
 
 @dataclass(frozen=True, slots=True)
 class StoreStaticMember:

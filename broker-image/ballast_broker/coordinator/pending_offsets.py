@@ -53,9 +53,6 @@ class PendingOffsets:
     def of_group(self, group_id: str) -> dict[TopicPartition, set[int]]:
         return self.producers.get(group_id, {})
 
-    def groups(self) -> set[str]:
-        return set(self.producers)
-
     def clear(self) -> None:
         self.by_producer.clear()
         self.producers.clear()

@@ -266,7 +266,7 @@ def _complete_join(group: Group, now: Now) -> list[Effect]:
         group.protocol_name = None
         group.note_subscriptions()
         group.enter(S.EMPTY, now.wall_ms)
-        return [StoreEmpty(group.generation)]
+        return [StoreEmpty()]
     group.protocol_name = group.select_protocol()
     group.note_subscriptions()
     group.enter(S.COMPLETING_REBALANCE, now.wall_ms)

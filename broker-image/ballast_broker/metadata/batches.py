@@ -16,12 +16,10 @@ SNAPSHOT_BATCH_RECORDS = 1_000
 class CommittedBatch:
     """One batch, decoded. A control batch has no records."""
 
-    base_offset: int
     last_offset: int
     epoch: int
     timestamp_ms: int
     records: Sequence[Any]
-    size_bytes: int
 
 
 def data_batch(records: Iterable[Any], now_ms: int, *, base_offset: int = 0, epoch: int = -1) -> bytearray:
@@ -37,6 +35,4 @@ def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
         if not batch.is_control:
             records = [decode_record(each.value or b"") for each in decode_records(batch)]
         header = batch.header
-        yield CommittedBatch(
-            batch.base_offset, batch.last_offset, header.leader_epoch, header.max_timestamp, records, batch.size_bytes
-        )
+        yield CommittedBatch(batch.last_offset, header.leader_epoch, header.max_timestamp, records)

@@ -111,10 +111,6 @@ class TopicsImage:
     def __len__(self) -> int:
         return len(self.topics_by_id)
 
-    def partition(self, topic_id: UUID, partition: int) -> PartitionRegistration | None:
-        topic = self.topics_by_id.get(topic_id)
-        return None if topic is None else topic.partitions.get(partition)
-
 
 @dataclass(frozen=True, slots=True)
 class Listener:

@@ -369,7 +369,6 @@ def _is_number(text: str) -> bool:
 class Pattern:
     """States are numbers. A state has letters that lead on, or leads on by itself, perhaps only at one of the ends."""
 
-    text: str
     alphabet: Alphabet
     _letters: list[int] = field(default_factory=list)  # of each state; 0 for those that lead on by themselves
     _next: list[tuple[int, ...]] = field(default_factory=list)
@@ -459,7 +458,7 @@ def compiled(text: str, alphabet: Alphabet = OF_TOPICS) -> Pattern:
     if len(text) > MOST_LENGTH or len(text) * len(alphabet.bits) > MOST_WORK:
         raise BadPattern("expression too large")
     node = _Reader(text, alphabet).read()
-    pattern = Pattern(text, alphabet)
+    pattern = Pattern(alphabet)
     pattern._state(0, ())  # state 0: the name is over
     pattern._start = pattern._build(node, 0)
     return pattern
