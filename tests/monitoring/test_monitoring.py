@@ -150,6 +150,11 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
             assert rule["alert"] in tested, f"{rule['alert']} has no promtool test"
 
 
+def test_options_of_commands_are_whole_in_the_runbooks() -> None:
+    text = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    assert not re.findall(r"\S+-$", text, re.MULTILINE)
+
+
 def test_panels_do_not_overlap() -> None:
     for dashboard in dashboards():
         taken: set[tuple[int, int]] = set()
