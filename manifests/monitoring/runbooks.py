@@ -34,6 +34,6 @@ def page(rules: Rules) -> str:
 
 def _section(rule: Rules) -> list[str]:
     condition = " ".join(str(rule["expr"]).split())
-    advice = textwrap.wrap(rule["annotations"]["runbook"].strip(), 120)
+    advice = textwrap.wrap(rule["annotations"]["runbook"].strip(), 120, break_on_hyphens=False)
     when = f"{rule['labels']['severity'].capitalize()}, after {rule.get('for', '0m')} of"
     return [f"## {rule['alert']}", "", when, "", f"    {condition}", "", *advice, ""]

@@ -36,6 +36,7 @@ CORDONED = "ballast_log_dir_cordoned"
 SILENT = "ballast_log_dir_silent"
 MOVES = "ballast_moves"
 REASSIGNING = "ballast_reassigning_partitions"
+REGISTERED = "ballast_registered_broker"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
 # So old a sample is of the present to Prometheus.
@@ -129,13 +130,20 @@ class _Source:
             raise Refusal(
                 "MetricsStale", f"the oldest sample is {oldest:.0f} s old, more than {self.options.max_age_s:.0f} s"
             )
-        memory = f"max_over_time({TOTAL}{{{self.options.match}}}[{self.options.memory_s:.0f}s])"
-        gone = self.endpoint.query(
-            f"count by (broker) ({memory}) unless count by (broker) ({TOTAL}{{{self.options.match}}})", self.at_s
-        )
+        gone = self.endpoint.query(self._gone(), self.at_s)
         if gone:
             names = ", ".join(sorted(row["metric"].get("broker", "?") for row in gone))
             raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
+
+    def _gone(self) -> str:
+        """Who was there and is not, but for brokers that the controller no longer knows, where one tells that."""
+        chosen, past = f"{{{self.options.match}}}", f"[{self.options.memory_s:.0f}s]"
+        registered = (
+            f'label_replace(count by (registered) ({REGISTERED}{chosen}), "broker", "$1", "registered", "(.+)")'
+        )
+        seen = f"count by (broker) (max_over_time({TOTAL}{chosen}{past})) unless count by (broker) ({TOTAL}{chosen})"
+        told = f"max_over_time({COUNT}{chosen}{past}) and on () {REGISTERED}{chosen}"
+        return f"{seen} unless on (broker) ({told} unless on (broker) {registered})"
 
     def measure(self) -> Measured:
         small = _without_controllers(self._small())

@@ -150,6 +150,11 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
             assert rule["alert"] in tested, f"{rule['alert']} has no promtool test"
 
 
+def test_options_of_commands_are_whole_in_the_runbooks() -> None:
+    text = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    assert not re.findall(r"\S+-$", text, re.MULTILINE)
+
+
 def test_panels_do_not_overlap() -> None:
     for dashboard in dashboards():
         taken: set[tuple[int, int]] = set()
@@ -188,11 +193,13 @@ def sample_values() -> dict[str, str]:
     return {"api": "Produce", "partition": "0", "broker": "1", "log_dir": "/a", "kind": "KafkaTopic"}
 
 
-def expose_everything(registry: CollectorRegistry) -> None:
+def expose_everything(registry: CollectorRegistry) -> list[Histogram]:
     """One series of each documented metric, as a cluster has them; two clusters of one name in two namespaces do.
 
-    Its directory is not cordoned: that would have no part in the spread.
+    Its directory is not cordoned: that would have no part in the spread. Histograms are for the caller to go on with:
+    of nothing there are no quantiles.
     """
+    histograms = []
     for name, (kind, labels) in documented().items():
         named = [label for label in labels if label]
         values = [sample_values().get(label, label) for label in named]
@@ -201,20 +208,27 @@ def expose_everything(registry: CollectorRegistry) -> None:
         for namespace in ("kafka", "staging"):
             child = metric.labels(*values, namespace)
             if isinstance(child, Histogram):
-                child.observe(0.01)
+                histograms.append(child)
             else:
                 child.inc(0 if name == "ballast_log_dir_cordoned" else 1)
+    return histograms
 
 
 @pytest.mark.prometheus
 @pytest.mark.timeout(120)
 def test_every_panel_answers_with_data(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    expose_everything(registry)
+    histograms = expose_everything(registry)
+
+    def scraped() -> float:
+        for histogram in histograms:
+            histogram.observe(0.01)
+        return endpoint.scalar("max(count_over_time(ballast_broker_info[1m]))") or 0
+
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
     try:
         with prometheus(tmp_path, [server.server_port]) as endpoint:
-            wait_for(lambda: (endpoint.scalar("max(count_over_time(ballast_broker_info[1m]))") or 0) >= 3)
+            wait_for(lambda: scraped() >= 3)
             silent = [title for title, query in queries() if not answers(endpoint, query) and title != NEEDS_HISTORY]
     finally:
         server.shutdown()
@@ -285,6 +299,32 @@ def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: 
                 "eval_time": "2m",
                 "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
             }
+        ],
+    }
+    require_answers(tmp_path, case)
+
+
+@pytest.mark.prometheus
+def test_a_quantile_of_nothing_is_not_drawn(tmp_path: Path) -> None:
+    """Of the kinds of requests a broker has met once most are not asked for now."""
+    asked = [as_prometheus_is_asked(query) for title, query in queries() if "Latency" in title]
+    assert len(asked) == 2
+    told = {
+        f'api="{api}",le="{le}"': count for api, count in (("Fetch", "0+6x5"), ("Vote", "6x5")) for le in (1, "+Inf")
+    }
+    case = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f'ballast_request_duration_seconds_bucket{{job="k",broker="1",{labels}}}', "values": values}
+            for labels, values in told.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": f"count by (api) ({query})",
+                "eval_time": "1m",
+                "exp_samples": [{"labels": '{api="Fetch"}', "value": 1}],
+            }
+            for query in asked
         ],
     }
     require_answers(tmp_path, case)

@@ -308,6 +308,35 @@ def test_stale_partial_and_missing_metrics_refuse(spark: SparkSession, tmp_path:
     assert run_once(spark, options).reason == "PrometheusUnavailable"
 
 
+@pytest.mark.spec("REB-08")
+def test_a_broker_that_was_taken_away_is_not_missed(spark: SparkSession, tmp_path: Path) -> None:
+    """By then it has nothing. Of a controller that tells nothing a broker that is down may be away as well."""
+    exporter = Exporter(skewed_cluster(partitions=30))
+    replicas = Gauge("ballast_replicas", "Replicas", ["broker"], registry=exporter.registry)
+    registered = Gauge("ballast_registered_broker", "1", ["broker", "registered"], registry=exporter.registry)
+    for gauge in (exporter.total, exporter.used):
+        gauge.labels("9", "/disk0").set(40 * GIB)
+    for broker in ("1", "2", "3", "9"):
+        replicas.labels(broker).set(0)
+        registered.labels("1", broker).set(1)
+    with exporter.served() as port, prometheus(tmp_path, [port]) as endpoint:
+        wait_for(lambda: endpoint.scalar("count(ballast_replicas)") == 4)
+        options = JobOptions(proposal=ProposalOptions("c"), metrics=MetricsOptions(endpoint.url))
+        replicas.remove("9")
+        for gauge in (exporter.total, exporter.used):
+            gauge.remove("9", "/disk0")
+        wait_for(lambda: endpoint.scalar("count(ballast_replicas)") == 3)
+        missed = run_once(spark, options)
+        assert (missed.reason, "missing: 9" in missed.message) == ("MetricsPartial", True)
+        registered.remove("1", "9")
+        wait_for(lambda: endpoint.scalar("count(ballast_registered_broker)") == 3)
+        assert run_once(spark, options).reason == "Proposed"
+        for broker in ("1", "2", "3"):
+            registered.remove("1", broker)
+        wait_for(lambda: endpoint.scalar("count(ballast_registered_broker)") is None)
+        assert run_once(spark, options).reason == "MetricsPartial"
+
+
 @pytest.mark.spec("REB-04", "REB-08")
 def test_a_partition_has_one_history_wherever_its_replicas_were(spark: SparkSession, tmp_path: Path) -> None:
     """Kubernetes gives a pod that is made anew another address: Prometheus then has two series of each replica. And a

@@ -135,13 +135,17 @@ class MetricsPage:
         yield from family("ballast_certificate_end_timestamp_seconds", "gauge", ends)
 
     def _of_the_cluster(self, image: MetadataImage, *, tells: bool) -> Iterator[str]:
-        """The active controller alone tells: what everybody told would count several times."""
+        """Most of it the active controller alone tells: what everybody told would count several times."""
         count = 0
         partitions = (p for topic in image.topics.topics_by_id.values() for p in topic.partitions.values())
         for some in in_pieces(partitions) if tells else ():
             count += sum(partition.leader == NO_LEADER for partition in some)
             yield NOTHING
         yield from family("ballast_leaderless_partitions", "gauge", [(self._broker, count)])
+        # Who is not among them and is not scraped either was taken away, which nobody else could tell from being down.
+        known = image.cluster.brokers if tells else ()
+        registered = [(f"{self._broker},{label_set(registered=broker)}", 1) for broker in known]
+        yield from family("ballast_registered_broker", "gauge", registered)
         # Of the same image as the places of replicas on this page: who reads of a new replica reads of this as well.
         moving = len(image.topics.reassigning)
         yield from family("ballast_reassigning_partitions", "gauge", [(self._broker, moving)])

@@ -26,8 +26,8 @@ def rate(metric: str, more: str = "", of: str = OF_CLUSTER) -> str:
 
 
 def quantile(share: float, metric: str, by: str, more: str = "", of: str = OF_CLUSTER) -> str:
-    """Of a histogram, for each value of the label `by`."""
-    return f"histogram_quantile({share}, sum by (le, {by}) ({rate(f'{metric}_bucket', more, of)}))"
+    """Of a histogram, for each value of the label `by`; where nothing was counted it is no number, and left out."""
+    return f"histogram_quantile({share}, sum by (le, {by}) ({rate(f'{metric}_bucket', more, of)})) >= 0"
 
 
 def fill(more: str = "") -> str:

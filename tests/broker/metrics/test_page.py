@@ -19,7 +19,14 @@ from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.coordinator.group import Group
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.transactions import TransactionState
-from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage, TopicsImage
+from ballast_broker.metadata.image import (
+    NO_LEADER,
+    ClusterImage,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+    TopicsImage,
+)
 from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.metrics.loop_lag import LoopLag
 from ballast_broker.metrics.page import MetricsPage, Observed
@@ -233,6 +240,18 @@ async def test_the_active_controller_tells_how_many_partitions_nobody_leads(acti
     assert samples_of(page)["ballast_leaderless_partitions", own] == told
     assert samples_of(page)["ballast_controller_active", own] == active
     assert samples_of(page)["ballast_controller_heard", own] == 1
+
+
+@pytest.mark.parametrize(("active", "told"), [(True, {"3", "4"}), (False, set())])
+async def test_the_active_controller_tells_who_is_registered(active: bool, told: set[str]) -> None:
+    """Who is down as well: that he is missed is the use of it."""
+    brokers: dict[int, Any] = {broker: SimpleNamespace(fenced=broker == 4) for broker in (3, 4)}
+    image = MetadataImage(cluster=ClusterImage(brokers))
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
+    found = samples_of(await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum)))
+    registered = [dict(labels) for (name, labels), _ in found.items() if name == "ballast_registered_broker"]
+    assert {labels["registered"] for labels in registered} == told
+    assert {labels["broker"] for labels in registered} == ({str(NODE)} if active else set())
 
 
 @pytest.mark.spec("REB-08")
