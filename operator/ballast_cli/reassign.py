@@ -169,6 +169,8 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
             f"`ballast rebalance --bootstrap {args.bootstrap} --capacity SIZE` levels their bytes",
             file=sys.stderr,
         )
+    if not plan and not planned.unplaced:
+        print("\nThere is nothing to move: the directories are as level as moves make them.")
     for row in planned.unplaced:
         print(f"left where it is: {row.topic}-{row.partition} on broker {row.broker}: {row.reason}", file=sys.stderr)
     return 0

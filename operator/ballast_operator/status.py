@@ -215,6 +215,11 @@ REASSIGNMENT = _table(
         "Incomplete", FALSE, "Moved {done}, but {left} found no place: {rows}.",
         "Add brokers, directories or room, then create another Reassignment.", stalled=True,
     ),
+    Reason(
+        "TopicMissing", FALSE, "It waits: {error}.",
+        "Create what is missing, or correct the name in a new Reassignment. This one goes on by itself; where no "
+        "KafkaTopic describes the topic, it fails ten minutes after it was created.",
+    ),
     Reason("PlanMissing", FALSE, "{error}.", "Create it; it goes on by itself.", stalled=True),
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
     Reason(

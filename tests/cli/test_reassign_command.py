@@ -81,6 +81,15 @@ def test_generate_says_where_directories_are_no_disks_of_their_own(
     assert f"ballast rebalance --bootstrap {brokers.bootstrap} --capacity SIZE" in told.err
 
 
+@pytest.mark.spec("CLU-32")
+def test_generate_says_in_words_that_there_is_nothing_to_move(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty plan alone leaves it open whether all is level or something went wrong."""
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap]) == 0
+    assert "There is nothing to move" in capsys.readouterr().out
+
+
 def test_no_topics_are_not_all_topics(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty name, such as an unset variable gives."""
     assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap, "--topics", ""]) == 2
@@ -330,7 +339,9 @@ def test_what_a_broker_held_that_is_away_is_put_elsewhere(tmp_path: Path, capsys
         assert main(["reassign", "generate", *words]) == 0
         assert '"replicas": [' not in capsys.readouterr().out  # nobody asked for it to leave
         assert main(["reassign", "generate", *words, "--brokers", "0,1"]) == 0
-        assert '"partition": 1, "replicas": [1, 0]' in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert '"partition": 1, "replicas": [1, 0]' in shown
+        assert "nothing to move" not in shown
         assert main(["reassign", "execute", *words, "--throttle", "1000000", "--wait"]) == 0
         told = capsys.readouterr()
         assert "orders-1: complete" in told.out

@@ -510,6 +510,29 @@ async def test_a_plan_waits_for_its_config_map(monkeypatch: pytest.MonkeyPatch) 
     assert case.step is None
 
 
+@pytest.mark.spec("OPR-02", "OPR-30")
+async def test_a_topic_of_its_own_apply_is_waited_for_and_one_that_nobody_describes_for_a_while() -> None:
+    """One file with both had a Reassignment that had failed for good, where the operator saw it first."""
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
+    rows = [{"topic": "late", "partition": 0, "replicas": [1]}]
+    cache = Cache()
+    plans = Plans(CLUSTER, shared_by(cache, Told()))
+
+    async def said(created: str, described: bool) -> tuple[Phase, str, bool]:
+        if described:
+            cache.put_topic(body("late", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+        case = Case(reassignment(partitions=rows, meta={"creationTimestamp": created}))
+        await plans._make_plan(case, seen)
+        assert case.step is not None
+        assert "topic late is not there" in case.step.verdict.message
+        return case.step.phase, case.step.verdict.reason, case.step.verdict.stalled
+
+    long_ago = "2026-01-01T00:00:00Z"
+    assert await said(NOW, described=False) == (Phase.PLANNING, "TopicMissing", False)
+    assert await said(long_ago, described=False) == (Phase.FAILED, "InvalidPlan", True)
+    assert await said(long_ago, described=True) == (Phase.PLANNING, "TopicMissing", False)
+
+
 @pytest.mark.spec("OPR-05", "OPR-06")
 def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
     """Two hundred attempts of seven seconds each: liveness took the worker for stuck and ended the operator."""

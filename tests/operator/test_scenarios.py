@@ -554,8 +554,16 @@ def test_another_cluster_at_the_same_address_is_left_alone(world: World) -> None
 
 @pytest.mark.spec("OPR-30")
 def test_a_plan_that_cannot_be_is_refused_with_why(world: World) -> None:
-    world.reassign("nowhere", partitions=[{"topic": "no-such-topic", "partition": 0, "replicas": [0]}])
-    assert "no-such-topic" in world.until_reason("Reassignment", "nowhere", "InvalidPlan")
+    world.reassign("nowhere", drainBrokers=[99])
+    assert "99" in world.until_reason("Reassignment", "nowhere", "InvalidPlan")
+
+
+@pytest.mark.spec("OPR-30")
+def test_one_that_is_applied_before_its_topic_waits_and_says_for_what(world: World) -> None:
+    world.reassign("early", partitions=[{"topic": "late", "partition": 0, "replicas": [0]}])
+    assert "topic late is not there" in world.until_reason("Reassignment", "early", "TopicMissing")
+    world.topic("late", replicaAssignment=[[0]])
+    world.until_ready("Reassignment", "early")
 
 
 @pytest.mark.spec("OPR-37")

@@ -132,9 +132,13 @@ def test_a_secret_for_a_prometheus_that_is_not_named_is_refused(world: World) ->
 
 @pytest.mark.spec("OPR-02", "OPR-40")
 def test_an_affinity_of_the_wrong_shape_is_told_where_racks_add_to_it(world: World) -> None:
-    more = {"volumes": [A], "brokers": 1, "rack": {"topologyKey": "zone"}}
-    world.apply("KafkaCluster", "shape", {"podTemplate": {"spec": {"affinity": []}}, **more})
+    """Once it is corrected it is looked at: at the change, not at the next resync."""
+    more = {"volumes": [A], "brokers": 1, "resyncSeconds": 3600}
+    wrong = {"podTemplate": {"spec": {"affinity": []}}, "rack": {"topologyKey": "zone"}}
+    world.apply("KafkaCluster", "shape", {**more, **wrong})
     assert "spec.podTemplate.spec.affinity" in world.until_reason("KafkaCluster", "shape", "InvalidSpec")
+    world.apply("KafkaCluster", "shape", more)
+    world.until_ready("KafkaCluster", "shape", 60)
     world.delete("KafkaCluster", "shape")
     world.until_gone("KafkaCluster", "shape")
 

@@ -33,7 +33,14 @@ from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, given_up, goal_of
 from ballast_operator.plan.load import undescribed_partitions
-from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError, make_plan
+from ballast_operator.plan.making import (
+    BrokersAwayError,
+    InvalidPlanError,
+    PlanMissingError,
+    StalePlanError,
+    TopicMissingError,
+    make_plan,
+)
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
@@ -46,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # A restart takes no longer.
 AWAY_SECONDS = 600.0
+# For so long after a Reassignment a topic may come that no KafkaTopic describes.
+TOPIC_SECONDS = 600.0
 
 
 @dataclass
@@ -181,9 +190,22 @@ class Plans:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["PlanMissing"].says(error=str(error)))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
+        except TopicMissingError as error:
+            case.step = self._without_topic(case.reassignment, error)
         except InvalidPlanError as error:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
         return None
+
+    def _without_topic(self, reassignment: Reassignment, error: TopicMissingError) -> Step:
+        """It may have been applied together with it. What no KafkaTopic describes is waited for a while only: its name
+        may be written wrong."""
+        described = all(self._shared.cache.topics_named(self._cluster, topic) for topic in error.topics)
+        if described or self._age(reassignment) < TOPIC_SECONDS:
+            return Step(Phase.PLANNING, REASSIGNMENT["TopicMissing"].says(error=str(error)))
+        return Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+
+    def _age(self, reassignment: Reassignment) -> float:
+        return seconds_of(self._shared.now()) - seconds_of(reassignment.meta.creation_timestamp)
 
     async def _keep(self, case: Case, plan: StoredPlan) -> None:
         """In ConfigMaps first, and then in the status."""
@@ -208,9 +230,9 @@ class Plans:
 
     def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
         """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
-        age = seconds_of(self._shared.now()) - seconds_of(reassignment.meta.creation_timestamp)
         away = {broker.id for broker in whole.brokers.values() if not broker.online}
-        return sorted(away.difference(reassignment.spec.drain_brokers)) if age < AWAY_SECONDS else []
+        young = self._age(reassignment) < AWAY_SECONDS
+        return sorted(away.difference(reassignment.spec.drain_brokers)) if young else []
 
     def _as_claimed(self, view: KafkaView) -> KafkaView:
         cluster = self._shared.cache.clusters.get(self._cluster)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import DirectoryId, KafkaView
+from ballast_operator.model.quantity import some_of
 from ballast_operator.model.reassignment import ANY, ReassignmentSpec
 from ballast_operator.plan.load import cluster_load
 from ballast_operator.plan.volumes import Paths, real_targets
@@ -30,9 +31,19 @@ from ballast_planner import (
     rows_from_spec,
 )
 
+SHOWN_NAMES = 10
+
 
 class InvalidPlanError(ValueError):
     """What the spec asks for cannot be planned; the message says why."""
+
+
+class TopicMissingError(InvalidPlanError):
+    """The spec names topics or partitions that are not there: whoever applies both may apply them second."""
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        super().__init__(f"{some_of(list(named), SHOWN_NAMES)} {'is' if len(named) == 1 else 'are'} not there")
+        self.topics = frozenset(named.values())
 
 
 class PlanMissingError(ValueError):
@@ -66,6 +77,7 @@ def make_plan(
     known = paths or {}
     try:
         targets = real_targets(explicit_rows(spec, config_maps), known) if spec.explicit else ()
+        _require_topics(spec, view, targets)
         # Rows that somebody wrote are bound by real sizes only.
         load = cluster_load(view, None if spec.explicit else weights)
         if spec.explicit:
@@ -92,6 +104,20 @@ def make_plan(
     except (PlanError, PlanFormatError, LoadError, KeyError) as error:
         raise InvalidPlanError(str(error)) from error
     raise InvalidPlanError("the spec names nothing to do")
+
+
+def _require_topics(spec: ReassignmentSpec, view: KafkaView, targets: Iterable[Target]) -> None:
+    """A row that says where replicas are to be taken from was planned when they were there: they do not come again."""
+    generated = spec.generate.topics if spec.generate is not None else ()
+    named = {*generated, *(row.topic for row in spec.replication_factor)}
+    missing = {f"topic {topic}": topic for topic in sorted(named - view.topics.keys())}
+    for target in targets:
+        if target.from_ is None and target.topic not in view.topics:
+            missing[f"topic {target.topic}"] = target.topic
+        elif target.from_ is None and view.partition(target.topic, target.partition) is None:
+            missing[f"partition {target.topic}-{target.partition}"] = target.topic
+    if missing:
+        raise TopicMissingError(missing)
 
 
 def _require_told(view: KafkaView, named: Iterable[DirectoryId]) -> None:

@@ -8,7 +8,14 @@ import pytest
 from tests.operator.making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
-from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError, make_plan
+from ballast_operator.plan.making import (
+    BrokersAwayError,
+    InvalidPlanError,
+    PlanMissingError,
+    StalePlanError,
+    TopicMissingError,
+    make_plan,
+)
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_planner import Plan
 
@@ -128,14 +135,38 @@ def test_rows_whose_from_is_not_true_are_named() -> None:
     ("spec", "words"),
     [
         ({"drainBrokers": [9]}, "9"),
-        ({"partitions": [{"topic": "none", "partition": 0, "replicas": [1]}]}, "none-0"),
         ({"partitions": [{"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/z"]}]}, "/z"),
-        ({"replicationFactor": [{"topic": "none", "replicas": 2}]}, "none"),
     ],
 )
 def test_what_cannot_be_planned_says_why(spec: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidPlanError, match=words):
         plan(**spec)
+
+
+@pytest.mark.spec("OPR-30")
+@pytest.mark.parametrize(
+    ("spec", "words", "topics"),
+    [
+        ({"partitions": [{"topic": "none", "partition": 0, "replicas": [1]}]}, "topic none is not there", {"none"}),
+        (
+            {"partitions": [{"topic": "orders", "partition": n, "replicas": [1]} for n in (0, 6)]},
+            "partition orders-6 is not there", {"orders"},
+        ),
+        ({"replicationFactor": [{"topic": "none", "replicas": 2}]}, "topic none is not there", {"none"}),
+        ({"generate": {"topics": ["none", "orders", "nor"]}}, "topic none, topic nor are not there", {"none", "nor"}),
+    ],
+)  # fmt: skip
+def test_topics_and_partitions_that_may_yet_come_are_named(spec: dict[str, Any], words: str, topics: set[str]) -> None:
+    with pytest.raises(TopicMissingError, match=words) as raised:
+        plan(**spec)
+    assert raised.value.topics == topics
+
+
+@pytest.mark.spec("OPR-30")
+def test_a_topic_that_was_there_when_the_rows_were_made_is_not_one_that_is_yet_to_come() -> None:
+    with pytest.raises(InvalidPlanError, match="none-0") as raised:
+        plan(partitions=[{"topic": "none", "partition": 0, "replicas": [1], "from": {"replicas": [2]}}])
+    assert not isinstance(raised.value, TopicMissingError)
 
 
 def test_a_volume_may_be_named_by_the_path_that_pods_mount_it_at() -> None:
