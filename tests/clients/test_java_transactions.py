@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-
 CLIENTS = Path(__file__).parent
 COUNT = 3_000
 ABORTS = 100  # each after a commit
+IN_A_ROW = 3
 
 
 def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, str]]:
@@ -155,3 +156,47 @@ def test_a_cluster_may_do_without_the_bumps_and_get_them_later(
     assert epochs[0] == 0
     assert epochs[1] > 5
     assert len(values_of(broker, topic, 1_000)) == 1_000
+
+
+@pytest.mark.spec("CLI-05", "CLU-04")
+def test_a_producer_goes_on_while_its_cluster_changes_how_transactions_end(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    """In an open transaction, over the death of the broker: after that a client asks what the level is."""
+    broker = own_broker()
+    broker.stays_where_it_is()
+    create(broker, topic)
+    command = java("LeavingOpen", broker.bootstrap, topic, IN_A_ROW, classes=compiled(CLIENTS / "LeavingOpen.java"))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
+        try:
+            bumps = [bumps_in_a_row(broker, topic, producer)]
+            for change, level in (("downgrade", 0), ("upgrade", 1), ("upgrade", 2)):
+                feature = f"transaction.version={level}"
+                run("features", "--bootstrap-server", broker.bootstrap, change, "--feature", feature)
+                broker.kill()
+                broker.start()
+                bumps.append(bumps_in_a_row(broker, topic, producer))
+            assert producer.stdin is not None
+            producer.stdin.close()
+            assert producer.wait(PATIENCE_S) == 0
+        finally:
+            producer.kill()
+    assert bumps == [IN_A_ROW, 0, 0, IN_A_ROW]
+    count = 2 * len(bumps) * IN_A_ROW
+    assert values_of(broker, topic, count) == [b"%d" % number for number in range(count)]
+
+
+def bumps_in_a_row(broker: RunningBroker, topic: str, producer: subprocess.Popen[str]) -> int:
+    """How far the epoch rises while it commits so many, after as many with which it gets used to the level."""
+    epochs = []
+    assert producer.stdin is not None
+    assert producer.stdout is not None
+    for _ in range(2):
+        producer.stdin.write("\n")
+        producer.stdin.flush()
+        assert producer.stdout.readline(), "it failed"
+        client = WireClient("127.0.0.1", broker.port)
+        told: Any = client.call(message("DescribeTransactionsRequest")(transactional_ids=[topic]), 0)
+        client.close()
+        epochs.append(told.transaction_states[0].producer_epoch)
+    return epochs[1] - epochs[0]
