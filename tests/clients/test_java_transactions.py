@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from tests.apache_java import compiled, java
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
@@ -33,6 +34,15 @@ def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, st
     lines = run("transactions", "--bootstrap-server", broker.bootstrap, *arguments).splitlines()
     head, *rows = [re.split(r"\s*\t\s*", line.strip()) for line in lines if "\t" in line]
     return [dict(zip(head, row, strict=False)) for row in rows]
+
+
+def commit_one(broker: RunningBroker, topic: str) -> None:
+    """Whatever was sent before was aborted: readers pass it over."""
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"committed"])
+    sender.commit_transaction(PATIENCE_S)
+    assert values_of(broker, topic, 1) == [b"committed"]
 
 
 def test_a_producer_whose_every_end_bumps_its_epoch(broker: RunningBroker, topic: str) -> None:
@@ -78,7 +88,22 @@ def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str
     assert producing["ProducerId"] == described["ProducerId"]
     assert producing["CurrentTransactionStartOffset"] == "0"
     sender.abort_transaction(PATIENCE_S)
-    assert values_of(broker, topic, 0) == []
+    commit_one(broker, topic)
+
+
+def test_a_transaction_is_ended_by_its_id_and_its_producer_fenced(broker: RunningBroker, topic: str) -> None:
+    create(broker, topic)
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"x"])
+    sender.flush()
+    run("transactions", "--bootstrap-server", broker.bootstrap, "forceTerminateTransaction", "--transactionalId", topic)
+    [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
+    assert producing["CurrentTransactionStartOffset"] == "None"
+    with pytest.raises(KafkaException) as fenced:
+        sender.commit_transaction(PATIENCE_S)
+    assert fenced.value.args[0].code() == KafkaError._FENCED
+    commit_one(broker, topic)
 
 
 def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
@@ -94,7 +119,7 @@ def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
         "--start-offset", found[0]["StartOffset"])  # fmt: skip
     [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
     assert producing["CurrentTransactionStartOffset"] == "None"
-    assert values_of(broker, topic, 0) == []
+    commit_one(broker, topic)
 
 
 def hang(broker: RunningBroker, topic: str) -> None:
