@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from tests.apache_java import compiled, java
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-
 CLIENTS = Path(__file__).parent
 COUNT = 3_000
 ABORTS = 100  # each after a commit
+IN_A_ROW = 3
 
 
 def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, str]]:
@@ -32,6 +34,15 @@ def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, st
     lines = run("transactions", "--bootstrap-server", broker.bootstrap, *arguments).splitlines()
     head, *rows = [re.split(r"\s*\t\s*", line.strip()) for line in lines if "\t" in line]
     return [dict(zip(head, row, strict=False)) for row in rows]
+
+
+def commit_one(broker: RunningBroker, topic: str) -> None:
+    """Whatever was sent before was aborted: readers pass it over."""
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"committed"])
+    sender.commit_transaction(PATIENCE_S)
+    assert values_of(broker, topic, 1) == [b"committed"]
 
 
 def test_a_producer_whose_every_end_bumps_its_epoch(broker: RunningBroker, topic: str) -> None:
@@ -77,7 +88,22 @@ def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str
     assert producing["ProducerId"] == described["ProducerId"]
     assert producing["CurrentTransactionStartOffset"] == "0"
     sender.abort_transaction(PATIENCE_S)
-    assert values_of(broker, topic, 0) == []
+    commit_one(broker, topic)
+
+
+def test_a_transaction_is_ended_by_its_id_and_its_producer_fenced(broker: RunningBroker, topic: str) -> None:
+    create(broker, topic)
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"x"])
+    sender.flush()
+    run("transactions", "--bootstrap-server", broker.bootstrap, "forceTerminateTransaction", "--transactionalId", topic)
+    [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
+    assert producing["CurrentTransactionStartOffset"] == "None"
+    with pytest.raises(KafkaException) as fenced:
+        sender.commit_transaction(PATIENCE_S)
+    assert fenced.value.args[0].code() == KafkaError._FENCED
+    commit_one(broker, topic)
 
 
 def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
@@ -93,7 +119,7 @@ def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
         "--start-offset", found[0]["StartOffset"])  # fmt: skip
     [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
     assert producing["CurrentTransactionStartOffset"] == "None"
-    assert values_of(broker, topic, 0) == []
+    commit_one(broker, topic)
 
 
 def hang(broker: RunningBroker, topic: str) -> None:
@@ -155,3 +181,47 @@ def test_a_cluster_may_do_without_the_bumps_and_get_them_later(
     assert epochs[0] == 0
     assert epochs[1] > 5
     assert len(values_of(broker, topic, 1_000)) == 1_000
+
+
+@pytest.mark.spec("CLI-05", "CLU-04")
+def test_a_producer_goes_on_while_its_cluster_changes_how_transactions_end(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    """In an open transaction, over the death of the broker: after that a client asks what the level is."""
+    broker = own_broker()
+    broker.stays_where_it_is()
+    create(broker, topic)
+    command = java("LeavingOpen", broker.bootstrap, topic, IN_A_ROW, classes=compiled(CLIENTS / "LeavingOpen.java"))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
+        try:
+            bumps = [bumps_in_a_row(broker, topic, producer)]
+            for change, level in (("downgrade", 0), ("upgrade", 1), ("upgrade", 2)):
+                feature = f"transaction.version={level}"
+                run("features", "--bootstrap-server", broker.bootstrap, change, "--feature", feature)
+                broker.kill()
+                broker.start()
+                bumps.append(bumps_in_a_row(broker, topic, producer))
+            assert producer.stdin is not None
+            producer.stdin.close()
+            assert producer.wait(PATIENCE_S) == 0
+        finally:
+            producer.kill()
+    assert bumps == [IN_A_ROW, 0, 0, IN_A_ROW]
+    count = 2 * len(bumps) * IN_A_ROW
+    assert values_of(broker, topic, count) == [b"%d" % number for number in range(count)]
+
+
+def bumps_in_a_row(broker: RunningBroker, topic: str, producer: subprocess.Popen[str]) -> int:
+    """How far the epoch rises while it commits so many, after as many with which it gets used to the level."""
+    epochs = []
+    assert producer.stdin is not None
+    assert producer.stdout is not None
+    for _ in range(2):
+        producer.stdin.write("\n")
+        producer.stdin.flush()
+        assert producer.stdout.readline(), "it failed"
+        client = WireClient("127.0.0.1", broker.port)
+        told: Any = client.call(message("DescribeTransactionsRequest")(transactional_ids=[topic]), 0)
+        client.close()
+        epochs.append(told.transaction_states[0].producer_epoch)
+    return epochs[1] - epochs[0]

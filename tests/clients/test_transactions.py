@@ -19,11 +19,14 @@ from tests.clients import test_aiokafka as aiokafka
 from tests.clients.running import RunningBroker
 from tests.clients.test_librdkafka import PATIENCE_S, consumer, create, from_beginning, producer, read
 from tests.contract.wire import WireClient
+from tests.waiting import eventually
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 pytestmark = pytest.mark.spec("CLI-05", "CLI-01")
+
+EXPIRATION_MS = 4_000  # longer than a busy machine takes to begin a transaction once there is an id
 
 
 def transactional(broker: RunningBroker, name: str, **config: Any) -> Producer:
@@ -167,6 +170,47 @@ def test_a_transaction_that_takes_too_long_is_aborted(own_broker: Any, topic: st
     assert values_of(broker, topic, 1) == [b"plain"]  # which can be read once the first one is aborted
     with pytest.raises(KafkaException):
         slow.commit_transaction(PATIENCE_S)
+
+
+def test_a_transaction_may_take_as_long_as_the_broker_allows(own_broker: Any, topic: str) -> None:
+    limit_ms = 60_000
+    broker = own_broker(transaction_max_timeout_ms=limit_ms)
+    create(broker, topic)
+    sender = transactional(broker, topic, transaction_timeout_ms=limit_ms, message_timeout_ms=limit_ms)
+    with pytest.raises(KafkaException) as refused:
+        transactional(broker, topic, transaction_timeout_ms=limit_ms + 1)
+    assert refused.value.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
+    sender.begin_transaction()
+    send(sender, topic, [b"not fenced by who was refused"])
+    sender.commit_transaction(PATIENCE_S)
+    assert values_of(broker, topic, 1) == [b"not fenced by who was refused"]
+
+
+def test_a_producer_whose_id_was_forgotten_aborts_and_goes_on(own_broker: Any, topic: str) -> None:
+    broker = own_broker(
+        transactional_id_expiration_ms=EXPIRATION_MS, transaction_remove_expired_transaction_cleanup_interval_ms=50
+    )
+    create(broker, topic)
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"before"])
+    sender.commit_transaction(PATIENCE_S)
+    client = WireClient("127.0.0.1", broker.port)
+    asked = message("DescribeTransactionsRequest")(transactional_ids=[topic])
+    gone = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    eventually(lambda: client.call(asked, 0).transaction_states[0].error_code == gone, "it is forgotten")
+    client.close()
+    sender.begin_transaction()
+    send(sender, topic, [b"in nobody's transaction"])
+    with pytest.raises(KafkaException) as unknown:
+        sender.commit_transaction(PATIENCE_S)
+    error = unknown.value.args[0]
+    assert (error.code(), error.txn_requires_abort()) == (KafkaError.INVALID_PRODUCER_ID_MAPPING, True)
+    sender.abort_transaction(PATIENCE_S)
+    sender.begin_transaction()
+    send(sender, topic, [b"after"])
+    sender.commit_transaction(PATIENCE_S)
+    assert values_of(broker, topic, 2) == [b"before", b"after"]
 
 
 def test_a_transaction_survives_its_broker(own_broker: Any, topic: str) -> None:
