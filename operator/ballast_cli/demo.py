@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import pods_folder
-from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, wait_ready
+from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, require_ports, wait_ready
 from ballast_local.workloads import launch
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ballast-demo-") as temporary:
         try:
-            with refusals():
-                story = _tell(Stack(args.data or Path(temporary)), args.quick, kept=args.data is not None)
+            data = args.data or Path(temporary)
+            with refusals(data):
+                story = _tell(Stack(data), args.quick, kept=args.data is not None)
                 code = asyncio.run(_until_stopped(story))
             return code
         except TimeoutError as error:
@@ -113,7 +114,9 @@ async def start_cluster(stack: Stack) -> str:
     # Small segments, so that the numbers of a demonstration can be seen; the waiting group timer is of no use here.
     config = {"log.segment.bytes": "8388608", "group.initial.rebalance.delay.ms": "0"}
     spec = {"brokers": 3, "volumes": volumes, "config": config}
-    await stack.apply({"apiVersion": API, "kind": "KafkaCluster", "metadata": {"name": CLUSTER}, "spec": spec})
+    cluster = {"apiVersion": API, "kind": "KafkaCluster", "metadata": {"name": CLUSTER}, "spec": spec}
+    require_ports(cluster)
+    await stack.apply(cluster)
     ready = await wait_ready(stack, "kafkaclusters", CLUSTER)
     return str(ready["status"]["bootstrapServers"])
 

@@ -47,14 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with refusals():
+    with refusals(args.data):
         code = asyncio.run(_run(Stack(args.data, args.port), args.brokers, args.volumes))
     return code
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """What the embedded API refuses is told in its own sentence."""
+def refusals(data: Path) -> Iterator[None]:
+    """What the embedded API over `data` refuses is told in its own sentence."""
     from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 
     try:
@@ -62,7 +62,7 @@ def refusals() -> Iterator[None]:
     except ApiError as refusal:
         raise CommandError(refusal.message) from refusal
     except ApiUnavailableError as fault:
-        raise CommandError(f"the embedded Kubernetes API does not answer: {fault}") from fault
+        raise CommandError(f"the embedded Kubernetes API does not answer: {fault}{_room(fault, data)}") from fault
 
 
 class Stack:
@@ -92,9 +92,9 @@ class Stack:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(f"port {self._port} is in use; without --port a free one is taken.") from error
-            raise CommandError(f"cannot start in {self.data}: {_why(error)}") from error
+            raise CommandError(f"cannot start in {self.data}: {_why(error)}{_room(error, self.data)}") from error
         except (sqlite3.Error, ApiError) as error:
-            raise CommandError(f"cannot start in {self.data}: {error}") from error
+            raise CommandError(f"cannot start in {self.data}: {error}{_room(error, self.data)}") from error
         self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
         await self._apply_crds()
         await self._start_operator()
@@ -192,6 +192,31 @@ def _why(error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
         return f"{error.filename} is no directory"
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+
+
+def _room(error: Exception, data: Path) -> str:
+    """What to do, where it is a full disk that nothing could be written to: in the system's words, or SQLite's."""
+    if os.strerror(errno.ENOSPC) in str(error) or "disk is full" in str(error):
+        return f". Make room in {data}, or choose another directory with --data."
+    return ""
+
+
+def require_ports(cluster: Mapping[str, Any]) -> None:
+    """Refuses what would only be told two minutes later: a Kafka of another kind that has the brokers' port."""
+    from ballast_local.workloads.addresses import taken_everywhere
+    from ballast_operator.model.cluster import ClusterSpec, Metrics
+    from ballast_operator.resources.names import CONTROLLER_PORT
+
+    spec = cluster["spec"]
+    if spec.get("external"):  # runs elsewhere
+        return
+    clients = [one["port"] for one in spec.get("listeners") or ()] or [one.port for one in ClusterSpec().listeners]
+    metrics = (spec.get("metrics") or {}).get("port", Metrics().port)
+    if taken := [str(port) for port in (*clients, CONTROLLER_PORT, metrics) if taken_everywhere(port)]:
+        raise CommandError(
+            f"another process listens on port {', '.join(taken)} of all addresses, and brokers need it on theirs. "
+            f"Stop that, or have it listen on 127.0.0.1 alone: `ss -ltnp` says which it is."
+        )
 
 
 def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
@@ -293,6 +318,7 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
         await stack.start()
         print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
         present = await stack.get("kafkaclusters", CLUSTER)
+        require_ports(present or example_cluster(brokers, volumes))
         if present is None:
             await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
         elif brokers is not None or volumes is not None:

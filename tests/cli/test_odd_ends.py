@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -12,17 +13,21 @@ import select
 import signal
 import socket
 import socketserver
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ballast_cli import CommandError
 from ballast_cli.__main__ import main
-from ballast_cli.up import ROOT, _next_steps
+from ballast_cli.up import ROOT, _next_steps, require_ports
+from ballast_local.store import Store
 
 PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
 WORDY = (
@@ -267,6 +272,33 @@ def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along
         process.kill()
         process.wait(60)
         until_gone(operator)
+
+
+@pytest.mark.timeout(60)
+def test_up_does_not_wait_for_a_port_that_another_kafka_has(tmp_path: Path) -> None:
+    """Its brokers were started again and again, and two minutes later the last of them told why."""
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        cluster: dict[str, Any] = {"spec": {"listeners": [{"name": "CLIENTS", "port": port}]}}
+        with pytest.raises(CommandError, match=rf"listens on port {port} of all addresses.* `ss -ltnp` says which"):
+            require_ports(cluster)
+        require_ports({"spec": {"external": {"bootstrapServers": "kafka:9092"}, **cluster["spec"]}})
+    with socket.create_server(("127.0.0.1", port)):  # which no broker wants
+        require_ports(cluster)
+
+
+@pytest.mark.parametrize(
+    "said", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), sqlite3.OperationalError("database or disk is full")]
+)
+def test_up_on_a_full_disk_says_what_to_do(
+    said: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_: Store) -> None:
+        raise said
+
+    monkeypatch.setattr(Store, "open", fail)
+    assert main(["up", "--data", str(tmp_path)]) == 2
+    assert f"Make room in {tmp_path}, or choose another directory with --data.\n" in capsys.readouterr().err
 
 
 # Becomes a command that has the terminal which is its input.

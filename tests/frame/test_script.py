@@ -81,6 +81,14 @@ def test_unknown_command(bare_path: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["down", "stop"])
+def test_who_looks_for_the_other_end_of_up_is_told(word: str, bare_path: Path, tmp_path: Path) -> None:
+    answer = run_script(word, path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 2
+    assert "Ctrl-C where './ballast up' runs stops it" in answer.stderr
+    assert f"the data stays in {tmp_path}/home/up" in answer.stderr
+
+
 def test_without_python_says_what_to_install(bare_path: Path, tmp_path: Path) -> None:
     answer = run_script("broker", "x", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 1

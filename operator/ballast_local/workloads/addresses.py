@@ -5,14 +5,17 @@ to a name (`pod/NAMESPACE/NAME`), so a pod that comes back under its name has th
 only 127.0.0.1: pods share it, and two that declare the same port cannot run together.
 """
 
+import errno
 import hashlib
 import json
 import logging
+import socket
 import sys
 from pathlib import Path
 
 LOG = logging.getLogger("ballast.local")
 SHARED = "127.0.0.1"
+NO_PODS = "127.63.0.1"  # below those of pods
 
 
 class Addresses:
@@ -63,6 +66,17 @@ class Addresses:
         except OSError as fault:
             self._behind = True
             LOG.warning("the address of %s is not written down: %s", name, fault)
+
+
+def taken_everywhere(port: int) -> bool:
+    """Whether a process listens on this port at all addresses (as Java does), so that no pod can have it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((NO_PODS, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _read(path: Path) -> dict[str, str]:
