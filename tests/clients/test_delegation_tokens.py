@@ -141,7 +141,7 @@ def test_a_token_outlives_the_controller_that_made_it(cluster: Cluster) -> None:
 
 
 def test_what_is_over_lets_nobody_in_and_goes(cluster: Cluster) -> None:
-    _, token = created(cluster, 1, lifetime_ms=2000)
+    _, token = created(cluster, 1, lifetime_ms=5000)
     eventually(lambda: cluster.lets_in(2, token))
     with cluster.client(3) as client:
         log_in_by(client, MECHANISM, TokenClient(MECHANISM, *token))

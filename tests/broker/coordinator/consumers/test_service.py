@@ -351,6 +351,7 @@ async def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
 async def test_others_have_their_turn_while_a_pattern_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that makes much work of each name, of names that are long."""
     monkeypatch.setattr(resolving, "RESTS", 0)
+    monkeypatch.setattr(resolving, "LONGEST_TURN_S", -1.0)  # each name is much work, however fast the machine is
     chance = random.Random(1)
     names = {"".join(chance.choices("ab", k=200)) + f"-{number}": (UUID(int=number), 1) for number in range(1, 40)}
     image = MetadataImage(topics=image_of(names))
@@ -361,7 +362,7 @@ async def test_others_have_their_turn_while_a_pattern_is_resolved(monkeypatch: p
         turns, now_s = turns + 1, time.process_time()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
     assert len((await task).topics) == 9
-    assert turns > 5
+    assert turns >= len(names)
     assert longest_s < 0.5
 
 
