@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import pods_folder
+from ballast_cli.demo_data import VALUE
 from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, require_ports, wait_ready
 from ballast_local.workloads import launch
 
@@ -137,7 +139,7 @@ async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
         if log.path is not None:
             favoured.setdefault(replica.broker, log.path)
             sizes[replica.partition] = LARGE_BYTES if favoured[replica.broker] == log.path else SMALL_BYTES
-    held = await asyncio.to_thread(_produce, bootstrap, sizes)
+    held = await fill(stack, bootstrap, sizes)
     await _described(kafka, held)
     await _show(stack, kafka)
 
@@ -161,20 +163,14 @@ async def _described(kafka: KafkaConnection, held: dict[int, int]) -> dict[Repli
         await asyncio.sleep(0.2)
 
 
-def _produce(bootstrap: str, sizes: dict[int, int]) -> dict[int, int]:
+async def fill(stack: Stack, bootstrap: str, sizes: dict[int, int]) -> dict[int, int]:
     """How many bytes of values each partition has taken."""
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=20)
-    value = bytes(range(256)) * 400
-    sent = []
-    for partition, size in sizes.items():
-        sent += [producer.send(TOPIC, value, partition=partition) for _ in range(size // len(value))]
-    producer.flush()
-    producer.close()
-    for future in sent:
-        future.get(timeout=0)  # raises what became of a record that was not taken
-    return {partition: size // len(value) * len(value) for partition, size in sizes.items()}
+    counts = {partition: size // len(VALUE) for partition, size in sizes.items()}
+    command = ["-m", "ballast_cli.demo_data", bootstrap, TOPIC, json.dumps(counts)]
+    code, _, complaints = await _run_python(stack, command, MOVE_SECONDS, "writing the data")
+    if code:
+        raise CommandError(f"the brokers did not take the data:\n{complaints}")
+    return {partition: count * len(VALUE) for partition, count in counts.items()}
 
 
 async def propose_by_operator(stack: Stack) -> str:
@@ -220,24 +216,31 @@ async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = 
 async def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> tuple[int, str, str]:
     """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
     command = [
-        sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
+        "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
         "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
         "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
         "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
     ]  # fmt: skip
-    job = await asyncio.create_subprocess_exec(
-        *launch.under(*command),
+    return await _run_python(stack, command, SPARK_SECONDS, "the Spark job")
+
+
+async def _run_python(stack: Stack, command: list[str], seconds: float, what: str) -> tuple[int, str, str]:
+    """The exit code of a process that ends with this one at the latest, what it said, and what it complained of."""
+    process = await asyncio.create_subprocess_exec(
+        *launch.under(sys.executable, *command),
         env=stack.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(SPARK_SECONDS):
-            said, complaints = await job.communicate()
+        async with asyncio.timeout(seconds):
+            said, complaints = await process.communicate()
+    except TimeoutError:
+        raise TimeoutError(f"{what} took more than {seconds:.0f} s; see {stack.data / 'operator.log'}") from None
     finally:
-        if job.returncode is None:
-            job.terminate()
-            await job.wait()
-    assert job.returncode is not None
-    return job.returncode, said.decode(), complaints.decode()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, said.decode(), complaints.decode()
 
 
 async def show_proposal(stack: Stack, name: str) -> None:

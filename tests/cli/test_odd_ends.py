@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.moves.brokers import Brokers
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, demo
 from ballast_cli.__main__ import main
-from ballast_cli.up import ROOT, _next_steps, require_ports
+from ballast_cli.up import ROOT, Stack, _next_steps, require_ports
 from ballast_local.store import Store
 
 PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
@@ -422,6 +423,19 @@ def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         assert process.wait(60) == 128 + signal.SIGTERM
         assert not Path(f"/proc/{operator}").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(60)
+async def test_a_demo_does_not_wait_for_ever_for_brokers_that_take_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did, also when told to end: its brokers had ended with it, and the producer waited for them."""
+    monkeypatch.setattr(demo, "MOVE_SECONDS", 2.0)
+    with Brokers(tmp_path / "brokers", 2, [0, 1]) as two:
+        two.create(demo.TOPIC, [[0, 1]], min_insync_replicas="2")
+        two[1].kill()  # the other takes nothing without it, and producers go on trying
+        with pytest.raises(TimeoutError, match="writing the data took more than 2 s; see "):
+            await demo.fill(Stack(tmp_path), two.bootstrap, {0: demo.SMALL_BYTES})
 
 
 @pytest.mark.timeout(300)
