@@ -11,7 +11,6 @@ cannot be made (it takes root), brokers are on loopback, and those kinds are lef
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import shutil
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import folder, minutes
+from ballast_cli.arguments import folder, kept, minutes
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +85,7 @@ def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
 
 def data_folder(wanted: Path | None, name: str) -> Path:
     """A new folder: a run never begins on the data of another one."""
-    folder = (wanted or Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / name).absolute()
+    folder = (wanted or kept(name)).absolute()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CommandError(f"{folder} is not empty; remove it, or choose another with --data.")

@@ -11,11 +11,13 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote as quoted
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from ballast_cli import CommandError
-from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, find_access
+from ballast_cli.arguments import kept
+from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, NoKubernetesError, find_access
 
 Obj = dict[str, Any]
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
@@ -89,6 +91,10 @@ class KubeApi:
         """By the kubeconfig that is named, or the one that is found."""
         try:
             access = find_access(kubeconfig, context)
+        except NoKubernetesError as error:
+            made = kept("up") / "kubeconfig"
+            which = f" ./ballast up has made this one: export KUBECONFIG={quoted(str(made))}" if made.is_file() else ""
+            raise CommandError(f"{error}.{which}") from error
         except KubeconfigError as error:
             raise CommandError(f"{error}.") from error
         return cls(access)

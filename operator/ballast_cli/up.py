@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import at_least_one, pods_folder, port
+from ballast_cli.arguments import at_least_one, kept, pods_folder, port
 from ballast_cli.kube import MANAGER
 from ballast_cli.reach import CONNECT_SECONDS
 from ballast_local.last_applied import ANNOTATION
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the cluster (3 at first)")
     parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3 at first)")
     parser.add_argument(
-        "--data", type=pods_folder, default=str(Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / "up"),
-        metavar="DIR", help="where everything is kept (.ballast/up)",
+        "--data", type=pods_folder, default=str(kept("up")), metavar="DIR",
+        help="where everything is kept (.ballast/up)",
     )  # fmt: skip
     parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
 

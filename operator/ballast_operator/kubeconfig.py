@@ -28,6 +28,10 @@ class KubeconfigError(Exception):
     """There is no usable way to the Kubernetes API."""
 
 
+class NoKubernetesError(KubeconfigError):
+    """Nothing names one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
     """One way to an API server. `token_file` is read again from time to time, since tokens in pods rotate."""
@@ -97,7 +101,7 @@ def find_access(kubeconfig: str | None = None, context: str | None = None) -> Ap
     default = _expanded("~/.kube/config")
     if os.path.exists(default):  # not Path.exists, which raises where one may not look
         return read_kubeconfig(default, context)
-    raise KubeconfigError("no Kubernetes found: set KUBECONFIG, or start one with ./ballast up")
+    raise NoKubernetesError("no Kubernetes found: set KUBECONFIG, or start one with ./ballast up")
 
 
 def _in_cluster() -> ApiAccess:

@@ -219,6 +219,11 @@ def test_where_nobody_may_look_is_no_traceback(
     for command in ("get", "status", "operator"):
         assert main([command, *(["pods"] if command == "get" else [])]) == 2
         assert "no Kubernetes found: set KUBECONFIG" in capsys.readouterr().err
+    (tmp_path / "up").mkdir()
+    made = kubeconfig(tmp_path / "up")
+    monkeypatch.setenv("BALLAST_HOME", str(tmp_path))
+    assert main(["get", "pods"]) == 2
+    assert f"./ballast up has made this one: export KUBECONFIG={made}\n" in capsys.readouterr().err
     assert main(["get", "pods", "--kubeconfig", denied]) == 2
     assert f"{denied} cannot be read: File name too long" in capsys.readouterr().err
     assert main(["apply", "-f", denied, "--kubeconfig", str(kubeconfig(tmp_path))]) == 2
