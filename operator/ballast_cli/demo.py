@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,8 @@ PARTITIONS = 27
 VOLUME = "128Mi"
 LARGE_BYTES = 32 << 20
 SMALL_BYTES = 2 << 20
+# Of data, and of what has moved until it is deleted where it was.
+ROOM_BYTES = 640 << 20
 THROTTLE = "24Mi"
 # Generous: a busy machine takes its time, and who waits sees the progress.
 MOVE_SECONDS = 180.0
@@ -56,12 +59,24 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ballast-demo-") as temporary:
         try:
             data = args.data or Path(temporary)
+            require_room(data)
             with refusals(data):
                 story = _tell(Stack(data), args.quick, kept=args.data is not None)
                 code = asyncio.run(_until_stopped(story))
             return code
         except TimeoutError as error:
             raise CommandError(str(error)) from error
+
+
+def require_room(data: Path) -> None:
+    """Brokers without it would say so three minutes later, in their logs."""
+    there = next(folder for folder in (data.absolute(), *data.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < ROOM_BYTES:
+        raise CommandError(
+            f"{there} has room for {free >> 20} MiB, and the demonstration takes {ROOM_BYTES >> 20} MiB for a while. "
+            "Choose another directory with --data, or for temporary files with TMPDIR."
+        )
 
 
 async def _until_stopped(story: Coroutine[Any, Any, int]) -> int:

@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import socketserver
@@ -422,6 +423,15 @@ def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
         assert not Path(f"/proc/{operator}").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_without_room_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "ROOM_BYTES", shutil.disk_usage(tmp_path).total + 1)
+    assert main(["demo", "--data", str(tmp_path / "new")]) == 2
+    assert f"{tmp_path} has room for " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
