@@ -88,13 +88,15 @@ async def test_aiokafka(secured: Secured, topic: str, listener: str, mechanism: 
 
 
 def refused(settings: dict[str, Any]) -> list[KafkaError]:
-    """What librdkafka hears until it gives up."""
+    """What librdkafka hears until it gives up, and has heard something."""
     heard: list[KafkaError] = []
     quiet = {"error_cb": heard.append, "log_level": 0}
     client = AdminClient(settings | quiet)
     with pytest.raises(KafkaException):
         client.list_topics(timeout=0.7)
     client.poll(0)
+    while not heard:
+        client.poll(0.1)
     return heard
 
 
