@@ -14,6 +14,7 @@ from tests.apache_java import java
 from tests.clients.running import RunningBroker
 from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
+from tests.moves.brokers import Brokers
 
 from ballast_wire.messages import message
 from ballast_wire.records import Record, encode_batch
@@ -297,6 +298,17 @@ def test_the_cluster_tool(broker: RunningBroker) -> None:
     assert re.search(r"Cluster ID: \S{22}\b", run("cluster", "cluster-id", "--bootstrap-server", broker.bootstrap))
     listed = run("cluster", "list-endpoints", "--bootstrap-server", broker.bootstrap)
     assert re.search(rf"^1\s+127.0.0.1\s+{broker.port}\s.*unfenced\s+broker", listed, re.MULTILINE)
+
+
+def test_a_broker_is_forgotten_as_the_page_says(tmp_path: Path) -> None:
+    (command,) = to_type("tests/clients/test_java_tools.py::test_a_broker_is_forgotten_as_the_page_says")
+    assert command.startswith("kafka-cluster.sh unregister ")
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two[1].kill()
+        words = command.replace("HOST:PORT", two.bootstrap).replace("NUMBER", "1").split()[1:]
+        assert "Broker 1 is no longer registered." in run("cluster", *words)
+        listed = run("cluster", "list-endpoints", "--bootstrap-server", two.bootstrap, "--include-fenced-brokers")
+        assert re.findall(r"^(\d+)\s+127", listed, re.MULTILINE) == ["0"], listed
 
 
 def test_elections_and_reassignments(tool: Tool, topic: str) -> None:

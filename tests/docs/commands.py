@@ -40,8 +40,13 @@ TYPED = (
     ("docs/operations.md", r"kubectl|\./ballast status", f"{KUBERNETES}test_operations"),
     (
         "docs/runbooks.md",
-        "kafka-",
+        "kafka-(topics|leader-election)",
         "tests/clients/test_java_tools.py::test_leaderless_partitions_as_the_page_says",
+    ),
+    (
+        "docs/runbooks.md",
+        "kafka-cluster",
+        "tests/clients/test_java_tools.py::test_a_broker_is_forgotten_as_the_page_says",
     ),
     ("docs/security.md", "kafka-acls", "tests/clients/test_acls.py::test_the_tool_as_the_page_has_it"),
     ("docs/security.md", r"\./ballast status --", "tests/clients/test_secured_page.py::test_the_page_typed"),
