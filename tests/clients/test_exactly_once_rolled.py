@@ -19,6 +19,8 @@ from tests.clients.test_consumer_protocol import FAST
 from tests.clients.test_librdkafka import PATIENCE_S, create
 from tests.waiting import eventually
 
+from ballast_wire.records import decode_records, iterate_batches
+
 pytestmark = [pytest.mark.spec("CLI-04", "CLI-05"), pytest.mark.timeout(180)]
 
 PARTITIONS = 6
@@ -109,11 +111,13 @@ class Feeding(threading.Thread):
         return self.fed
 
 
-class Sink:
-    def __init__(self, broker: RunningBroker) -> None:
+class Reader:
+    """Of all there is in a topic, and will be."""
+
+    def __init__(self, broker: RunningBroker, topic: str) -> None:
         settings = {"group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
         self._consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
-        self._consumer.assign([TopicPartition("sink", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
         self.found: dict[int, list[int]] = defaultdict(list)
 
     def has(self, each: int) -> Callable[[], bool]:
@@ -139,7 +143,7 @@ def test_each_once_while_the_group_goes_over_and_back(
     broker = own_broker(**FAST)
     create(broker, "source", partitions=PARTITIONS)
     create(broker, "sink", partitions=PARTITIONS)
-    feeding, sink = Feeding(broker), Sink(broker)
+    feeding, source, sink = Feeding(broker), Reader(broker, "source"), Reader(broker, "sink")
     running = [Transformer(broker, f"{place}-0", classic) for place in range(PLACES)]
     try:
         eventually(sink.more(), "they begin")
@@ -149,10 +153,26 @@ def test_each_once_while_the_group_goes_over_and_back(
                 running[place] = Transformer(broker, f"{place}-{turn + 1}", config)
                 eventually(sink.more(), f"{place + 1} of {PLACES} were rolled to {config['group.protocol']}")
         fed = feeding.stop()
+        eventually(source.has(fed), "all that was fed is there")
         eventually(sink.has(fed), "all that was fed has come")
     finally:
         feeding.stop()
         for each in running:
             each.stop()
+        source.close()
         sink.close()
-    assert sink.found == {number: list(range(fed)) for number in range(PARTITIONS)}
+    for topic, reader in (("source", source), ("sink", sink)):
+        for number in range(PARTITIONS):
+            same = reader.found[number] == list(range(fed))
+            assert same, f"{topic}-{number} has not each once and in order:\n{batches(broker, topic, number)}"
+
+
+def batches(broker: RunningBroker, topic: str, partition: int) -> str:
+    """Who has written what there, and in which transactions."""
+    files = [file for volume in broker.log_dirs for file in sorted(volume.glob(f"{topic}-{partition}/*.log"))]
+    found = []
+    for batch in (batch for file in files for batch in iterate_batches(memoryview(file.read_bytes()))):
+        of, records = batch.header, list(decode_records(batch))
+        kind = f"end {bytes(records[0].key or b'')[3:]!r}" if batch.is_control else f"{len(records)} records"
+        found.append(f"{of.base_offset}: {kind} of {of.producer_id}/{of.producer_epoch} from {of.base_sequence}")
+    return "\n".join(found)
