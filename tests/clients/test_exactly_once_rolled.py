@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from e2e.clients import place_of, value_of
 from tests.clients.running import RunningBroker
 from tests.clients.test_both_protocols import COOPERATIVE, EAGER, MODERN
@@ -42,13 +42,14 @@ class Transformer(threading.Thread):
         )
         self._producer = Producer(common | {"transactional.id": name})
         self._stopping = threading.Event()
+        self._moved = False
         self.failure: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
             self._producer.init_transactions(PATIENCE_S)
-            self._consumer.subscribe(["source"])
+            self._consumer.subscribe(["source"], on_revoke=self._revoked)
             while not self._stopping.is_set():
                 self._one()
         except BaseException as error:
@@ -57,8 +58,15 @@ class Transformer(threading.Thread):
             self._consumer.close()
             self._producer.close()
 
+    def _revoked(self, *_: Any) -> None:
+        self._moved = True
+
     def _one(self) -> None:
+        self._moved = False
         messages = [each for each in self._consumer.consume(20, 0.1) if each.error() is None]
+        if self._moved:  # on the way some had been read that are others' now, and would be committed as a member anew
+            self._go_back()
+            return
         if not messages:
             return
         self._producer.begin_transaction()
@@ -79,7 +87,11 @@ class Transformer(threading.Thread):
     def _go_back(self) -> None:
         for place in self._consumer.committed(self._consumer.assignment(), PATIENCE_S):
             place.offset = max(place.offset, 0)
-            self._consumer.seek(place)
+            try:
+                self._consumer.seek(place)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:  # what has not begun begins there
+                    raise
 
     def stop(self) -> None:
         self._stopping.set()
