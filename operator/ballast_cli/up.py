@@ -318,9 +318,10 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
         await stack.start()
         print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
         present = await stack.get("kafkaclusters", CLUSTER)
-        require_ports(present or example_cluster(brokers, volumes))
+        cluster = present or example_cluster(brokers, volumes)
+        require_ports(cluster)
         if present is None:
-            await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
+            await stack.apply(_as_kubectl_would(cluster))
         elif brokers is not None or volumes is not None:
             await stack.apply(changed_cluster(present, brokers, volumes))
         parts = (_up(stack, began), stack.ended(), stop.wait())

@@ -15,7 +15,7 @@ from tests.apache_java import compiled, java
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
 from tests.clients.test_librdkafka import PATIENCE_S, create
-from tests.clients.test_transactions import send, transactional, values_of
+from tests.clients.test_transactions import left_open, send, transactional, values_of
 from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
@@ -75,10 +75,7 @@ def test_a_producer_that_aborts_before_anything_was_sent_is_not_fenced(broker: R
 
 def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str) -> None:
     create(broker, topic)
-    sender = transactional(broker, topic)
-    sender.begin_transaction()
-    send(sender, topic, [b"x"])
-    sender.flush()
+    sender = left_open(broker, topic, b"x")
     listed = {row["TransactionalId"]: row for row in transactions(broker, "list")}
     assert listed[topic]["TransactionState"] == "Ongoing"
     [described] = transactions(broker, "describe", "--transactional-id", topic)
@@ -93,10 +90,7 @@ def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str
 
 def test_a_transaction_is_ended_by_its_id_and_its_producer_fenced(broker: RunningBroker, topic: str) -> None:
     create(broker, topic)
-    sender = transactional(broker, topic)
-    sender.begin_transaction()
-    send(sender, topic, [b"x"])
-    sender.flush()
+    sender = left_open(broker, topic, b"x")
     run("transactions", "--bootstrap-server", broker.bootstrap, "forceTerminateTransaction", "--transactionalId", topic)
     [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
     assert producing["CurrentTransactionStartOffset"] == "None"

@@ -158,7 +158,7 @@ def test_a_session_whose_token_has_ended_is_closed(there: WithTokens) -> None:
         client.call(message("MetadataRequest")(topics=[]), 1)
         with pytest.raises(ConnectionError):
             ask_for_ever()
-        assert time.monotonic() < began + 15
+        assert 0.5 < time.monotonic() - began < 15
 
 
 def test_keys_are_changed_under_traffic(there: WithTokens, topic: str) -> None:

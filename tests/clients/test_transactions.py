@@ -42,6 +42,15 @@ def send(sender: Producer, topic: str, values: Iterable[bytes], partition: int =
         sender.produce(topic, value, partition=partition)
 
 
+def left_open(broker: RunningBroker, topic: str, value: bytes) -> Producer:
+    """Of a transaction that has this in the topic, and goes on."""
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [value])
+    sender.flush()
+    return sender
+
+
 def values_of(broker: RunningBroker, topic: str, count: int, isolation: str = "read_committed") -> list[bytes]:
     reader = consumer(broker, isolation_level=isolation)
     reader.assign(from_beginning(topic))
@@ -98,10 +107,7 @@ def test_transactions_are_listed_by_a_pattern_of_all_of_an_id(broker: RunningBro
 
 def test_nobody_reads_past_a_transaction_that_is_open(broker: RunningBroker, topic: str) -> None:
     create(broker, topic)
-    sender = transactional(broker, topic)
-    sender.begin_transaction()
-    send(sender, topic, [b"open"])
-    sender.flush()
+    sender = left_open(broker, topic, b"open")
     plain = producer(broker)
     plain.produce(topic, b"plain", partition=0)
     plain.flush()
