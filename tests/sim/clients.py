@@ -298,6 +298,8 @@ async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPa
 
 def _take(ledger: Ledger, partition: TopicPartition, answer: Any, offset: int) -> int:
     """The next offset; or -1 - offset where the leader refused."""
+    if not answer.responses:
+        return offset  # it is over its quota
     result = answer.responses[0].partitions[0]
     if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < ledger.deleted.get(partition, 0):
         offset += 1  # some of it is gone

@@ -206,6 +206,8 @@ async def read_everything(client: SimClient, diary: Diary, partition: TopicParti
         except (OSError, TimeoutError):
             client.forget_leader(partition)
             continue
+        if not answer.responses:
+            continue  # it is over its quota
         result = answer.responses[0].partitions[0]
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < diary.deleted.get(partition, 0):
             offset, everything = diary.deleted[partition], Everything()

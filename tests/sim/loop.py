@@ -229,9 +229,9 @@ class SimLoop(asyncio.BaseEventLoop):
         pass
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T], kind: type[SimLoop] = SimLoop) -> T:
     """Run a simulation to its end on a loop of its own."""
-    loop = SimLoop()
+    loop = kind()
     try:
         return loop.run_until_complete(main)
     finally:

@@ -73,12 +73,14 @@ class Process:
 
 
 class Machine:
+    kind_of_clock: type[SimClock] = SimClock
+
     def __init__(
         self, loop: SimLoop, fabric: Fabric, rng: random.Random, node_id: int, properties: dict[str, str]
     ) -> None:
         self.node_id = node_id
         self.host = f"n{node_id}"
-        self.clock = SimClock(loop)
+        self.clock = self.kind_of_clock(loop)
         self.store = Store(random.Random(rng.random()), self.clock.wall_ms)
         self.process: Process | None = None
         self.failures: list[BaseException] = []

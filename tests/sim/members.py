@@ -184,6 +184,10 @@ class Members:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(member.run()) for member in self._members]
 
+    def standing(self) -> list[tuple[int, set[Held]]]:
+        """Changes whenever somebody comes or goes, or is taken for gone."""
+        return [(member.epoch, set(member.held)) for member in self._members]
+
     async def settle(self) -> None:
         """Until each partition is held, by everybody as many as by the others."""
         while True:

@@ -27,6 +27,7 @@ from ballast_wire.messages import message
 LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
 ACCEPT_S = 0.02
+ADDRESS = "/10.0.0.1"
 LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # what a dead process had sent travels for up to so long; 0: it is lost
 
 
@@ -51,6 +52,7 @@ class Fabric:
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing gets through
     slow: dict[str, float] = field(default_factory=dict)  # so much longer takes what comes from there or goes there
     channels: list[SimChannel] = field(default_factory=list)
+    unlimited: frozenset[str] | None = None  # who has no quota; None: nobody has one
     messages: int = 0
 
     def silence(self, node: str) -> None:
@@ -147,13 +149,21 @@ class SimPeer:
         self.principal = ANONYMOUS
         self.time: Time | None = None
         self.callbacks: list[Callable[[], None]] = []
+        self.may_be_held = False  # else it has been taken for somebody who has a quota
+        self.holds = 0
+        self._held_until_s = 0.0
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
 
     def hold(self, seconds: float) -> None:
-        """Nobody here has a quota; who comes here has been taken for somebody who has."""
-        raise AssertionError(f"a client of the simulation is held for {seconds} s")
+        assert self.may_be_held, f"a client of the simulation is held for {seconds} s"
+        self.holds += 1
+        self._held_until_s = max(self._held_until_s, asyncio.get_running_loop().time() + seconds)
+
+    def held_s(self) -> float:
+        """For how long nothing more is read from it."""
+        return self._held_until_s - asyncio.get_running_loop().time() if self.holds else 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +188,9 @@ class SimChannel:
         self._fabric = fabric
         self._listener = listener
         self._peer = SimPeer(source, listener.name)
+        if fabric.unlimited is not None:
+            self._peer.host = ADDRESS  # which a controller is told of who has a quota
+            self._peer.may_be_held = source not in fabric.unlimited
         self._closed = False
         self._correlation_id = 0
         loop = asyncio.get_running_loop()
@@ -286,6 +299,9 @@ class SimChannel:
             self._loop.call_later(ACCEPT_S, self._arrive, context=self._context)
             return
         if self._waits_for_listener(self._arrive):
+            return
+        if (held_s := self._peer.held_s()) > 0:
+            self._loop.call_later(held_s, self._arrive, context=self._context)
             return
         exchange = self._there.popleft()
         self._going = False

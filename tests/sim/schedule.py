@@ -69,6 +69,7 @@ class Plan:
 class Run:
     directories: tuple[str, ...] = DIRECTORIES
     topics: tuple[str, ...] = TOPICS
+    kind_of_loop: type[SimLoop] = SimLoop
     kind_of_machine: type[Machine] = Machine
 
     def __init__(self, seed: int, plan: Plan) -> None:

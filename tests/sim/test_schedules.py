@@ -12,6 +12,7 @@ import pytest
 from tests.sim.apart import PLAN as OF_APART
 from tests.sim.apart import ApartRun
 from tests.sim.classic import ClassicRun
+from tests.sim.clocks import ClockedRun
 from tests.sim.featured import PLAN as FEATURED
 from tests.sim.featured import FeaturedRun
 from tests.sim.loop import run
@@ -42,7 +43,7 @@ def test_schedule(seed: int) -> None:
 
 OF_KINDS = {
     Run: Plan(), MixedRun: OF_MIXED, ApartRun: OF_APART, ClassicRun: Plan(), TiredRun: Plan(), NearRun: NEAR,
-    ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED,
+    ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED, ClockedRun: Plan(),
 }  # fmt: skip
 OFTEN = {Run, MixedRun}
 
@@ -70,7 +71,7 @@ def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:
         await runs[0].play()
 
     try:
-        run(main())
+        run(main(), kind.kind_of_loop)
     except BaseException:
         if runs:
             print(f"\nseed {seed} failed; what happened:")

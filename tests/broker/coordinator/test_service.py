@@ -60,9 +60,13 @@ class SlowClock(RealClock):
     """Of a machine on which some things take long."""
 
     ahead_s = 0.0
+    stepped_ms = 0
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.stepped_ms
 
 
 class Reads:

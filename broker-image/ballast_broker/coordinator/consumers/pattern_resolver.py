@@ -33,9 +33,10 @@ class PatternResolver:
         group = shard.consumers.get(group_id)
         if group is None or life.may_describe is None or life.resolving:
             return
-        before_ms = self._host.now().wall_ms - RIGHTS_HOLD_MS
-        old = any(each in group.resolved and group.resolved[each].timestamp_ms < before_ms for each in group.patterns())
-        if life.unresolved or old:
+        # What is of later than now was resolved by a clock that ran ahead: nobody knows how long ago.
+        now_ms = self._host.now().wall_ms
+        resolved = [group.resolved[each].timestamp_ms for each in group.patterns() if each in group.resolved]
+        if life.unresolved or any(not now_ms - RIGHTS_HOLD_MS <= each <= now_ms for each in resolved):
             self.resolve(life, shard, group)
 
     def resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:

@@ -216,6 +216,27 @@ async def test_a_pattern_stands_for_no_more_than_its_member_may_know_of(
         await eventually(lambda: after.consumers.describe("g").resolved[".*"].topics == {"t"}, "it is looked at again")
 
 
+@pytest.mark.spec("CLI-06")
+async def test_rights_are_looked_at_again_after_the_clock_has_stepped_back(tmp_path: Path) -> None:
+    rights = {"t", "secret"}
+
+    async def heard(scene: Coordinating, epoch: int, **more: Any) -> Answer:
+        return await scene.groups.consumers.heartbeat("g", Ask("p", epoch, "c", "h", **more), rights.__contains__)
+
+    async with coordinating(tmp_path, consumers=ConsumerConfig(patterns_take_rights=True)) as scene:
+        scene.cluster.controller.create_topic("secret", [[1]])
+        answer = await heard(scene, 0, rebalance_timeout_ms=60_000, pattern=".*", owned={})
+        await eventually(lambda: group(scene).resolved, "the pattern is resolved")
+        assert group(scene).resolved[".*"].topics == {"t", "secret"}
+        rights.discard("secret")
+        scene.clock.stepped_ms = -30 * 3_600_000
+        answer = await heard(scene, answer.epoch)
+        await eventually(lambda: group(scene).resolved[".*"].topics == {"t"}, "it is looked at again")
+        looked_ms = group(scene).resolved[".*"].timestamp_ms
+        await heard(scene, answer.epoch)
+        assert group(scene).resolved[".*"].timestamp_ms == looked_ms
+
+
 async def test_a_heartbeat_that_changes_nothing_is_not_written(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await beat(scene)
