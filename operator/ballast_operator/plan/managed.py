@@ -229,13 +229,24 @@ def next_controller_restart(
 
     chosen = min(outdated, key=order)
     node, left = FIRST_CONTROLLER_ID + chosen.ordinal, len(outdated) - 1
-    absent = sorted(voter for voter in voters if voter != node and (voter not in ids or not ids[voter].ready))
-    if absent and chosen.ready:
+    if not chosen.ready and node not in follow:
+        return Restart(node, left=left)
+
+    def is_missed(voter: int) -> bool:
+        return voter not in ids or not (ids[voter].ready or (not chosen.ready and _works(ids[voter], voter in follow)))
+
+    absent = sorted(voter for voter in voters if voter != node and is_missed(voter))
+    if absent:
         return Restart(waits=f"controller {absent[0]} is not ready", next=node, left=left)
     waits = "nobody tells which controllers follow" if quorum is None else _left_behind(node, quorum)
-    if waits is not None and chosen.ready and len(voters) > 1:
+    if waits is not None and len(voters) > 1:
         return Restart(waits=waits, next=node, left=left)
     return Restart(node, left=left)
+
+
+def _works(pod: PodFacts, answers: bool) -> bool:
+    """That a pod is not ready may be the kubelet's silence, or a probe's: what it runs goes on for Kafka."""
+    return answers and pod.deleting_since is None
 
 
 def _left_behind(node: int, quorum: QuorumView) -> str | None:
@@ -314,9 +325,13 @@ def next_restart(
     if not outdated:
         return Restart()
     chosen, left = outdated[0], len(outdated) - 1
-    if not chosen.ready:
+    if not chosen.ready and not view.is_online(chosen.ordinal):
         return Restart(chosen.ordinal, left=left)
-    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
+
+    def is_missed(pod: PodFacts) -> bool:
+        return not (pod.ready or (not chosen.ready and _works(pod, view.is_online(pod.ordinal))))
+
+    absent = [pod.name for pod in pods if is_missed(pod)] + _missing_pods(kube, layout.brokers)
     if absent:
         are = "is" if len(absent) == 1 else "are"
         return Restart(waits=f"{some_of(absent, SHOWN)} {are} not ready", next=chosen.ordinal, left=left)
@@ -324,7 +339,7 @@ def next_restart(
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):
         return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
-    reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
+    reason, unprotected = _endangered(chosen, view, min_insync)
     if quorum is not None:
         reason = _left_behind(chosen.ordinal, quorum) or reason
     if reason is not None:
@@ -336,15 +351,17 @@ def _missing_pods(kube: KubeFacts, brokers: int) -> list[str]:
     return [f"the pod of broker {ordinal}" for ordinal in range(brokers) if ordinal not in kube.pods]
 
 
-def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
-    """(why the broker may not go down, partitions that go down with it whatever is waited for)."""
+def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
+    """(why the broker may not go down, partitions that go down with it whatever is waited for). Where its pod is not
+    ready only what it is in sync with counts: the restart may be what it needs to come to the rest."""
+    broker = pod.ordinal
     unprotected: list[str] = []
     if view.topic_errors:
         return f"topic {next(iter(view.topic_errors))} cannot be read", ()
     for name, topic in view.topics.items():
         least = min_insync.get(name)
         for index, part in topic.partitions.items():
-            if broker not in part.replicas:
+            if broker not in (part.replicas if pod.ready else part.isr):
                 continue
             lagging = [b for b in part.replicas if b not in part.isr and b != broker and view.is_online(b)]
             if lagging:

@@ -190,6 +190,27 @@ def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> No
     assert restart(kube(revision="old", pods=starting), WHOLE).waits == "demo-1, demo-2 are not ready"
 
 
+@pytest.mark.spec("OPR-44")
+def test_brokers_that_work_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
+    """Nodes that Kubernetes does not hear have pods that are not ready, and end them all when they are heard again."""
+    silent = {n: PodFacts(f"demo-{n}", "u", n, False, f"10.0.0.{n}", "old") for n in (1, 2)}
+    assert restart(kube(revision="old", pods=silent), WHOLE).broker == 1
+    ending = silent | {1: replace(silent[1], deleting_since="2026-01-02T03:04:05Z")}
+    assert restart(kube(revision="old", pods=ending), WHOLE).waits == "demo-1 is not ready"
+    # That one has ended, and is not back.
+    without = kube(revision="old", pods={2: silent[2]})
+    without = replace(without, pods={n: pod for n, pod in without.pods.items() if n != 1})
+    gone = view({"orders": topic_view((0, 1, 2), isr={0: (0, 2)})}, offline=[1])
+    assert restart(without, gone, least=1).waits == "the pod of broker 1 is not ready"
+    back = kube(revision="old", pods={1: PodFacts("demo-1", "v", 1, True, "10.0.0.1", "new"), 2: silent[2]})
+    lagging = view({"orders": topic_view((0, 1, 2), isr={0: (0, 2)})})
+    assert restart(back, lagging).waits == "broker 1 is catching up with orders-0"
+    assert restart(back, WHOLE).broker == 2
+    # Who is not in sync himself is missed by nobody.
+    behind = view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})
+    assert restart(kube(revision="old", pods={2: silent[2]}), behind).broker == 2
+
+
 @pytest.mark.spec("OPR-43")
 def test_while_a_volume_is_added_pods_are_restarted_by_their_numbers() -> None:
     """A StatefulSet makes no pod behind one that lacks a claim of its templates."""
@@ -469,6 +490,25 @@ def test_a_controller_is_restarted_only_while_the_others_follow() -> None:
     # One that does not vote, or not yet, is missed by nobody either.
     watching = quorum(OWN[1], voters=OWN[1:], behind=(OWN[2],))
     assert managed.next_controller_restart(controllers(old, new, new), "new", OWN, watching).broker == 100_000
+
+
+@pytest.mark.spec("OPR-44")
+def test_controllers_that_follow_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
+    silent, leads = (False, "old"), quorum(OWN[2])
+    facts = controllers(silent, silent, silent)
+    assert managed.next_controller_restart(facts, "new", OWN, leads).broker == OWN[0]
+    ending = replace(facts.controllers[0], deleting_since="2026-01-02T03:04:05Z")
+    waits = managed.next_controller_restart(
+        replace(facts, controllers={**facts.controllers, 0: ending}), "new", OWN, leads
+    )
+    assert (waits.broker, waits.waits) == (None, f"controller {OWN[0]} is not ready")
+    back = controllers((True, "new"), silent, silent)
+    waits = managed.next_controller_restart(back, "new", OWN, quorum(OWN[2], behind=(OWN[0],)))
+    assert waits.waits == f"controller {OWN[0]} does not follow the metadata log"
+    assert managed.next_controller_restart(back, "new", OWN, leads).broker == OWN[1]
+    # Who does not follow is missed by nobody.
+    behind = quorum(OWN[2], behind=(OWN[0],))
+    assert managed.next_controller_restart(facts, "new", OWN, behind).broker == OWN[0]
 
 
 @pytest.mark.spec("OPR-44", "OPR-42")
