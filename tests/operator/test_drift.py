@@ -1,4 +1,4 @@
-"""What people do by hand to the objects of a KafkaCluster is put back."""
+"""What people do by hand to the objects of a KafkaCluster is put back, or told where that cannot be."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from ballast_operator.apply.kubernetes import path_of
 
 pytestmark = pytest.mark.timeout(240)
 SERVICE = path_of("v1", "services", "default", "demo-bootstrap")
+POD = path_of("v1", "pods", "default", "demo-0")
 BUDGET = path_of("policy/v1", "poddisruptionbudgets", "default", "demo")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("world")) as found:
-        found.start_cluster(brokers=1, volumes=[{"name": "a", "size": "1Gi"}], resyncSeconds=1)
+        volumes = [{"name": name, "size": "1Gi"} for name in "ab"]
+        found.start_cluster(brokers=1, volumes=volumes, resyncSeconds=1)
         yield found
 
 
@@ -44,6 +46,27 @@ def test_a_budget_that_somebody_has_written_in_the_other_way_lets_one_pod_go_aga
     world.api("merge", BUDGET, {"spec": other})
     world.until("it is as it was", lambda: spec(world, BUDGET) == before, 30)
     world.until_ready("KafkaCluster", "demo")
+
+
+@pytest.mark.spec("OPR-08", "OPR-45")
+def test_a_claim_that_somebody_deletes_is_told_and_no_change_takes_it_from_its_pod(world: World) -> None:
+    """It lasts until the pod ends: a change of configuration lost the data of one broker after the other."""
+    uid = str(world.api("find", POD)["metadata"]["uid"])
+    world.api("delete", path_of("v1", "persistentvolumeclaims", "default", "b-demo-0"))
+    told = world.until_reason("KafkaCluster", "demo", "ClaimsGoing", 30)
+    assert "b-demo-0" in str(told)
+    world.patch("KafkaCluster", "demo", {"spec": {"config": {"num.partitions": "2"}}})
+    world.until("the change has been looked at", lambda: observed(world), 30)
+    world.until_reason("KafkaCluster", "demo", "ClaimsGoing", 30)
+    assert world.api("find", POD)["metadata"]["uid"] == uid
+    world.api("delete", POD)
+    world.until("another pod", lambda: (world.api("find", POD) or {"metadata": {}})["metadata"].get("uid", uid) != uid)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+def observed(world: World) -> bool:
+    body = world.get("KafkaCluster", "demo") or {}
+    return bool(body["status"].get("observedGeneration") == body["metadata"]["generation"])
 
 
 @pytest.mark.spec("OPR-04", "OPR-41")

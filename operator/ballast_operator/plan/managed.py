@@ -17,7 +17,7 @@ from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+from ballast_operator.resources.names import FIRST_CONTROLLER_ID, METADATA_VOLUME
 
 SHOWN = 10
 # deletionTimestamp has the time of grace in it already.
@@ -217,7 +217,10 @@ def next_controller_restart(
     kube: KubeFacts, revision: str, voters: Collection[int], quorum: QuorumView | None
 ) -> Restart:
     """Of controllers with pods of their own: one at a time while all are there and follow, the active one last."""
-    outdated = [pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None]
+    losing = {claim.pod for claim in claims_going(kube)}
+    outdated = [
+        pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None and pod.name not in losing
+    ]
     if not outdated:
         return Restart()
     ids = {FIRST_CONTROLLER_ID + ordinal: pod for ordinal, pod in kube.controllers.items()}
@@ -273,11 +276,27 @@ def racks_unknown(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, No
 def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
     """Pods whose end is long due: their node does not answer, so nobody can know whether they still run."""
     pods = [*kube.pods.values(), *kube.controllers.values()]
-    return [
-        pod
-        for pod in pods
-        if pod.node and pod.deleting_since is not None and now_seconds - seconds_of(pod.deleting_since) > LOST_SECONDS
-    ]
+    return [pod for pod in pods if pod.node and not pod.held_by and _is_overdue(pod, now_seconds)]
+
+
+def kept_pods(pods: Iterable[PodFacts], now_seconds: float) -> list[PodFacts]:
+    """Pods that have ended, and which somebody's finalizers keep."""
+    return [pod for pod in pods if pod.held_by and _is_overdue(pod, now_seconds)]
+
+
+def _is_overdue(pod: PodFacts, now_seconds: float) -> bool:
+    return pod.deleting_since is not None and now_seconds - seconds_of(pod.deleting_since) > LOST_SECONDS
+
+
+def claims_going(kube: KubeFacts) -> list[ClaimFacts]:
+    """Claims of pods that run, which these will not find again: deleted by somebody, and there only until their pod
+    ends, or without their volume."""
+    at_work = {
+        pod.name: {*pod.claims.values(), f"{METADATA_VOLUME}-{pod.name}"}
+        for pod in (*kube.pods.values(), *kube.controllers.values())
+        if pod.ready
+    }
+    return [one for one in kube.all_claims if (one.deleting or one.lost) and one.name in at_work.get(one.pod, ())]
 
 
 def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
@@ -312,11 +331,16 @@ def next_restart(
     outdated = [pod for pod in outdated_brokers(kube, revision, view, layout) if pod.ordinal < layout.brokers]
     if not outdated:
         return Restart()
+    losing = {claim.pod for claim in claims_going(kube)}
+
+    def stays(pod: PodFacts) -> bool:
+        return pod.ordinal in kube.not_restarted or pod.name in losing
+
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
-        outdated = list(takewhile(lambda pod: pod.ordinal not in kube.not_restarted, outdated))
+        outdated = list(takewhile(lambda pod: not stays(pod), outdated))
     else:
-        outdated = [pod for pod in outdated if pod.ordinal not in kube.not_restarted]
+        outdated = [pod for pod in outdated if not stays(pod)]
         outdated.sort(
             key=lambda pod: (
                 pod.ready, view.is_online(pod.ordinal), pod.ordinal == view.controller, pod.ordinal

@@ -10,6 +10,7 @@ from tests.operator.making import cluster, topic_view, view
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
 from ballast_operator.model.quorum import STATIC, Member, QuorumView
+from ballast_operator.plan import kube as kube_module
 from ballast_operator.plan import managed
 from ballast_operator.plan.cluster_status import health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
@@ -531,6 +532,47 @@ def test_a_pod_whose_end_is_overdue_is_lost_with_its_node() -> None:
     assert managed.lost_pods(facts, due + 59) == []
     assert [pod.name for pod in managed.lost_pods(facts, due + 61)] == ["demo-1"]
     assert managed.lost_pods(kube(pods={1: replace(ending, node=None)}), due + 3_600) == []
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_pod_that_has_ended_and_is_kept_by_a_finalizer_is_not_lost_with_its_node() -> None:
+    """People were told to taint a node that is well, which ends by force all that runs there."""
+    body = {
+        "metadata": {"name": "demo-1", "uid": "u", "deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["x/y"]},
+        "spec": {"nodeName": "n-1"},
+    }
+    due = 1_767_323_045.0
+    ended = kube_module.pod_facts({**body, "status": {"phase": "Succeeded"}})
+    assert managed.lost_pods(kube(pods={1: ended}), due + 61) == []
+    assert managed.kept_pods([ended], due + 59) == []
+    assert [pod.held_by for pod in managed.kept_pods([ended], due + 61)] == [("x/y",)]
+    running = kube_module.pod_facts({**body, "status": {"phase": "Running"}})
+    assert [pod.name for pod in managed.lost_pods(kube(pods={1: running}), due + 61)] == ["demo-1"]
+    assert managed.kept_pods([running], due + 61) == []
+
+
+def _troubled(claim: ClaimFacts, trouble: str) -> ClaimFacts:
+    return replace(claim, deleting=True) if trouble == "deleting" else replace(claim, lost=True)
+
+
+@pytest.mark.spec("OPR-08", "OPR-45")
+@pytest.mark.parametrize("trouble", ["deleting", "lost"])
+def test_a_pod_whose_claim_it_would_not_find_again_is_restarted_by_no_change(trouble: str) -> None:
+    claims = [ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "10Gi") for n in range(3)]
+    claims[1] = _troubled(claims[1], trouble)
+    old = kube(revision="old", claims=tuple(claims))
+    assert [claim.name for claim in managed.claims_going(old)] == ["a-demo-1"]
+    assert restart(old, WHOLE).broker == 2
+    assert restart(kube(pods={1: old.pods[1]}, claims=tuple(claims)), WHOLE) == managed.Restart()
+    # Who is not at work has nothing to lose, and is to come to what it is told anew.
+    waits = {1: replace(old.pods[1], ready=False)}
+    assert managed.claims_going(kube(pods=waits, claims=tuple(claims))) == []
+    # What no pod uses goes as it should.
+    assert managed.claims_going(kube(volumes=(B,), claims=tuple(claims))) == []
+    metadata = _troubled(ClaimFacts("metadata-c-0", "u", "metadata", "c-0", "5Gi"), trouble)
+    own = replace(controllers((True, "old"), (True, "old")), controller_claims=(metadata,))
+    assert [claim.name for claim in managed.claims_going(own)] == ["metadata-c-0"]
+    assert managed.next_controller_restart(own, "new", OWN[:2], quorum(OWN[1], OWN[:2])).broker == OWN[1]
 
 
 @pytest.mark.spec("OPR-42", "OPR-45")
