@@ -29,7 +29,7 @@ end
 -- It may pass by itself, or wait for a person for ever.
 local trouble = {
   BrokersOffline = true, DirectoryFailed = true, KubernetesRefused = true, NodeLost = true, PartitionsOffline = true,
-  PodsMissing = true, PodsNotStarting = true, RackUnknown = true,
+  PodHeld = true, PodsMissing = true, PodsNotStarting = true, RackUnknown = true,
 }
 if trouble[ready.reason] then
   return {status = "Degraded", message = ready.message}

@@ -287,6 +287,17 @@ CLUSTER = _table(
         "`kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
     ),
     Reason(
+        "PodHeld", FALSE, "Pod {pod} has ended and is not gone: finalizers keep it ({finalizers}).",
+        "Let whoever has set them take them off.",
+    ),
+    Reason(
+        "ClaimsGoing", FALSE,
+        "Claims that were deleted, or whose volumes are gone, so that their pods will not find them again: {claims}.",
+        "No change restarts these pods. Delete claims and pod of one broker after the other, each once all replicas "
+        "are in sync: it comes back with empty volumes, filled from the others. What has no other replica is lost.",
+        stalled=True,
+    ),
+    Reason(
         "PodsMissing", FALSE, "Pods that Kubernetes has not made: {pods}.",
         "Why (a quota, a policy, an admission webhook) is in the events of the StatefulSet: "
         "`kubectl describe statefulset {set}`",

@@ -29,6 +29,7 @@ def ready(status: str, reason: str, message: str = "words", stalled: bool = Fals
         (ready("False", "InvalidConfig", stalled=True), "Degraded"),
         (ready("False", "BrokersOffline"), "Degraded"),
         (ready("False", "NodeLost"), "Degraded"),
+        (ready("False", "PodHeld"), "Degraded"),
         (ready("False", "RackUnknown"), "Degraded"),
         (ready("False", "PodsMissing"), "Degraded"),
         (ready("False", "PodsNotStarting"), "Degraded"),

@@ -255,6 +255,17 @@ def test_a_pod_on_a_node_that_does_not_answer_is_left_alone_and_the_taint_is_nam
     assert "kubectl taint nodes worker-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in verdict.message
 
 
+@pytest.mark.spec("OPR-45")
+def test_a_pod_that_finalizers_keep_names_these_and_no_taint() -> None:
+    kept = PodFacts("demo-1", "uid", 1, node="worker-3", deleting_since=NOW, held_by=("mesh.example/proxy",))
+    managed, _ = managed_with(KubeFacts(exists=True, replicas=3, pods={1: kept}))
+    verdict = managed.explain()
+    assert verdict is not None
+    assert verdict.reason == "PodHeld"
+    assert "mesh.example/proxy" in verdict.message
+    assert "taint" not in verdict.message
+
+
 @pytest.mark.spec("OPR-40")
 def test_brokers_without_a_rack_are_named_and_why() -> None:
     pod = PodFacts("demo-0", "uid", 0, ready=True, node="worker-1")

@@ -281,7 +281,8 @@ class KubeObjects:
         raise ApiUnavailableError(f"{path} is still being deleted")
 
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
-        """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since."""
+        """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since.
+        What others have put beside it stays, unless it takes the sense of ours."""
         meta = body["metadata"]
         meta["ownerReferences"] = [owner_reference(KIND, owner.meta)]
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
@@ -293,9 +294,12 @@ class KubeObjects:
                 f"{body['kind']} {meta['name']} exists already and does not belong to KafkaCluster {owner.meta.name}"
             )
             raise ApiError(409, "AlreadyExists", message)
-        if found is not None and _holds(body, found):
+        patch = others.without_others_fields(body, found) if found is not None else {}
+        if not patch and found is not None and _holds(body, found):
             return
         try:
+            if patch:
+                await self._api.merge(path, patch)
             await self._api.apply(path, body)
         except (ApiError, ApiUnavailableError) as error:
             answer = answer_in(error)

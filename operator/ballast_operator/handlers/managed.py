@@ -26,7 +26,7 @@ from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
-from ballast_operator.model.quantity import counted
+from ballast_operator.model.quantity import counted, some_of
 from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.reassignment import ENDS
 from ballast_operator.model.times import seconds_of
@@ -180,9 +180,18 @@ class ManagedCluster:
 
     def _lost(self) -> Verdict | None:
         """A pod is never deleted by force: only a person can know that its node is off."""
-        for pod in plan.lost_pods(self._kube, seconds_of(self._shared.now())):
+        now = seconds_of(self._shared.now())
+        for pod in plan.lost_pods(self._kube, now):
             return CLUSTER["NodeLost"].says(pod=pod.name, since=pod.deleting_since, node=pod.node)
+        for pod in plan.kept_pods((*self._kube.pods.values(), *self._kube.controllers.values()), now):
+            return CLUSTER["PodHeld"].says(pod=pod.name, finalizers=", ".join(pod.held_by))
         return None
+
+    def _claims_going(self) -> Verdict | None:
+        claims = plan.claims_going(self._kube)
+        if not claims:
+            return None
+        return CLUSTER["ClaimsGoing"].says(claims=some_of([claim.name for claim in claims], plan.SHOWN))
 
     def _racks(self, scene: Scene) -> Verdict | None:
         lacking, error = plan.racks_unknown(scene.cluster, scene.kube, self._objects.nodes)
@@ -252,7 +261,10 @@ class ManagedCluster:
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         # What waits for a pod that cannot run does not go on by itself.
         stuck = troubled(pod for pod in scene.kube.pods.values() if pod.ordinal < cluster.spec.brokers)
-        found = (self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *said, grown, self._racks(scene))
+        found = (
+            self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *said, self._claims_going(), grown,
+            self._racks(scene),
+        )  # fmt: skip
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
             again.cluster_within(LOOK_SECONDS)  # behind what is told something goes on

@@ -30,6 +30,7 @@ STARTING = ("ContainerCreating", "PodInitializing")
 GROWTH_ERRORS = ("ControllerResizeError", "NodeResizeError")
 GROWTH_STEPS = ("FileSystemResizePending", "Resizing")
 LAST_WORDS = 300
+ENDED = ("Succeeded", "Failed")
 VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -50,6 +51,8 @@ class PodFacts:
     starting: bool = False
     restarted_at: str | None = None
     ready_since: str | None = None
+    held_by: tuple[str, ...] = ()
+    """Finalizers that keep it although all that was in it has ended."""
 
     @property
     def port(self) -> int | None:
@@ -72,6 +75,8 @@ class ClaimFacts:
     growing: str | None = None
     """What is still to be done until it is as large as was asked for, or what went wrong (`growth_failed`)."""
     growth_failed: bool = False
+    lost: bool = False
+    """The volume that it was bound to is gone."""
 
     @property
     def ordinal(self) -> int:
@@ -228,6 +233,7 @@ def pod_facts(pod: Object) -> PodFacts:
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=conditions.get("Ready") == "True" and not meta.get("deletionTimestamp"),
         ready_since=changed.get("Ready"),
+        held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),
         revision=(meta.get("annotations") or {}).get(REVISION),
         deleting_since=meta.get("deletionTimestamp"),
@@ -292,6 +298,7 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         size=str(claim["spec"]["resources"]["requests"]["storage"]),
         storage_class=claim["spec"].get("storageClassName"),
         deleting=bool(meta.get("deletionTimestamp")),
+        lost=(claim.get("status") or {}).get("phase") == "Lost",
         drained=DRAINED in (meta.get("annotations") or {}),
         resource_version=meta.get("resourceVersion") or "",
         owners=tuple(meta.get("ownerReferences") or ()),

@@ -17,7 +17,7 @@ from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+from ballast_operator.resources.names import FIRST_CONTROLLER_ID, METADATA_VOLUME
 
 SHOWN = 10
 # deletionTimestamp has the time of grace in it already.
@@ -217,7 +217,10 @@ def next_controller_restart(
     kube: KubeFacts, revision: str, voters: Collection[int], quorum: QuorumView | None
 ) -> Restart:
     """Of controllers with pods of their own: one at a time while all are there and follow, the active one last."""
-    outdated = [pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None]
+    losing = {claim.pod for claim in claims_going(kube)}
+    outdated = [
+        pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None and pod.name not in losing
+    ]
     if not outdated:
         return Restart()
     ids = {FIRST_CONTROLLER_ID + ordinal: pod for ordinal, pod in kube.controllers.items()}
@@ -229,13 +232,24 @@ def next_controller_restart(
 
     chosen = min(outdated, key=order)
     node, left = FIRST_CONTROLLER_ID + chosen.ordinal, len(outdated) - 1
-    absent = sorted(voter for voter in voters if voter != node and (voter not in ids or not ids[voter].ready))
-    if absent and chosen.ready:
+    if not chosen.ready and node not in follow:
+        return Restart(node, left=left)
+
+    def is_missed(voter: int) -> bool:
+        return voter not in ids or not (ids[voter].ready or (not chosen.ready and _works(ids[voter], voter in follow)))
+
+    absent = sorted(voter for voter in voters if voter != node and is_missed(voter))
+    if absent:
         return Restart(waits=f"controller {absent[0]} is not ready", next=node, left=left)
     waits = "nobody tells which controllers follow" if quorum is None else _left_behind(node, quorum)
-    if waits is not None and chosen.ready and len(voters) > 1:
+    if waits is not None and len(voters) > 1:
         return Restart(waits=waits, next=node, left=left)
     return Restart(node, left=left)
+
+
+def _works(pod: PodFacts, answers: bool) -> bool:
+    """That a pod is not ready may be the kubelet's silence, or a probe's: what it runs goes on for Kafka."""
+    return answers and pod.deleting_since is None
 
 
 def _left_behind(node: int, quorum: QuorumView) -> str | None:
@@ -262,11 +276,27 @@ def racks_unknown(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, No
 def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
     """Pods whose end is long due: their node does not answer, so nobody can know whether they still run."""
     pods = [*kube.pods.values(), *kube.controllers.values()]
-    return [
-        pod
-        for pod in pods
-        if pod.node and pod.deleting_since is not None and now_seconds - seconds_of(pod.deleting_since) > LOST_SECONDS
-    ]
+    return [pod for pod in pods if pod.node and not pod.held_by and _is_overdue(pod, now_seconds)]
+
+
+def kept_pods(pods: Iterable[PodFacts], now_seconds: float) -> list[PodFacts]:
+    """Pods that have ended, and which somebody's finalizers keep."""
+    return [pod for pod in pods if pod.held_by and _is_overdue(pod, now_seconds)]
+
+
+def _is_overdue(pod: PodFacts, now_seconds: float) -> bool:
+    return pod.deleting_since is not None and now_seconds - seconds_of(pod.deleting_since) > LOST_SECONDS
+
+
+def claims_going(kube: KubeFacts) -> list[ClaimFacts]:
+    """Claims of pods that run, which these will not find again: deleted by somebody, and there only until their pod
+    ends, or without their volume."""
+    at_work = {
+        pod.name: {*pod.claims.values(), f"{METADATA_VOLUME}-{pod.name}"}
+        for pod in (*kube.pods.values(), *kube.controllers.values())
+        if pod.ready
+    }
+    return [one for one in kube.all_claims if (one.deleting or one.lost) and one.name in at_work.get(one.pod, ())]
 
 
 def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
@@ -301,11 +331,16 @@ def next_restart(
     outdated = [pod for pod in outdated_brokers(kube, revision, view, layout) if pod.ordinal < layout.brokers]
     if not outdated:
         return Restart()
+    losing = {claim.pod for claim in claims_going(kube)}
+
+    def stays(pod: PodFacts) -> bool:
+        return pod.ordinal in kube.not_restarted or pod.name in losing
+
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
-        outdated = list(takewhile(lambda pod: pod.ordinal not in kube.not_restarted, outdated))
+        outdated = list(takewhile(lambda pod: not stays(pod), outdated))
     else:
-        outdated = [pod for pod in outdated if pod.ordinal not in kube.not_restarted]
+        outdated = [pod for pod in outdated if not stays(pod)]
         outdated.sort(
             key=lambda pod: (
                 pod.ready, view.is_online(pod.ordinal), pod.ordinal == view.controller, pod.ordinal
@@ -314,9 +349,13 @@ def next_restart(
     if not outdated:
         return Restart()
     chosen, left = outdated[0], len(outdated) - 1
-    if not chosen.ready:
+    if not chosen.ready and not view.is_online(chosen.ordinal):
         return Restart(chosen.ordinal, left=left)
-    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
+
+    def is_missed(pod: PodFacts) -> bool:
+        return not (pod.ready or (not chosen.ready and _works(pod, view.is_online(pod.ordinal))))
+
+    absent = [pod.name for pod in pods if is_missed(pod)] + _missing_pods(kube, layout.brokers)
     if absent:
         are = "is" if len(absent) == 1 else "are"
         return Restart(waits=f"{some_of(absent, SHOWN)} {are} not ready", next=chosen.ordinal, left=left)
@@ -324,7 +363,7 @@ def next_restart(
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):
         return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
-    reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
+    reason, unprotected = _endangered(chosen, view, min_insync)
     if quorum is not None:
         reason = _left_behind(chosen.ordinal, quorum) or reason
     if reason is not None:
@@ -336,15 +375,17 @@ def _missing_pods(kube: KubeFacts, brokers: int) -> list[str]:
     return [f"the pod of broker {ordinal}" for ordinal in range(brokers) if ordinal not in kube.pods]
 
 
-def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
-    """(why the broker may not go down, partitions that go down with it whatever is waited for)."""
+def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
+    """(why the broker may not go down, partitions that go down with it whatever is waited for). Where its pod is not
+    ready only what it is in sync with counts: the restart may be what it needs to come to the rest."""
+    broker = pod.ordinal
     unprotected: list[str] = []
     if view.topic_errors:
         return f"topic {next(iter(view.topic_errors))} cannot be read", ()
     for name, topic in view.topics.items():
         least = min_insync.get(name)
         for index, part in topic.partitions.items():
-            if broker not in part.replicas:
+            if broker not in (part.replicas if pod.ready else part.isr):
                 continue
             lagging = [b for b in part.replicas if b not in part.isr and b != broker and view.is_online(b)]
             if lagging:

@@ -170,6 +170,30 @@ def disruption_budget(cluster: KafkaCluster, lagging: Collection[str] = ()) -> d
     }
 
 
+def without_others_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """A patch that takes out what somebody has put beside our fields, where these mean nothing with it: a Service whose
+    selector has one more key leads nowhere, a budget with `minAvailable` is refused whatever we apply. Nothing of the
+    rest: templates and metadata are extended by others with good reason."""
+    if wanted["kind"] not in ("Service", "PodDisruptionBudget"):
+        return {}
+    spec = _beyond(wanted["spec"], found.get("spec") or {}, "selector")
+    if wanted["kind"] == "PodDisruptionBudget" and "minAvailable" in found["spec"]:
+        spec["minAvailable"] = None
+    return {"spec": spec} if spec else {}
+
+
+def _beyond(wanted: Mapping[str, Any], found: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Nothing in the place of what only `found` has under these keys, or all."""
+    patch: dict[str, Any] = {}
+    for key in keys or found:
+        if key not in wanted:
+            patch[key] = None
+        elif isinstance(wanted[key], Mapping) and isinstance(found.get(key), Mapping):
+            inner = _beyond(wanted[key], found[key])
+            patch |= {key: inner} if inner else {}
+    return patch
+
+
 def config_map(layout: Layout) -> dict[str, Any]:
     return {
         "apiVersion": "v1",

@@ -10,6 +10,7 @@ from tests.operator.making import cluster, topic_view, view
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
 from ballast_operator.model.quorum import STATIC, Member, QuorumView
+from ballast_operator.plan import kube as kube_module
 from ballast_operator.plan import managed
 from ballast_operator.plan.cluster_status import health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
@@ -188,6 +189,27 @@ def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> No
     starting = {n: PodFacts(f"demo-{n}", "u", n, False, None, "new") for n in (1, 2)}
     assert restart(kube(revision="old", pods={2: starting[2]}), WHOLE).waits == "demo-2 is not ready"
     assert restart(kube(revision="old", pods=starting), WHOLE).waits == "demo-1, demo-2 are not ready"
+
+
+@pytest.mark.spec("OPR-44")
+def test_brokers_that_work_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
+    """Nodes that Kubernetes does not hear have pods that are not ready, and end them all when they are heard again."""
+    silent = {n: PodFacts(f"demo-{n}", "u", n, False, f"10.0.0.{n}", "old") for n in (1, 2)}
+    assert restart(kube(revision="old", pods=silent), WHOLE).broker == 1
+    ending = silent | {1: replace(silent[1], deleting_since="2026-01-02T03:04:05Z")}
+    assert restart(kube(revision="old", pods=ending), WHOLE).waits == "demo-1 is not ready"
+    # That one has ended, and is not back.
+    without = kube(revision="old", pods={2: silent[2]})
+    without = replace(without, pods={n: pod for n, pod in without.pods.items() if n != 1})
+    gone = view({"orders": topic_view((0, 1, 2), isr={0: (0, 2)})}, offline=[1])
+    assert restart(without, gone, least=1).waits == "the pod of broker 1 is not ready"
+    back = kube(revision="old", pods={1: PodFacts("demo-1", "v", 1, True, "10.0.0.1", "new"), 2: silent[2]})
+    lagging = view({"orders": topic_view((0, 1, 2), isr={0: (0, 2)})})
+    assert restart(back, lagging).waits == "broker 1 is catching up with orders-0"
+    assert restart(back, WHOLE).broker == 2
+    # Who is not in sync himself is missed by nobody.
+    behind = view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})
+    assert restart(kube(revision="old", pods={2: silent[2]}), behind).broker == 2
 
 
 @pytest.mark.spec("OPR-43")
@@ -471,6 +493,25 @@ def test_a_controller_is_restarted_only_while_the_others_follow() -> None:
     assert managed.next_controller_restart(controllers(old, new, new), "new", OWN, watching).broker == 100_000
 
 
+@pytest.mark.spec("OPR-44")
+def test_controllers_that_follow_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
+    silent, leads = (False, "old"), quorum(OWN[2])
+    facts = controllers(silent, silent, silent)
+    assert managed.next_controller_restart(facts, "new", OWN, leads).broker == OWN[0]
+    ending = replace(facts.controllers[0], deleting_since="2026-01-02T03:04:05Z")
+    waits = managed.next_controller_restart(
+        replace(facts, controllers={**facts.controllers, 0: ending}), "new", OWN, leads
+    )
+    assert (waits.broker, waits.waits) == (None, f"controller {OWN[0]} is not ready")
+    back = controllers((True, "new"), silent, silent)
+    waits = managed.next_controller_restart(back, "new", OWN, quorum(OWN[2], behind=(OWN[0],)))
+    assert waits.waits == f"controller {OWN[0]} does not follow the metadata log"
+    assert managed.next_controller_restart(back, "new", OWN, leads).broker == OWN[1]
+    # Who does not follow is missed by nobody.
+    behind = quorum(OWN[2], behind=(OWN[0],))
+    assert managed.next_controller_restart(facts, "new", OWN, behind).broker == OWN[0]
+
+
 @pytest.mark.spec("OPR-44", "OPR-42")
 def test_a_broker_that_votes_stays_until_the_others_that_vote_follow() -> None:
     layout = Layout(cluster(), IDENTITY, 3, (A, B))
@@ -491,6 +532,47 @@ def test_a_pod_whose_end_is_overdue_is_lost_with_its_node() -> None:
     assert managed.lost_pods(facts, due + 59) == []
     assert [pod.name for pod in managed.lost_pods(facts, due + 61)] == ["demo-1"]
     assert managed.lost_pods(kube(pods={1: replace(ending, node=None)}), due + 3_600) == []
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_pod_that_has_ended_and_is_kept_by_a_finalizer_is_not_lost_with_its_node() -> None:
+    """People were told to taint a node that is well, which ends by force all that runs there."""
+    body = {
+        "metadata": {"name": "demo-1", "uid": "u", "deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["x/y"]},
+        "spec": {"nodeName": "n-1"},
+    }
+    due = 1_767_323_045.0
+    ended = kube_module.pod_facts({**body, "status": {"phase": "Succeeded"}})
+    assert managed.lost_pods(kube(pods={1: ended}), due + 61) == []
+    assert managed.kept_pods([ended], due + 59) == []
+    assert [pod.held_by for pod in managed.kept_pods([ended], due + 61)] == [("x/y",)]
+    running = kube_module.pod_facts({**body, "status": {"phase": "Running"}})
+    assert [pod.name for pod in managed.lost_pods(kube(pods={1: running}), due + 61)] == ["demo-1"]
+    assert managed.kept_pods([running], due + 61) == []
+
+
+def _troubled(claim: ClaimFacts, trouble: str) -> ClaimFacts:
+    return replace(claim, deleting=True) if trouble == "deleting" else replace(claim, lost=True)
+
+
+@pytest.mark.spec("OPR-08", "OPR-45")
+@pytest.mark.parametrize("trouble", ["deleting", "lost"])
+def test_a_pod_whose_claim_it_would_not_find_again_is_restarted_by_no_change(trouble: str) -> None:
+    claims = [ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "10Gi") for n in range(3)]
+    claims[1] = _troubled(claims[1], trouble)
+    old = kube(revision="old", claims=tuple(claims))
+    assert [claim.name for claim in managed.claims_going(old)] == ["a-demo-1"]
+    assert restart(old, WHOLE).broker == 2
+    assert restart(kube(pods={1: old.pods[1]}, claims=tuple(claims)), WHOLE) == managed.Restart()
+    # Who is not at work has nothing to lose, and is to come to what it is told anew.
+    waits = {1: replace(old.pods[1], ready=False)}
+    assert managed.claims_going(kube(pods=waits, claims=tuple(claims))) == []
+    # What no pod uses goes as it should.
+    assert managed.claims_going(kube(volumes=(B,), claims=tuple(claims))) == []
+    metadata = _troubled(ClaimFacts("metadata-c-0", "u", "metadata", "c-0", "5Gi"), trouble)
+    own = replace(controllers((True, "old"), (True, "old")), controller_claims=(metadata,))
+    assert [claim.name for claim in managed.claims_going(own)] == ["metadata-c-0"]
+    assert managed.next_controller_restart(own, "new", OWN[:2], quorum(OWN[1], OWN[:2])).broker == OWN[1]
 
 
 @pytest.mark.spec("OPR-42", "OPR-45")
