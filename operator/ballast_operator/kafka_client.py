@@ -23,6 +23,7 @@ from kafka.protocol.admin import DescribeQuorumRequest
 
 from ballast_operator.bearer import TokenProvider, use_for_tokens
 from ballast_operator.pem import as_ascii, load_pair
+from ballast_operator.pulse import beat
 from ballast_operator.reachability import why_unreachable
 
 T = TypeVar("T")
@@ -219,6 +220,7 @@ class KafkaConnection:
             raise KafkaUnavailableError(f"no answer within {CALL_TIMEOUT_SECONDS:.0f} s") from None
         finally:
             self._waiting -= 1
+            beat()
 
     def _run(self, function: Callable[[KafkaAdminClient], T]) -> T:
         """In the cluster's thread."""

@@ -60,6 +60,7 @@ class Leader:
         self._seen = LeaseSeen()
         self._told = False
         self._waits_for = ""
+        self._trouble = ""
 
     @property
     def leads(self) -> bool:
@@ -71,10 +72,11 @@ class Leader:
                 try:
                     async with asyncio.timeout(RENEW_DEADLINE_SECONDS - RETRY_SECONDS):
                         await self._try_once()
+                    self._trouble = ""
                 except TimeoutError:
-                    log.info("the Lease could not be renewed: the API server does not answer")
+                    self._tell_trouble(self._api.failure or "the API server does not answer")
                 except (ApiError, ApiUnavailableError) as error:
-                    log.info("the Lease could not be renewed: %s", error)
+                    self._tell_trouble(str(error))
                 self._tell()
                 await asyncio.sleep(RETRY_SECONDS if self.leads else WAIT_SECONDS)
         finally:
@@ -100,6 +102,12 @@ class Leader:
         # The resourceVersion makes it certain that of two only one takes it.
         await self._api.replace(self._path, {**self._body(transitions, since), "metadata": lease["metadata"]})
         self._renewed_at = now
+
+    def _tell_trouble(self, trouble: str) -> None:
+        """Once, not every few seconds for as long as it lasts."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.info("the Lease could not be renewed: %s", trouble)
 
     def _tell_holder(self, holder: str) -> None:
         if holder != self._waits_for:

@@ -16,6 +16,8 @@ from logging.handlers import RotatingFileHandler
 from typing import Any
 
 FILE_BYTES = 8 * 1024 * 1024
+REPEAT_SECONDS = 600.0
+MAX_REMEMBERED = 1_000
 CLUSTER: ContextVar[str] = ContextVar("cluster", default="")
 
 
@@ -41,6 +43,26 @@ class JsonLines(logging.Formatter):
         return json.dumps({key: value for key, value in entry.items() if value != ""})
 
 
+class KopfOnce(logging.Filter):
+    """Each of its six watches tells each attempt of each request, and what it came to with all that led to it, again
+    and again for as long as an outage lasts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("kopf"):
+            return True
+        said = f"{record.name} {record.getMessage()}"
+        if record.created - self._told.get(said, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return False
+        if len(self._told) >= MAX_REMEMBERED:
+            self._told.clear()
+        self._told[said] = record.created
+        return True
+
+
 class _OwnFile(RotatingFileHandler):
     """All that the process says is in this file: stderr is, and goes along to the new one."""
 
@@ -57,6 +79,7 @@ def configure_logging(machines: bool, file: str | None, file_bytes: int = FILE_B
         handler = _OwnFile(file, maxBytes=file_bytes, backupCount=1)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if machines else plain)
+    handler.addFilter(KopfOnce())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Both libraries tell every connection and every event; what matters of them is told here.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)

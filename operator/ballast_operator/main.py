@@ -189,6 +189,8 @@ async def _watch_all(
             return await _to_its_end(watching, ending)
         except Exception as error:
             failures = 1 if monotonic() - began > LONG_LIFE_SECONDS else failures + 1
+            if _is_servers(error):
+                failures = min(failures, FAILURES_IN_A_ROW)
             if failures > FAILURES_IN_A_ROW or stop.is_set():
                 raise
             log.warning("the watches failed and begin anew: %s", error)
@@ -197,6 +199,13 @@ async def _watch_all(
             passing_on.cancel()
         await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)
         runtime.begin_anew()
+        await await_definitions(runtime, stop)
+
+
+def _is_servers(error: Exception) -> bool:
+    """Whether the API server has failed, or what stands before it; the operator has nothing to do with that, and who is
+    restarted again and again for it would be away for minutes when it is well. Kopf's own errors have a status."""
+    return int(getattr(error, "status", 0)) >= 500
 
 
 async def _to_its_end(watching: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
@@ -230,13 +239,15 @@ async def _pass_on(stop: asyncio.Event, ending: asyncio.Event) -> None:
 
 async def await_definitions(runtime: Runtime, stop: asyncio.Event) -> None:
     """Wait until the API server knows the three kinds: what is unknown at the start would never be watched."""
-    told = False
+    told, trouble = False, ""
     while not stop.is_set():
         try:
             found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
         except (ApiError, ApiUnavailableError) as error:
             # An outage at the start is no reason to end: nobody may be there to start it again.
-            log.warning("the API server cannot be asked: %s", error)
+            if str(error) != trouble:
+                trouble = str(error)
+                log.warning("the API server cannot be asked: %s", error)
             await asyncio.sleep(1.0)
             continue
         if found is not None and KINDS.keys() <= {resource["name"] for resource in found.get("resources") or ()}:

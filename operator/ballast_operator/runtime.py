@@ -256,7 +256,7 @@ class Runtime:
         for cluster, (worker, task) in self._workers.items():
             if task.done():
                 return f"the worker of {cluster} has ended"
-            if worker.busy_since is not None and monotonic() - worker.busy_since > STUCK_SECONDS:
+            if worker.busy_since is not None and monotonic() - worker.pulse.at > STUCK_SECONDS:
                 return f"the worker of {cluster} is stuck"
         return None
 

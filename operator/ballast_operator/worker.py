@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ballast_operator.model.meta import Key
+from ballast_operator.pulse import PULSE, Pulse
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Cycle(Protocol):
 
 
 class Worker:
-    """The loop of one cluster. `busy_since` tells a probe whether it is stuck."""
+    """The loop of one cluster. `pulse` tells a probe whether it is stuck, while `busy_since` says that it is busy."""
 
     def __init__(self, cluster: Key, cycle: Cycle, leads: Callable[[], bool], clock: Callable[[], float]) -> None:
         self.cluster = cluster
@@ -124,6 +125,7 @@ class Worker:
         self._timers = Timers()
         self._failures = 0
         self.busy_since: float | None = None
+        self.pulse = Pulse(clock())
         self.dirty_since: float | None = None
 
     @property
@@ -148,6 +150,7 @@ class Worker:
 
     async def run(self) -> None:
         """Until cancelled."""
+        PULSE.set(self.pulse)
         try:
             while True:
                 await self._wait()
@@ -181,7 +184,7 @@ class Worker:
         return work
 
     async def _cycle_once(self, work: Work) -> None:
-        self.busy_since = self._clock()
+        self.busy_since = self.pulse.at = self._clock()
         try:
             again = await self._cycle.run(work)
         except Exception:

@@ -60,6 +60,13 @@ class FaultyApi:
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
+        # How long each request takes before anything is done about it, and what is answered to requests for paths of
+        # this pattern during an outage in which somebody answers.
+        self.slow = (0.0, 0.0)
+        self.answers: tuple[int, str] | None = None
+        # How many requests of each kind ("METHOD plural") there were at the same time at most.
+        self.most: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
         # What a policy or an admission webhook refuses, as patterns of "METHOD path".
         self.policy: list[str] = []
         self.did: Counter[str] = Counter()
@@ -83,7 +90,7 @@ class FaultyApi:
         self.kubeconfig.write_text(json.dumps(config))
 
     async def stop(self) -> None:
-        self._hang_up()
+        self.hang_up()
         if self._session is not None:
             await self._session.close()
         if self._runner is not None:
@@ -93,9 +100,9 @@ class FaultyApi:
         """An outage: connections are cut and nobody answers."""
         self._down_until = time.monotonic() + seconds
         self.did["outage"] += 1
-        self._hang_up()
+        self.hang_up()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         for request in list(self._watches):
             _cut(request)
 
@@ -111,6 +118,10 @@ class FaultyApi:
             _cut(request)
             raise web.HTTPServiceUnavailable
         body = await request.read()
+        await self._take_time(request)
+        if self.answers is not None and self._fails(request):
+            self.did["answered"] += 1
+            return _refusal(self.answers[0], "ServiceUnavailable")
         if "/leases" not in request.path:
             fault = self._fault(request, body)
             if fault is not None:
@@ -127,6 +138,19 @@ class FaultyApi:
         if request.method != "GET" and "/leases" not in request.path and self._happens("lost_answer"):
             _cut(request)
         return web.Response(body=content, status=answer.status, content_type=answer.content_type)
+
+    def _fails(self, request: web.Request) -> bool:
+        return self.answers is not None and re.fullmatch(self.answers[1], request.path) is not None
+
+    async def _take_time(self, request: web.Request) -> None:
+        kind = f"{request.method} {request.path.partition('/default/')[2].partition('/')[0]}"
+        self._now[kind] += 1
+        self.most[kind] = max(self.most[kind], self._now[kind])
+        try:
+            if self.slow[1]:
+                await asyncio.sleep(self._random.uniform(*self.slow))
+        finally:
+            self._now[kind] -= 1
 
     def _fault(self, request: web.Request, body: bytes) -> web.Response | None:
         """An answer that the API server never gave."""
@@ -149,6 +173,8 @@ class FaultyApi:
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
         await response.prepare(request)
         self._watches.append(request)
+        if self._fails(request):  # it had come just before
+            _cut(request)
         try:
             async for line in answer.content:
                 if self._happens("dropped"):

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
-from tests.operator.making import cluster
+from tests.operator.making import NOW, cluster, move, reassignment, topic_view, view
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
+from ballast_operator.apply.writer import Writer
+from ballast_operator.cache import Cache
+from ballast_operator.cycle import Shared
+from ballast_operator.events import Events
 from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.refusals import Refusals
+from ballast_operator.handlers.telling import LOOK_SECONDS, Telling
+from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.leader import Leader
+from ballast_operator.metrics import Metrics
+from ballast_operator.model.meta import Key
+from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.stored import keep
 from ballast_operator.resources import others
+from ballast_operator.side_by_side import AT_ONCE
+from ballast_operator.worker import Again
+from ballast_planner import Plan
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -107,3 +126,91 @@ async def test_what_was_answered_is_not_asked_as_often_as_what_was_not(status: i
         with pytest.raises(ApiUnavailableError):
             await api.merge("/object", {})
     assert len(asked) == times
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+async def test_what_gives_no_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five times were three minutes for one request, and an operator that looked stuck."""
+    monkeypatch.setattr("ballast_operator.apply.kubernetes.REQUEST_TIMEOUT_SECONDS", 0.2)
+    asked: list[str] = []
+    end = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        await end.wait()
+        return web.json_response({})
+
+    async with server(hang) as api:
+        with pytest.raises(ApiUnavailableError, match=r"GET /object: .*"):
+            await api.get("/object")
+        end.set()
+    assert asked == ["/object"]
+
+
+@pytest.mark.spec("OPR-05")
+async def test_an_outage_is_one_line_for_all_that_could_not_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    """It was one for each of a thousand topics, again and again for as long as the outage lasted."""
+    cache = Cache()
+    for index in range(40):
+        meta = {"namespace": "default", "uid": f"u{index}", "resourceVersion": "7", "generation": 1}
+        body = {"metadata": {"name": f"t{index}", **meta}, "spec": {"clusterRef": {"name": "demo"}}}
+        cache.put_topic(body)
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"reason": "ServiceUnavailable", "message": "later"}, status=503)
+
+    async with server(refuse) as api:
+        events = Events(api, lambda: NOW)
+        handler = TopicHandler(Key("default", "demo"), cache, Writer(api, cache), events)
+        again = Again()
+        await handler.handle([topic.key for topic in cache.topics], NOW, again)
+    assert len(again.topics) == 40
+    told = [line.getMessage() for line in caplog.records if "not written" in line.getMessage()]
+    assert sum(int(re.findall(r" and (\d+) more", line + " and 0 more")[0]) + 1 for line in told) == 40
+    assert len(told) <= AT_ONCE  # those that were under way when the first one failed
+
+
+@pytest.mark.spec("OPR-05", "OPR-33")
+async def test_what_somebody_else_has_changed_is_looked_at_when_that_is_heard_of_or_after_a_moment() -> None:
+    """Where a watch had gone silent it was looked at ten times a second, with all that it moves, until it had told."""
+    cache, seen = Cache(), view({"orders": topic_view((0, 1))})
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"reason": "Conflict", "message": "the object has been modified"}, status=409)
+
+    async with server(refuse) as api:
+        events = Events(api, lambda: NOW)
+        shared = Shared(api, cache, Writer(api, cache), events, Metrics(), lambda: NOW)
+        telling = Telling(shared, Plans(Key("default", "demo"), shared), Refusals(events))
+        subject = reassignment(drainBrokers=[1])
+        plan = keep(Plan((move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b"))),)))
+        begins = next_step(Scene(subject, plan, seen))
+        for step in (begins, replace(begins, starts=False, holds_throttles=False)):
+            again = Again()
+            assert not await telling.write(Case(subject, plan=plan, step=step), again)
+            assert again.reassignments_seconds == LOOK_SECONDS
+
+
+@pytest.mark.spec("OPR-06")
+async def test_why_the_lease_is_not_renewed_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said every six seconds that the API server does not answer, also where it answered."""
+    monkeypatch.setattr("ballast_operator.leader.RENEW_DEADLINE_SECONDS", 2.05)
+    monkeypatch.setattr("ballast_operator.leader.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("ballast_operator.apply.kubernetes.FIRST_DELAY_SECONDS", 5.0)
+    caplog.set_level("INFO")
+    asked = asyncio.Semaphore(0)
+
+    async def refuse(_: web.Request) -> web.Response:
+        asked.release()
+        return web.json_response({"reason": "ServiceUnavailable", "message": "etcd has no leader"}, status=503)
+
+    async with server(refuse) as api:
+        running = asyncio.create_task(Leader(api, "default", "lease", lambda _: None).run())
+        for _ in range(5):
+            await asked.acquire()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    told = [line.getMessage() for line in caplog.records if "Lease" in line.getMessage()]
+    assert told == ["the Lease could not be renewed: 503 ServiceUnavailable: etcd has no leader"]

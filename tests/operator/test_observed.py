@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -9,17 +10,21 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.operator.world import World
 
+from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.clock import monotonic
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.logs import CLUSTER, JsonLines, about
 from ballast_operator.model.meta import Key
 from ballast_operator.runtime import STUCK_SECONDS, Runtime
+from ballast_operator.worker import Again, Work, Worker
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (ballast_operator_\w+) \| (gauge|counter|histogram) \|", re.MULTILINE)
@@ -56,9 +61,50 @@ async def test_liveness_notices_a_stuck_loop_and_a_stuck_worker() -> None:
     assert runtime.alive() == "the loop is stuck"
     runtime._beat = monotonic()
     worker = runtime._worker(Key("default", "demo"))
-    worker.busy_since = monotonic() - STUCK_SECONDS - 1
+    worker.busy_since = worker.pulse.at = monotonic() - STUCK_SECONDS - 1
     assert runtime.alive() == "the worker of default/demo is stuck"
     assert runtime.oldest_seconds() > STUCK_SECONDS
+    await runtime.stop()
+
+
+class Asks:
+    """A cycle whose tasks ask the API server for something, which takes long, and Kafka, where nobody is."""
+
+    def __init__(self, api: KubernetesApi, told: Callable[[], str | None]) -> None:
+        self._api = api
+        self._told = told
+        self.worker: Worker | None = None
+        self.said: list[str | None] = []
+        self.done = asyncio.Event()
+
+    async def run(self, work: Work) -> Again:
+        kafka = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
+        for ask in (self._api.find("/api/v1"), kafka.send(None)):
+            assert self.worker is not None
+            self.worker.busy_since = self.worker.pulse.at = monotonic() - STUCK_SECONDS - 1
+            self.said.append(self._told())
+            await asyncio.gather(asyncio.create_task(ask), return_exceptions=True)
+            self.said.append(self._told())
+        await kafka.close()
+        self.done.set()
+        return Again()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_look_that_comes_further_is_not_stuck_however_long_it_takes() -> None:
+    """A thousand statuses took longer than liveness waits where each request took two seconds: the operator was ended,
+    and began again, for ever."""
+    runtime = Runtime(ApiAccess("http://127.0.0.1:1"))
+    key = Key("default", "demo")
+    cycle = Asks(runtime.api, runtime.alive)
+    worker = cycle.worker = Worker(key, cycle, lambda: True, monotonic)
+    runtime._workers[key] = (worker, asyncio.create_task(worker.run()))
+    worker.add(cluster=True)
+    async with asyncio.timeout(60):
+        await cycle.done.wait()
+    assert cycle.said == ["the worker of default/demo is stuck", None] * 2
     await runtime.stop()
 
 

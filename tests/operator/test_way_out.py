@@ -22,10 +22,14 @@ class World:
 
     def __init__(self) -> None:
         self.leader = SimpleNamespace(identity="me")
+        self.api = self
         self.begun_anew = 0
         self.swallowed = 0
         self.calls: list[dict[str, Any]] = []
         self.told: asyncio.Event | None = None
+
+    async def find(self, _: str) -> dict[str, Any]:
+        return {"resources": [{"name": plural} for plural in main.KINDS]}
 
     def begin_anew(self) -> None:
         self.begun_anew += 1

@@ -14,9 +14,10 @@ from typing import Any
 
 import aiohttp
 
-from ballast_operator.clock import ServerClock
+from ballast_operator.clock import ServerClock, monotonic
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.meta import GROUP, VERSION, Key
+from ballast_operator.pulse import beat
 
 Object = dict[str, Any]
 
@@ -91,7 +92,8 @@ def ballast_path(plural: str, key: Key, sub: str = "") -> str:
 
 
 class KubernetesApi:
-    """A session with one API server. `requests` counts what was sent, by verb, for metrics and tests."""
+    """A session with one API server. `requests` counts what was sent, by verb, for metrics and tests; `failure` is what
+    the last attempt of any request came to, for those who do not wait until it has been made often enough."""
 
     def __init__(self, access: ApiAccess) -> None:
         self._access = access
@@ -99,6 +101,7 @@ class KubernetesApi:
         self._parallel = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
         self._token: tuple[float, str | None] = (-TOKEN_LIFE_SECONDS, None)
         self.requests: dict[str, int] = {}
+        self.failure = ""
         self.clock = ServerClock()
 
     async def get(self, path: str) -> Object:
@@ -168,16 +171,22 @@ class KubernetesApi:
         content_type: str = "application/json",
     ) -> Object:
         self.requests[method] = self.requests.get(method, 0) + 1
-        failure, answer, answered = "no attempt was made", None, 0
+        failure, answer, answered, began = "no attempt was made", None, 0, monotonic()
+        self.failure = ""
         for attempt in range(ATTEMPTS):
             if attempt:
+                if monotonic() - began > REQUEST_TIMEOUT_SECONDS:
+                    break  # whoever asks comes again, and others may be answered meanwhile
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
             try:
                 async with self._parallel:
                     status, text, retry_after = await self._send(method, path, body, query, content_type)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure, answer = str(error) or type(error).__name__, None
+                self.failure = failure = str(error) or type(error).__name__
+                answer = None
                 continue
+            finally:
+                beat()
             if status < 400:
                 try:
                     return dict(json.loads(text)) if text else {}
@@ -188,7 +197,8 @@ class KubernetesApi:
             if status not in (429, 500, 502, 503, 504):
                 raise _error(status, text)
             told = _error(status, text)
-            failure, answer = str(told), told if status == 500 else None
+            self.failure = failure = str(told)
+            answer = told if status == 500 else None
             answered += answer is not None
             if answered == ANSWERED_ATTEMPTS:
                 break

@@ -43,6 +43,7 @@ from ballast_operator.plan.making import (
 )
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
+from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import REASSIGNMENT, SHARED
 from ballast_planner import Move, Plan
 
@@ -79,6 +80,8 @@ class Plans:
         self._cluster = cluster
         self._shared = shared
         self._known: dict[str, StoredPlan] = {}
+        # Plans are large, and computing them one beside the other makes none of them come sooner.
+        self._computing = asyncio.Lock()
 
     def forget(self, reassignment: Reassignment) -> None:
         self._known.pop(reassignment.meta.uid, None)
@@ -100,20 +103,22 @@ class Plans:
 
     async def load(self, cases: Sequence[Case]) -> None:
         """From memory, else from the ConfigMaps that the status names."""
-        for case in cases:
-            told = case.reassignment.status.plan
-            known = self._known.get(case.reassignment.meta.uid)
-            if told is None or told.hash is None:
-                continue
-            if known is not None and known.hash == told.hash:
-                case.plan = known
-                continue
-            try:
-                maps = [await self._config_map(case.reassignment, name) for name in told.config_maps]
-                case.plan = await asyncio.to_thread(decode, [m for m in maps if m is not None], told.hash)
-                self._known[case.reassignment.meta.uid] = case.plan
-            except StoredPlanError as error:
-                await self._lost_plan(case, str(error))
+        await side_by_side(cases, self._load)
+
+    async def _load(self, case: Case) -> None:
+        told = case.reassignment.status.plan
+        known = self._known.get(case.reassignment.meta.uid)
+        if told is None or told.hash is None:
+            return
+        if known is not None and known.hash == told.hash:
+            case.plan = known
+            return
+        try:
+            maps = [await self._config_map(case.reassignment, name) for name in told.config_maps]
+            case.plan = await asyncio.to_thread(decode, [m for m in maps if m is not None], told.hash)
+            self._known[case.reassignment.meta.uid] = case.plan
+        except StoredPlanError as error:
+            await self._lost_plan(case, str(error))
 
     async def _lost_plan(self, case: Case, error: str) -> None:
         if case.reassignment.status.started_at is None:
@@ -139,11 +144,12 @@ class Plans:
             return
         whole = self._as_claimed(await observe_whole(kafka, view))
         began = monotonic()
-        for case in lacking:
+
+        async def make_one(case: Case) -> None:
             if monotonic() - began > LONGEST_SECONDS:
                 # What was planned is told first: an operator that is ended now would have to begin with all of them.
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), replan=True)
-                continue
+                return
             try:
                 await self._make_plan(case, whole)
             except (ApiError, ApiUnavailableError) as error:
@@ -153,6 +159,8 @@ class Plans:
                     raise
                 why = f"Kubernetes does not keep its plan: {answer.message.rstrip('.')}."
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
+
+        await side_by_side(lacking, make_one)
 
     def _cancel_unplanned(self, case: Case) -> bool:
         case.step = given_up(case.reassignment, ())
@@ -183,7 +191,8 @@ class Plans:
         names = [source.config_map_ref.name for source in case.reassignment.spec.plan_from]
         maps = {name: found for name in names if (found := await self._config_map(case.reassignment, name)) is not None}
         try:
-            return keep(await work_out(self._shared.cache, case.reassignment, whole, maps))
+            async with self._computing:
+                return keep(await work_out(self._shared.cache, case.reassignment, whole, maps))
         except BrokersAwayError as error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{error}."))
         except PlanMissingError as error:

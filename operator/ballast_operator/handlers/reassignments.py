@@ -38,6 +38,7 @@ from ballast_operator.plan.lifecycle import Scene, holds_nothing, next_step
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttled_lists import LISTS
+from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import EVENTS, Verdict
 from ballast_operator.worker import Again
 
@@ -74,14 +75,15 @@ class ReassignmentHandler:
         """The cluster cannot be asked: say so, and let those go that have nothing to put back, unless that is done."""
         known = self._shared.cache.reassignments_of(self._cluster)
         self._refusals.look(one.meta.uid for one in known)
-        for reassignment in known:
+
+        async def tell_one(reassignment: Reassignment) -> None:
             status = reassignment.status
             if leaving and reassignment.meta.deleting:
-                continue
+                return
             goes = reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment))
             at_rest = status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles
             if not goes and (at_rest or verdict is None):
-                continue
+                return
             if self._refusals.due(reassignment):
                 with self._refusals.told(reassignment):
                     if goes:
@@ -89,8 +91,10 @@ class ReassignmentHandler:
                         self._tell_left(reassignment)
                     elif verdict is not None:
                         await self._telling.tell(reassignment, verdict, again)
-                    continue
+                    return
             self._refusals.come_back(reassignment, again)
+
+        await side_by_side(known, tell_one)
 
     def _tell_left(self, reassignment: Reassignment) -> None:
         brokers = sorted(
@@ -112,9 +116,8 @@ class ReassignmentHandler:
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
         cases = []
-        for reassignment in known:
-            if await self._resting.looked_after(reassignment, again):
-                continue
+        looked_after = await side_by_side(known, lambda one: self._resting.looked_after(one, again))
+        for reassignment in (one for one, done in zip(known, looked_after, strict=True) if not done):
             status = reassignment.status
             case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
             case.refused = self._refusals.of(reassignment) is not None
@@ -160,12 +163,12 @@ class ReassignmentHandler:
         self._choose(cases, view)
         # Of a plan of many thousand partitions this is computed for seconds: the loop goes on.
         throttles = await asyncio.to_thread(self._throttling.plan, cases, view)
-        ready = []
-        for case in sorted(cases, key=lambda case: case.refused):
+        for case in cases:
             case.records = throttles.records.get(str(case.reassignment.key), ())
             case.lists = throttles.lists.get(str(case.reassignment.key))
-            if await self._telling.write(case, again):
-                ready.append(case)
+        order = sorted(cases, key=lambda case: case.refused)
+        written = await side_by_side(order, lambda case: self._telling.write(case, again))
+        ready = [case for case, stands in zip(order, written, strict=True) if stands]
         settled = await self._throttling.apply(ready, cases, throttles, kafka)
         await stop_moves(ready, view, kafka)
         able = [case for case in ready if str(case.reassignment.key) in settled]

@@ -80,7 +80,7 @@ class Telling:
             await self._write(case, case.step, again)
             return False
         if not held:
-            again.reassignments_within(0.0)
+            again.reassignments_within(LOOK_SECONDS)
             return False
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         return True
@@ -99,7 +99,8 @@ class Telling:
         if not urgent and not (_advanced(before, wanted) and self.progress_due(before)):
             return True
         if not await self._shared.writer.write_status(reassignment, wanted):
-            again.reassignments_within(0.0)
+            # What has changed it is heard of before that; a watch that says nothing is not asked ten times a second.
+            again.reassignments_within(LOOK_SECONDS)
             return False
         self.announce(reassignment, before, wanted)
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment

@@ -54,6 +54,7 @@ from ballast_operator.plan.topics import (
     topic_error,
     wanted_config_keys,
 )
+from ballast_operator.side_by_side import AT_ONCE
 from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
 from ballast_operator.worker import Again
 
@@ -63,8 +64,6 @@ BATCH = 250
 MAX_ROUNDS = 5
 MAX_POLLS = 30
 POLL_SECONDS = 0.1
-# Fewer than the API is asked at the same time: what the next batch needs does not wait behind all of these.
-WRITES_AT_ONCE = 8
 # Errors that only say that another controller or broker has to learn something first, or did it already.
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
 
@@ -350,7 +349,7 @@ class TopicHandler:
         up) is told by that one, which is left alone; the others know nothing of it."""
         refused: dict[Key, Verdict] = {}
         down: list[ApiUnavailableError] = []
-        turn, began = asyncio.Semaphore(WRITES_AT_ONCE), monotonic()
+        turn, began = asyncio.Semaphore(AT_ONCE), monotonic()
 
         async def one(key: Key, plan: TopicPlan) -> None:
             async with turn:
@@ -391,7 +390,7 @@ class TopicHandler:
     # What is written.
 
     async def _write(self, batch: Batch, now: str) -> None:
-        turn, began = asyncio.Semaphore(WRITES_AT_ONCE), monotonic()
+        turn, began = asyncio.Semaphore(AT_ONCE), monotonic()
         down: list[ApiUnavailableError] = []
         answered: list[ApiUnavailableError] = []
 
@@ -410,10 +409,10 @@ class TopicHandler:
         # A successor of that name has its own turn; nothing of what was found out concerns it.
         plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
         results = await asyncio.gather(*(write(*each) for each in plans.items()), return_exceptions=True)
+        unwritten: defaultdict[Exception, list[Key]] = defaultdict(list)
         for key, result in zip(plans, results, strict=True):
             if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
-                where = about("KafkaTopic", key)
-                log.warning("KafkaTopic %s: status was not written: %s", key, result, extra=where)
+                unwritten[result].append(key)
                 batch.retry.add(key)
                 if not isinstance(result, KafkaUnavailableError) and refusal_in(result) is not None:
                     self._tell_refused(batch, key, result)
@@ -422,6 +421,10 @@ class TopicHandler:
             elif not result:
                 batch.retry.add(key)
             batch.retry |= self._heirs_to_tell(key, batch)
+        for error, keys in unwritten.items():  # an outage is one error for all of them
+            where = about("KafkaTopic", keys[0])
+            more = f" and {len(keys) - 1} more" if keys[1:] else ""
+            log.warning("KafkaTopic %s%s: status was not written: %s", keys[0], more, error, extra=where)
 
     def _tell_refused(self, batch: Batch, key: Key, error: ApiError | ApiUnavailableError) -> None:
         """What a status cannot say since nobody may write it."""

@@ -106,8 +106,7 @@ def next_step(scene: Scene) -> Step:
     if goal is Goal.STOP:
         return _stop(scene, states)
     if started and scene.conflicts and holds_nothing(scene.reassignment):
-        verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
-        return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
+        return _waiting(scene, states)
     if goal is Goal.BACK:
         return _back(scene, states)
     return _forward(scene, states) if started else _before_start(scene, states)
@@ -155,7 +154,11 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     stale = [state for state in states if state.state is State.STALE]
     closed = any(state.state is State.PENDING and closed_directories(state.move, scene.view) for state in states)
     if (stale or closed) and not spec.explicit:
-        return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
+        return _replanned(states)
+    if stale and not settled and (scene.conflicts or _waited(scene.reassignment)):
+        # What it waits for moves its partitions, as was to be expected. Of rows that say where they have to be moved
+        # from no plan is made then.
+        return _waiting(scene, states) if scene.conflicts else _replanned(states)
     if stale or (settled and spec.explicit):
         return Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale or states)), states)
     if not plan.moves:
@@ -168,11 +171,24 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     if spec.paused:
         return Step(Phase.PAUSED, REASSIGNMENT["Paused"].says(running=counted(0, "move")), states)
     if scene.conflicts:
-        verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
-        return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
+        return _waiting(scene, states)
     if closed:  # rows may leave the directory to the plan
-        return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
+        return _replanned(states)
     return Step(Phase.RUNNING, _running("Running", states), states, starts=True, claims=True, holds_throttles=True)
+
+
+def _waiting(scene: Scene, states: Sequence[MoveState]) -> Step:
+    verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
+    return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
+
+
+def _waited(reassignment: Reassignment) -> bool:
+    """Whether it was ready to begin, but for others that held its partitions."""
+    return reassignment.status.phase is Phase.WAITING and bool(reassignment.status.waiting_for)
+
+
+def _replanned(states: Sequence[MoveState]) -> Step:
+    return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
 
 
 def _nothing_to_move(scene: Scene) -> Step:

@@ -76,6 +76,31 @@ def test_a_stale_row_stops_an_explicit_plan_and_replans_a_generated_one() -> Non
     assert step(reassignment(drainBrokers=[1]), ELSEWHERE).replan
 
 
+@pytest.mark.spec("OPR-32", "OPR-33")
+def test_rows_that_have_waited_for_others_are_planned_anew_when_these_have_moved_the_partitions() -> None:
+    """It had waited for what could only make it Stale: "second" never ran after "first"."""
+    waits = {"phase": "Waiting", "waitingFor": ["first"], "observedGeneration": 1}
+    subject = reassignment(partitions=ROWS, status=waits)
+    assert step(subject, ELSEWHERE).replan
+    held = step(subject, ELSEWHERE, conflicts=("first",))
+    assert (held.phase, held.waits_for, held.replan) == (Phase.WAITING, ("first",), False)
+    planned_meanwhile = step(reassignment(partitions=ROWS), ELSEWHERE, conflicts=("first",))
+    assert planned_meanwhile.phase is Phase.WAITING
+    # Nobody moved them, or it waits for something else than others.
+    assert step(subject).starts
+    refused = reassignment(partitions=ROWS, status=waits | {"waitingFor": []})
+    assert step(refused, ELSEWHERE).phase is Phase.STALE
+    # What somebody approved, or worked out, is that plan and no other.
+    approved = reassignment(partitions=ROWS, status=waits, approval="Required", approvedPlan=PLAN.hash)
+    assert step(approved, ELSEWHERE).replan
+    other = keep(Plan((move(((1, "/a"), (2, "/b")), ((0, "/a"), (2, "/b"))),)))
+    planned = {"phase": "Planning", "observedGeneration": 1}
+    again = reassignment(partitions=ROWS, status=planned, approval="Required", approvedPlan=PLAN.hash)
+    assert step(again, ELSEWHERE, other).phase is Phase.AWAITING_APPROVAL
+    hashed = reassignment(partitions=ROWS, status=planned, planHash=PLAN.hash)
+    assert step(hashed, ELSEWHERE, other).verdict.reason == "PlanHashDiffers"
+
+
 @pytest.mark.spec("OPR-32")
 def test_an_explicit_plan_that_went_stale_stays_so_until_its_spec_changes() -> None:
     stale = {"phase": "Stale", "observedGeneration": 1}
