@@ -15,6 +15,7 @@ from tests.operator.making import cluster
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.plan.kube import PodFacts
 from ballast_operator.resources import others
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -107,3 +108,27 @@ async def test_what_was_answered_is_not_asked_as_often_as_what_was_not(status: i
         with pytest.raises(ApiUnavailableError):
             await api.merge("/object", {})
     assert len(asked) == times
+
+
+@pytest.mark.spec("OPR-41", "OPR-44")
+@pytest.mark.parametrize(
+    ("status", "deleted", "goes"), [(201, 0, True), (404, 0, True), (429, 0, False), (500, 1, True), (403, 1, True)]
+)
+async def test_a_pod_goes_unless_its_budget_keeps_it(status: int, deleted: int, goes: bool) -> None:
+    """A node that was being drained and a change took one broker each at the same moment. What cannot be asked so (two
+    budgets for a pod, a Role of before) is as it was."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        if request.method == "DELETE":
+            return web.json_response({})
+        body = await request.json()
+        assert (body["kind"], body["deleteOptions"]) == ("Eviction", {"preconditions": {"uid": "u"}})
+        return web.json_response({"reason": "x", "message": "y"}, status=status, headers={"Retry-After": "10"})
+
+    async with server(answer) as api:
+        objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+        assert await objects.evict(cluster(), PodFacts("demo-0", "u", 0)) is goes
+    pod = "/api/v1/namespaces/default/pods/demo-0"
+    assert asked == [f"POST {pod}/eviction"] + [f"DELETE {pod}"] * deleted
