@@ -29,6 +29,7 @@ from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.leader import Leader
 from ballast_operator.metrics import Metrics
 from ballast_operator.model.meta import Key
+from ballast_operator.plan.kube import PodFacts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.resources import others
@@ -214,3 +215,27 @@ async def test_why_the_lease_is_not_renewed_is_told_once(
         await asyncio.gather(running, return_exceptions=True)
     told = [line.getMessage() for line in caplog.records if "Lease" in line.getMessage()]
     assert told == ["the Lease could not be renewed: 503 ServiceUnavailable: etcd has no leader"]
+
+
+@pytest.mark.spec("OPR-41", "OPR-44")
+@pytest.mark.parametrize(
+    ("status", "deleted", "goes"), [(201, 0, True), (404, 0, True), (429, 0, False), (500, 1, True), (403, 1, True)]
+)
+async def test_a_pod_goes_unless_its_budget_keeps_it(status: int, deleted: int, goes: bool) -> None:
+    """A node that was being drained and a change took one broker each at the same moment. What cannot be asked so (two
+    budgets for a pod, a Role of before) is as it was."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        if request.method == "DELETE":
+            return web.json_response({})
+        body = await request.json()
+        assert (body["kind"], body["deleteOptions"]) == ("Eviction", {"preconditions": {"uid": "u"}})
+        return web.json_response({"reason": "x", "message": "y"}, status=status, headers={"Retry-After": "10"})
+
+    async with server(answer) as api:
+        objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+        assert await objects.evict(cluster(), PodFacts("demo-0", "u", 0)) is goes
+    pod = "/api/v1/namespaces/default/pods/demo-0"
+    assert asked == [f"POST {pod}/eviction"] + [f"DELETE {pod}"] * deleted

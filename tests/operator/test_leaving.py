@@ -42,6 +42,8 @@ class Told:
         self.created: list[str] = []
         self.deleted: list[str] = []
         self.marked: list[str] = []
+        self.evicted: list[str] = []
+        self.budget_lets_go = True
         self.nodes: dict[str, Any] = {}
 
     async def mark_claim(self, _: object, claim: ClaimFacts, drained: bool) -> None:
@@ -50,6 +52,12 @@ class Told:
 
     async def restart(self, _: object, pod: PodFacts) -> None:
         self.deleted.append(pod.name)
+
+    async def evict(self, _: object, pod: PodFacts) -> bool:
+        if not self.budget_lets_go:
+            return False
+        self.evicted.append(pod.name)
+        return True
 
     async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
         self.replicas.append(layout.brokers)
@@ -166,8 +174,16 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
     said = await managed._roll(scene)
     assert (said and said.reason, told.deleted) == ("RollWaits", []), "the cluster answers, only this one does not"
     topics["orders"] = topic_view((0, 1, 2))
+    told.budget_lets_go = False
+    said = await managed._roll(scene)
+    assert (said and said.reason, told.evicted, told.deleted) == ("RollWaits", [], []), "a node is being drained"
+    told.budget_lets_go = True
     await managed._roll(scene)
-    assert told.deleted == ["demo-0"]
+    assert (told.evicted, told.deleted) == (["demo-0"], [])
+    # What lags closes the budget for all others, so nobody else goes meanwhile.
+    lagging = view({"elsewhere": topic_view((1, 2), isr={0: (1,)})}, brokers=range(4))
+    await managed._roll(replace(scene, view=lagging))
+    assert (told.evicted, told.deleted) == (["demo-0"], ["demo-0"])
 
 
 @pytest.mark.spec("OPR-43")

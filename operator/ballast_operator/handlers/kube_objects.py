@@ -326,6 +326,16 @@ class KubeObjects:
         """Delete a pod, if it is still the one that was looked at; its StatefulSet makes it anew."""
         await self._api.delete(path_of("v1", "pods", cluster.meta.namespace, pod.name), uid=pod.uid)
 
+    async def evict(self, cluster: KafkaCluster, pod: PodFacts) -> bool:
+        """The same of one that is at work, unless another goes at this moment; whether it goes. Where Kubernetes lets
+        the operator not ask so (an older Role, a second budget for the pod), it is deleted all the same."""
+        try:
+            return await self._api.evict(path_of("v1", "pods", cluster.meta.namespace, pod.name), pod.uid)
+        except ApiError as error:
+            log.warning("cluster %s: pod %s is deleted, as it cannot be evicted: %s", cluster.key, pod.name, error)
+            await self.restart(cluster, pod)
+            return True
+
     async def grow_claim(self, cluster: KafkaCluster, claim: str, size: str) -> str | None:
         """Ask for a larger volume; the refusal, if the storage class does not allow it."""
         path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim)

@@ -10,6 +10,7 @@ from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.quantity import some_of
 from ballast_operator.observe import observe_min_insync
 from ballast_operator.plan import managed as plan
+from ballast_operator.plan.kube import PodFacts
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
@@ -50,11 +51,27 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
             unprotected = some_of(restart.unprotected, SHOWN)
             said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=unprotected)
             events.send(scene.cluster, WARNING, said.reason, said.message)
-        await objects.restart(scene.cluster, scene.kube.pods[restart.broker])
-        return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
+        at_work = scene.view.is_online(restart.broker)
+        return await _restart(
+            objects, scene, f"broker {restart.broker}", scene.kube.pods[restart.broker], at_work, restart
+        )
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
     return await _roll_controllers(objects, scene, layout)
+
+
+async def _restart(
+    objects: KubeObjects, scene: Scene, node: str, pod: PodFacts, at_work: bool, restart: plan.Restart
+) -> Verdict:
+    """Who is at work goes as from a node that is drained, so that a drain takes no other one at the same time. While a
+    pod is not ready, or somebody catches up, the budget lets none go anyway, and is no reason to wait."""
+    there = all(one.ready for one in (*scene.kube.pods.values(), *scene.kube.controllers.values()))
+    if there and at_work and not plan.lagging_nodes(scene.view, scene.quorum):
+        if not await objects.evict(scene.cluster, pod):
+            return CLUSTER["RollWaits"].says(node=node, error="the disruption budget lets no pod go at the moment")
+    else:
+        await objects.restart(scene.cluster, pod)
+    return CLUSTER["Rolling"].says(node=node, left=restart.left)
 
 
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
@@ -62,8 +79,8 @@ async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) 
     wanted = pods.revision(layout, CONTROLLER_ROLE)
     restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.quorum)
     if restart.broker is not None:
-        await objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
-        return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)
+        pod = scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID]
+        return await _restart(objects, scene, f"controller {restart.broker}", pod, True, restart)
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
     return None
