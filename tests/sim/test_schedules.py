@@ -20,6 +20,8 @@ from tests.sim.mixed import PLAN as OF_MIXED
 from tests.sim.mixed import MixedRun
 from tests.sim.near import PLAN as NEAR
 from tests.sim.near import NearRun
+from tests.sim.quotas import PLAN as OF_QUOTAS
+from tests.sim.quotas import QuotasRun
 from tests.sim.schedule import Plan, Run
 from tests.sim.throttled import PLAN as THROTTLED
 from tests.sim.throttled import ThrottledRun
@@ -44,6 +46,7 @@ def test_schedule(seed: int) -> None:
 OF_KINDS = {
     Run: Plan(), MixedRun: OF_MIXED, ApartRun: OF_APART, ClassicRun: Plan(), TiredRun: Plan(), NearRun: NEAR,
     ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED, ClockedRun: Plan(),
+    QuotasRun: OF_QUOTAS,
 }  # fmt: skip
 OFTEN = {Run, MixedRun}
 
