@@ -98,7 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))
         return 0
-    if sys.stdout is None:  # closed by who started this
+    if sys.stdin is None:  # closed by who started this
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         # A terminal that has no bars shows question marks, and no traceback.

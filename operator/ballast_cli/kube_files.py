@@ -33,6 +33,8 @@ def documents(names: list[str], recursive: bool = False) -> Iterator[Obj]:
         except yaml.YAMLError as fault:
             raise CommandError(f"{reading} is no YAML: {fault}") from None
     if not found:
+        if names == ["-"]:
+            raise CommandError("nothing came by the standard input.")
         own = "all" if recursive else "its own"
         raise CommandError(f"nothing is in {', '.join(names)}; of a folder, {own} .yaml, .yml and .json are read.")
 

@@ -155,7 +155,8 @@ def _api() -> KubeApi:
     try:
         return KubeApi.found()
     except CommandError as error:
-        raise CommandError(f"{error} {OTHERWISE}") from error
+        between = " " if str(error).endswith(".") else "\n"  # it may end with what is to be typed
+        raise CommandError(f"{error}{between}{OTHERWISE}") from error
 
 
 def _without_address(body: Mapping[str, Any]) -> str:

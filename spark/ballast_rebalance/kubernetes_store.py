@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.request import getproxies
 
 from ballast_rebalance.measured import Refusal
+from ballast_rebalance.prometheus_http import is_here
 
 GROUP, VERSION, PLURAL, CLUSTERS, TOPICS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters", "kafkatopics"
 PAGE = 500
@@ -34,7 +36,10 @@ class KubernetesStore:
 
         self.namespace = namespace
         self._error, self._unreachable = client.ApiException, HTTPError
-        self._client: Any = client.ApiClient()
+        configuration = client.Configuration.get_default_copy()
+        if is_here(configuration.host) and configuration.proxy in getproxies().values():
+            configuration.proxy = None  # which the environment names for the world outside, not the kubeconfig
+        self._client: Any = client.ApiClient(configuration)
         rest: Any = self._client.rest_client
         request = rest.request
         # By itself the client waits for ever for an API that has taken the connection, and a job that watches with it.

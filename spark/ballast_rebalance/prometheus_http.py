@@ -118,7 +118,7 @@ class Endpoint:
         else:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
-            opener = _opener(self.authorities, self.certificate, _is_here(url))
+            opener = _opener(self.authorities, self.certificate, is_here(url))
             with opener.open(request, timeout=self.timeout_s) as answer:
                 text = self._read(answer)
         except urllib.error.HTTPError as error:
@@ -173,7 +173,8 @@ def _show(context: ssl.SSLContext, certificate: str) -> None:
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
 
 
-def _is_here(url: str) -> bool:
+def is_here(url: str) -> bool:
+    """Whether it is on this machine."""
     host = urllib.parse.urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

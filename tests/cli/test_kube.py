@@ -112,6 +112,15 @@ def test_a_file_that_holds_no_object_is_named(
     assert told.count(str(path)) == 1
 
 
+@pytest.mark.parametrize("given", ["</dev/null", "<&-"])
+def test_where_nothing_comes_by_the_standard_input_it_is_told(given: str, tmp_path: Path) -> None:
+    """One that was closed was a traceback."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "KUBECONFIG": str(kubeconfig(tmp_path))}
+    command = ["sh", "-c", f'exec "$@" {given}', "sh", sys.executable, "-m", "ballast_cli", "apply", "-f", "-"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "ballast apply: nothing came by the standard input.\n")
+
+
 def test_a_folder_of_folders_holds_nothing_but_with_r(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,8 +231,9 @@ def test_where_nobody_may_look_is_no_traceback(
     (tmp_path / "up").mkdir()
     made = kubeconfig(tmp_path / "up")
     monkeypatch.setenv("BALLAST_HOME", str(tmp_path))
-    assert main(["get", "pods"]) == 2
-    assert f"./ballast up has made this one: export KUBECONFIG={made}\n" in capsys.readouterr().err
+    for words in (["get", "pods"], ["status"]):
+        assert main(words) == 2
+        assert f"./ballast up has made this one: export KUBECONFIG={made}\n" in capsys.readouterr().err
     assert main(["get", "pods", "--kubeconfig", denied]) == 2
     assert f"{denied} cannot be read: File name too long" in capsys.readouterr().err
     assert main(["apply", "-f", denied, "--kubeconfig", str(kubeconfig(tmp_path))]) == 2

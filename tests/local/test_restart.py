@@ -17,6 +17,7 @@ from tests.waiting import eventually
 
 from ballast_local.cluster import LocalCluster
 from ballast_local.errors import ApiError
+from ballast_local.folders import LONGEST_BYTES
 from ballast_local.storage import RESTART_GAP, Storage
 from ballast_local.store import Change, Store
 
@@ -342,6 +343,25 @@ def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path: Path, name: str
     with pytest.raises(OSError, match="does not survive in the lists and texts of pods"):
         asyncio.run(LocalCluster().start(tmp_path / name))
     assert not (tmp_path / name).exists()
+
+
+def test_a_path_that_is_too_long_for_its_database_is_refused_and_one_that_is_not_serves(tmp_path: Path) -> None:
+    """SQLite was unable to open a file, and did not say why."""
+    there = tmp_path
+    while (left := LONGEST_BYTES - len(str(there)) - 1) > 200:
+        there /= "d" * min(100, left - 100)
+    with pytest.raises(OSError, match=f"has {LONGEST_BYTES + 1} bytes.*choose a shorter one"):
+        asyncio.run(LocalCluster().start(there / ("d" * (left + 1))))
+    assert not there.exists()
+
+    async def run() -> None:
+        local = LocalCluster()
+        try:
+            assert (await local.start(there / ("d" * left), 0)).is_file()
+        finally:
+            await local.stop()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("folder", ["pods", "volumes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -57,13 +58,8 @@ def test_an_api_that_takes_connections_and_says_nothing_is_not_waited_for_for_ev
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes_store, "ANSWER_SECONDS", 0.2)
-    config = tmp_path / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        cluster = {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        parts = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {}}]}
-        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
-        config.write_text(json.dumps(parts | {"contexts": [context], "current-context": "x"}))
-        store = KubernetesStore(NAMESPACE, str(config))
+        store = KubernetesStore(NAMESPACE, kubeconfig_of(tmp_path, {"server": address(silent)}))
         try:
             with pytest.raises(Refusal, match=r"Reassignments cannot be listed: .*timed out") as caught:
                 store.list_reassignments()
@@ -71,6 +67,43 @@ def test_an_api_that_takes_connections_and_says_nothing_is_not_waited_for_for_ev
             assert "timed out" in str(store.tell("demo", {"reason": "Balanced"}))
         finally:
             store.close()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_api_on_this_machine_is_asked_by_way_of_no_proxy_but_one_that_the_kubeconfig_names(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a proxy for the world outside, the demonstration ended with that one's refusal."""
+    monkeypatch.setattr(kubernetes_store, "ANSWER_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as api,
+        socket.create_server(("127.0.0.1", 0)) as outside,
+        socket.create_server(("127.0.0.1", 0)) as own,
+    ):
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, address(outside))
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        cluster = {"server": address(api)} | ({"proxy-url": address(own)} if named else {})
+        store = KubernetesStore(NAMESPACE, kubeconfig_of(tmp_path, cluster))
+        try:
+            with pytest.raises(Refusal, match="timed out"):
+                store.list_reassignments()
+        finally:
+            store.close()
+        assert select.select([api, outside, own], [], [], 0)[0] == [own if named else api]
+
+
+def kubeconfig_of(folder: Path, cluster: dict[str, str]) -> str:
+    config = folder / "kubeconfig"
+    parts = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {}}]}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    config.write_text(json.dumps(parts | {"contexts": [context], "current-context": "x"}))
+    return str(config)
+
+
+def address(listening: socket.socket) -> str:
+    return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 async def with_store(data: Path, story: Callable[[KubernetesStore], Awaitable[None]]) -> None:
