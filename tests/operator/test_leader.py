@@ -14,6 +14,8 @@ from ballast_operator.leader import RETRY_SECONDS, Leader
 
 
 class Silent:
+    failure = ""
+
     async def find(self, _path: str) -> dict[str, Any] | None:
         await asyncio.Event().wait()
         return None

@@ -41,6 +41,11 @@ class Api:
             if key.startswith(f"{path}/"):
                 yield body
 
+    async def merge(self, path: str, patch: Body) -> Body:
+        """What is taken out of another's object; all of these are ours, and are applied as a whole next."""
+        assert path in self.objects
+        return self.objects[path]
+
     async def apply(self, path: str, body: Body) -> Body:
         others = {port for name, port in self.ports().items() if name != path.rpartition("/")[2]}
         for port in body["spec"]["ports"] if body["kind"] == "Service" else ():

@@ -77,6 +77,7 @@ async def test_an_operator_outlives_an_api_server_that_answers_with_errors(
     hasty.networking.error_backoffs = (0.01,)
     monkeypatch.setattr(main, "settings_of", lambda: hasty)
     monkeypatch.setattr(main, "WATCH_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(main, "FAILURES_IN_A_ROW", 1)  # Kopf takes ten seconds for its way out
     monkeypatch.setattr("ballast_operator.apply.kubernetes.FIRST_DELAY_SECONDS", 0.001)
     caplog.handler.addFilter(KopfOnce())
     faulty = FaultyApi(ballast_world.kubeconfig, seed=1)
