@@ -60,10 +60,10 @@ class FaultyApi:
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
-        # How long each request takes before anything is done about it, and what is answered to requests for paths of
-        # this pattern during an outage in which somebody answers.
+        # How long each request takes before anything is done about it, and what is answered during an outage in which
+        # somebody answers.
         self.slow = (0.0, 0.0)
-        self.answers: tuple[int, str] | None = None
+        self.answers: int | None = None
         # How many requests of each kind ("METHOD plural") there were at the same time at most.
         self.most: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
@@ -119,9 +119,9 @@ class FaultyApi:
             raise web.HTTPServiceUnavailable
         body = await request.read()
         await self._take_time(request)
-        if self.answers is not None and self._fails(request):
+        if self.answers is not None:
             self.did["answered"] += 1
-            return _refusal(self.answers[0], "ServiceUnavailable")
+            return _refusal(self.answers, "ServiceUnavailable")
         if "/leases" not in request.path:
             fault = self._fault(request, body)
             if fault is not None:
@@ -138,9 +138,6 @@ class FaultyApi:
         if request.method != "GET" and "/leases" not in request.path and self._happens("lost_answer"):
             _cut(request)
         return web.Response(body=content, status=answer.status, content_type=answer.content_type)
-
-    def _fails(self, request: web.Request) -> bool:
-        return self.answers is not None and re.fullmatch(self.answers[1], request.path) is not None
 
     async def _take_time(self, request: web.Request) -> None:
         kind = f"{request.method} {request.path.partition('/default/')[2].partition('/')[0]}"
@@ -173,7 +170,7 @@ class FaultyApi:
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
         await response.prepare(request)
         self._watches.append(request)
-        if self._fails(request):  # it had come just before
+        if self.answers is not None:  # it had come just before
             _cut(request)
         try:
             async for line in answer.content:
