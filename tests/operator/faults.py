@@ -60,10 +60,8 @@ class FaultyApi:
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
-        # How long each request takes before anything is done about it, and what is answered during an outage in which
-        # somebody answers.
+        # How long each request takes before anything is done about it.
         self.slow = (0.0, 0.0)
-        self.answers: int | None = None
         # How many requests of each kind ("METHOD plural") there were at the same time at most.
         self.most: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
@@ -90,7 +88,7 @@ class FaultyApi:
         self.kubeconfig.write_text(json.dumps(config))
 
     async def stop(self) -> None:
-        self.hang_up()
+        self._hang_up()
         if self._session is not None:
             await self._session.close()
         if self._runner is not None:
@@ -100,9 +98,9 @@ class FaultyApi:
         """An outage: connections are cut and nobody answers."""
         self._down_until = time.monotonic() + seconds
         self.did["outage"] += 1
-        self.hang_up()
+        self._hang_up()
 
-    def hang_up(self) -> None:
+    def _hang_up(self) -> None:
         for request in list(self._watches):
             _cut(request)
 
@@ -119,9 +117,6 @@ class FaultyApi:
             raise web.HTTPServiceUnavailable
         body = await request.read()
         await self._take_time(request)
-        if self.answers is not None:
-            self.did["answered"] += 1
-            return _refusal(self.answers, "ServiceUnavailable")
         if "/leases" not in request.path:
             fault = self._fault(request, body)
             if fault is not None:
@@ -170,8 +165,6 @@ class FaultyApi:
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
         await response.prepare(request)
         self._watches.append(request)
-        if self.answers is not None:  # it had come just before
-            _cut(request)
         try:
             async for line in answer.content:
                 if self._happens("dropped"):

@@ -21,7 +21,7 @@ from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.clock import monotonic
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
-from ballast_operator.logs import CLUSTER, JsonLines, about
+from ballast_operator.logs import CLUSTER, JsonLines, KopfOnce, about
 from ballast_operator.model.meta import Key
 from ballast_operator.runtime import STUCK_SECONDS, Runtime
 from ballast_operator.worker import Again, Work, Worker
@@ -106,6 +106,26 @@ async def test_a_look_that_comes_further_is_not_stuck_however_long_it_takes() ->
         await cycle.done.wait()
     assert cycle.said == ["the worker of default/demo is stuck", None] * 2
     await runtime.stop()
+
+
+def test_what_kopf_says_again_and_again_is_told_once_in_ten_minutes() -> None:
+    """Its six watches said nine hundred lines a minute for as long as an API server answered with errors."""
+    once = KopfOnce()
+
+    def told(name: str, seconds: float) -> bool:
+        record = logging.LogRecord(name, logging.ERROR, "", 0, "Request attempt #%d/2 failed", (1,), None)
+        record.created = seconds
+        return once.filter(record)
+
+    assert [told("kopf._cogs.clients.watching", at) for at in (1000.0, 1001.0, 1599.0, 1600.0)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert told("kopf._core.reactor", 1601.0), "another one says it"
+    assert told("ballast_operator.main", 1602.0)
+    assert told("ballast_operator.main", 1602.0)
 
 
 def test_a_log_in_a_file_stays_small_and_nothing_is_lost_at_the_switch(tmp_path: Path) -> None:

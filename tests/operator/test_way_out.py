@@ -10,6 +10,7 @@ from typing import Any
 
 import kopf
 import pytest
+from kopf._cogs.clients.errors import APIError
 
 from ballast_operator import main
 from ballast_operator.kubeconfig import ApiAccess
@@ -80,6 +81,32 @@ async def test_after_a_signal_that_came_before_it_is_not_begun_at_all(world: Wor
     stop.set()
     await watch(world, stop)
     assert world.calls == []
+
+
+@pytest.mark.parametrize(("status", "outlived"), [(503, True), (403, False)])
+async def test_an_api_server_that_fails_is_outlived_however_often(
+    status: int, outlived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage with 503 for an answer ended the operator after 50 s; who is restarted so again and again is away for
+    minutes when the API server is well."""
+    world, stop = World(), asyncio.Event()
+
+    async def operator(**given: Any) -> None:
+        world.calls.append(given)
+        if len(world.calls) == 3 * main.FAILURES_IN_A_ROW:
+            stop.set()
+            return
+        raise APIError("not now", status=status, headers={})
+
+    monkeypatch.setattr(kopf, "operator", operator)
+    monkeypatch.setattr(main, "WATCH_AGAIN_SECONDS", 0.001)
+    if outlived:
+        await watch(world, stop)
+    else:
+        with pytest.raises(APIError):
+            await watch(world, stop)
+    assert stop.is_set() is outlived
+    assert len(world.calls) == (3 * main.FAILURES_IN_A_ROW if outlived else main.FAILURES_IN_A_ROW + 1)
 
 
 async def test_signals_come_to_the_operator_whatever_kopf_does() -> None:
