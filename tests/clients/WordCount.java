@@ -32,7 +32,10 @@ public final class WordCount {
                 .to(arguments[2]);
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         streams.setStateListener((now, before) -> System.out.println(now));
-        Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            streams.close(); // it may return, and the process end, before the listener has been told of the last state
+            System.out.println(streams.state());
+        }));
         streams.start();
     }
 }
