@@ -249,7 +249,7 @@ class KubeObjects:
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Configurations that no pod uses any more."""
         cluster = layout.cluster
-        used = {pod.config for pod in (*kube.pods.values(), *kube.controllers.values())}
+        used = {pod.config for pod in kube.all_pods}
         label = f"{CLUSTER_LABEL}={cluster.meta.name},{ROLE_LABEL}={CONFIG_ROLE}"
         namespace = cluster.meta.namespace
         async for found in self._api.items(path_of("v1", "configmaps", namespace), label):

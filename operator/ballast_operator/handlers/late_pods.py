@@ -42,7 +42,7 @@ class LatePods:
         }
         now = monotonic()
         self._missing = {pod: self._missing.get(pod, now) for pod in self._sets}
-        starting = [(pod.name, pod.uid) for pod in (*kube.pods.values(), *kube.controllers.values()) if pod.starting]
+        starting = [(pod.name, pod.uid) for pod in kube.all_pods if pod.starting]
         self._starting = {pod: self._starting.get(pod, now) for pod in starting}
 
     def as_before(self, pods: Mapping[int, PodFacts]) -> dict[int, PodFacts]:

@@ -183,7 +183,7 @@ class ManagedCluster:
         now = seconds_of(self._shared.now())
         for pod in plan.lost_pods(self._kube, now):
             return CLUSTER["NodeLost"].says(pod=pod.name, since=pod.deleting_since, node=pod.node)
-        for pod in plan.kept_pods((*self._kube.pods.values(), *self._kube.controllers.values()), now):
+        for pod in plan.kept_pods(self._kube, now):
             return CLUSTER["PodHeld"].says(pod=pod.name, finalizers=", ".join(pod.held_by))
         return None
 

@@ -65,7 +65,7 @@ async def _restart(
 ) -> Verdict:
     """Who is at work goes as from a node that is drained, so that a drain takes no other one at the same time. While a
     pod is not ready, or somebody catches up, the budget lets none go anyway, and is no reason to wait."""
-    there = all(one.ready for one in (*scene.kube.pods.values(), *scene.kube.controllers.values()))
+    there = all(one.ready for one in scene.kube.all_pods)
     if there and at_work and not plan.lagging_nodes(scene.view, scene.quorum):
         if not await objects.evict(scene.cluster, pod):
             return CLUSTER["RollWaits"].says(node=node, error="the disruption budget lets no pod go at the moment")

@@ -54,7 +54,7 @@ from ballast_operator.plan.topics import (
     topic_error,
     wanted_config_keys,
 )
-from ballast_operator.side_by_side import AT_ONCE
+from ballast_operator.side_by_side import AT_ONCE, side_by_side
 from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
 from ballast_operator.worker import Again
 
@@ -348,30 +348,24 @@ class TopicHandler:
         """Change something in Kubernetes for each topic. What is refused of one (by a policy, for a quota that is used
         up) is told by that one, which is left alone; the others know nothing of it."""
         refused: dict[Key, Verdict] = {}
-        down: list[ApiUnavailableError] = []
-        turn, began = asyncio.Semaphore(AT_ONCE), monotonic()
+        began = monotonic()
 
-        async def one(key: Key, plan: TopicPlan) -> None:
-            async with turn:
-                if down:
-                    return
-                if refused and monotonic() - began > LONGEST_SECONDS:
-                    refused[key] = plan.verdict  # a webhook takes its time to fail; this one is for the next look
-                    batch.retry.add(key)
-                    return
-                try:
-                    await change(key, plan)
-                except (ApiError, ApiUnavailableError) as error:
-                    if isinstance(error, ApiUnavailableError) and error.answer is None:
-                        down.append(error)
-                        return
-                    refused[key] = _refusal(error)
-                    batch.retry.add(key)
-                    batch.refused.add(key)
+        async def one(each: tuple[Key, TopicPlan]) -> None:
+            key, plan = each
+            if refused and monotonic() - began > LONGEST_SECONDS:
+                refused[key] = plan.verdict  # a webhook takes its time to fail; this one is for the next look
+                batch.retry.add(key)
+                return
+            try:
+                await change(key, plan)
+            except (ApiError, ApiUnavailableError) as error:
+                if isinstance(error, ApiUnavailableError) and error.answer is None:
+                    raise
+                refused[key] = _refusal(error)
+                batch.retry.add(key)
+                batch.refused.add(key)
 
-        await asyncio.gather(*(one(*each) for each in plans.items()))
-        if down:
-            raise down[0]
+        await side_by_side(plans.items(), one)
         return refused
 
     async def _reassignment(self, batch: Batch, key: Key, plan: TopicPlan) -> None:

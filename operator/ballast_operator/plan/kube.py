@@ -116,6 +116,11 @@ class KubeFacts:
     not_restarted: frozenset[int] = frozenset()
 
     @property
+    def all_pods(self) -> tuple[PodFacts, ...]:
+        """Those of controllers included."""
+        return (*self.pods.values(), *self.controllers.values())
+
+    @property
     def all_claims(self) -> tuple[ClaimFacts, ...]:
         return (*self.claims, *self.controller_claims)
 

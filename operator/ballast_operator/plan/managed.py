@@ -275,13 +275,12 @@ def racks_unknown(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, No
 
 def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
     """Pods whose end is long due: their node does not answer, so nobody can know whether they still run."""
-    pods = [*kube.pods.values(), *kube.controllers.values()]
-    return [pod for pod in pods if pod.node and not pod.held_by and _is_overdue(pod, now_seconds)]
+    return [pod for pod in kube.all_pods if pod.node and not pod.held_by and _is_overdue(pod, now_seconds)]
 
 
-def kept_pods(pods: Iterable[PodFacts], now_seconds: float) -> list[PodFacts]:
+def kept_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
     """Pods that have ended, and which somebody's finalizers keep."""
-    return [pod for pod in pods if pod.held_by and _is_overdue(pod, now_seconds)]
+    return [pod for pod in kube.all_pods if pod.held_by and _is_overdue(pod, now_seconds)]
 
 
 def _is_overdue(pod: PodFacts, now_seconds: float) -> bool:
@@ -291,11 +290,7 @@ def _is_overdue(pod: PodFacts, now_seconds: float) -> bool:
 def claims_going(kube: KubeFacts) -> list[ClaimFacts]:
     """Claims of pods that run, which these will not find again: deleted by somebody, and there only until their pod
     ends, or without their volume."""
-    at_work = {
-        pod.name: {*pod.claims.values(), f"{METADATA_VOLUME}-{pod.name}"}
-        for pod in (*kube.pods.values(), *kube.controllers.values())
-        if pod.ready
-    }
+    at_work = {pod.name: {*pod.claims.values(), f"{METADATA_VOLUME}-{pod.name}"} for pod in kube.all_pods if pod.ready}
     return [one for one in kube.all_claims if (one.deleting or one.lost) and one.name in at_work.get(one.pod, ())]
 
 

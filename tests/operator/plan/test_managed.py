@@ -544,11 +544,11 @@ def test_a_pod_that_has_ended_and_is_kept_by_a_finalizer_is_not_lost_with_its_no
     due = 1_767_323_045.0
     ended = kube_module.pod_facts({**body, "status": {"phase": "Succeeded"}})
     assert managed.lost_pods(kube(pods={1: ended}), due + 61) == []
-    assert managed.kept_pods([ended], due + 59) == []
-    assert [pod.held_by for pod in managed.kept_pods([ended], due + 61)] == [("x/y",)]
+    assert managed.kept_pods(kube(pods={1: ended}), due + 59) == []
+    assert [pod.held_by for pod in managed.kept_pods(kube(pods={1: ended}), due + 61)] == [("x/y",)]
     running = kube_module.pod_facts({**body, "status": {"phase": "Running"}})
     assert [pod.name for pod in managed.lost_pods(kube(pods={1: running}), due + 61)] == ["demo-1"]
-    assert managed.kept_pods([running], due + 61) == []
+    assert managed.kept_pods(kube(pods={1: running}), due + 61) == []
 
 
 def _troubled(claim: ClaimFacts, trouble: str) -> ClaimFacts:
