@@ -9,18 +9,18 @@ import argparse
 
 from ballast_cli import command_config
 from ballast_cli.reach import require_listener
-from ballast_rebalance import command
+from ballast_rebalance import arguments, command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command.add_arguments(parser)
+    arguments.add_arguments(parser)
     command_config.add_argument(parser)
 
 
 def refused(args: argparse.Namespace) -> str | None:
     if args.command_config is not None and args.bootstrap is None:
         return "--command-config says how to reach what --bootstrap names: give both"
-    return command.refused(args)
+    return arguments.refused(args)
 
 
 def run(args: argparse.Namespace) -> int:

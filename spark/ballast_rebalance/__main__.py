@@ -11,7 +11,8 @@ if not __package__:
     # Run as a file: the packages lie beside this one, and nothing in it is to be found under its bare name.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from ballast_rebalance.command import add_arguments, run
+from ballast_rebalance.arguments import add_arguments
+from ballast_rebalance.command import run
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from tests.rebalance.test_measured import measured
 from ballast_operator.model.quantity import parse_quantity
 from ballast_planner import PlanOptions, plan_balance
 from ballast_rebalance import command, java_home, job, session
+from ballast_rebalance.arguments import add_arguments, quantity
 from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
@@ -112,7 +113,7 @@ def test_spark_is_told_the_same_whether_local_is_named_or_not() -> None:
 
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    add_arguments(parser)
     return parser.parse_args(arguments)
 
 
@@ -187,7 +188,7 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
             parsed(*source, option, value)
         assert says in capsys.readouterr().err
     for text in ("0.5", "2.3Gi", "0.3", "1"):
-        assert command.quantity(text) == parse_quantity(text), "as the operator reads it"
+        assert quantity(text) == parse_quantity(text), "as the operator reads it"
     assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):

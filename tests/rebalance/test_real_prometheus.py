@@ -27,6 +27,7 @@ from tests.rebalance.test_prometheus_http import FakePrometheus, secret
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
 from ballast_rebalance import command, job
 from ballast_rebalance.access import AccessFiles
+from ballast_rebalance.arguments import add_arguments
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
 from ballast_rebalance.measured import Refusal, check
 from ballast_rebalance.metrics_source import MetricsOptions, measure
@@ -277,7 +278,7 @@ def test_a_watch_without_prometheus_says_so_at_each_look_and_leaves_nothing_behi
 
     monkeypatch.setattr(job, "watch", begun)
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    add_arguments(parser)
     store: Any = Teller(heard)
     with contextlib.closing(FakePrometheus(answer)) as server:
         args = parser.parse_args(["--prometheus", server.url, "--stream", "--interval", "1"])

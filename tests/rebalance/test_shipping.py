@@ -23,6 +23,7 @@ from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE
 from ballast_operator.resources.rebalance import MAIN_FILE, SPARK_VERSION, rebalance_object, refusal
 from ballast_rebalance import command
+from ballast_rebalance.arguments import add_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -53,7 +54,7 @@ def arguments_of(subject: KafkaCluster) -> list[str]:
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    add_arguments(parser)
     return parser.parse_args(arguments)
 
 

@@ -1,0 +1,229 @@
+"""What the job's command line takes, and what of it cannot be.
+
+It imports only the standard library, so that it can explain itself before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from decimal import Decimal
+from pathlib import Path
+
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _of_the_load(parser)
+    _of_the_proposal(parser)
+    _of_the_plan(parser)
+    _of_running(parser)
+
+
+def _of_the_load(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
+    group.add_argument("--prometheus", metavar="URL", help="one that scrapes the brokers")
+    group.add_argument("--bootstrap", metavar="HOST:PORT", type=addresses, help="a broker, or several by commas")
+    group.add_argument(
+        "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
+    )
+    group.add_argument(
+        "--prometheus-ca",
+        type=Path,
+        metavar="FILE",
+        help="certificates (PEM) of who may have signed Prometheus's",
+    )
+    group.add_argument(
+        "--prometheus-secret", type=Path, metavar="DIR",
+        help="a folder with what Prometheus asks for, as a Secret is mounted: the files token, or username and "
+        "password; headers (Name: value); ca.crt; tls.crt and tls.key",
+    )  # fmt: skip
+    group.add_argument(
+        "--prometheus-header", metavar="NAME=VALUE", type=header, action="append", default=[],
+        help="a header that is no secret, such as X-Scope-OrgID=team-a, or one of several",
+    )  # fmt: skip
+    group.add_argument("--cluster", help="the KafkaCluster's name, for the proposal")
+    group.add_argument(
+        "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
+        help="a label that selects the cluster's series, or one of several",
+    )  # fmt: skip
+    group.add_argument("--capacity", type=size, help="take every directory for a disk of this size")
+    group.add_argument(
+        "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
+        help="take a volume (a part of the directory's path) for so many percent of its size",
+    )  # fmt: skip
+    group.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
+
+
+def _of_the_proposal(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
+    group.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")
+    group.add_argument("--namespace", default="default", help="of the Reassignment (default)")
+    group.add_argument("--kubeconfig", metavar="FILE", help="default: a pod's own, $KUBECONFIG, ~/.kube/config")
+    group.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
+    group.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
+    group.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
+
+
+def _of_the_plan(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("planning")
+    group.add_argument(
+        "--band", type=band, default=0.10, help="how far a fill may lie from the level, in parts of it (default 0.10)"
+    )
+    group.add_argument("--high-water", type=high_water, default=0.95, help="no directory is ever fuller (default 0.95)")
+    group.add_argument("--max-moves", type=max_moves, default=500, help="partitions of one proposal (default 500)")
+    group.add_argument(
+        "--min-improvement", type=float, default=0.02,
+        help="what the spread or the highest fill must gain for a proposal (default 0.02 of the capacity)",
+    )  # fmt: skip
+    group.add_argument("--min-spread", type=float, default=0.05, help="less is level already (default 0.05)")
+    group.add_argument("--min-size", type=quantity, default=1, help="smaller replicas stay where they are, e.g. 1Mi")
+    group.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC", help="stays; may be repeated")
+    group.add_argument("--only-disks", action="store_true", help="move nothing between brokers")
+    group.add_argument("--horizon", type=duration, default=86_400.0, help="forecast this far (default 24h; 0: not)")
+    group.add_argument(
+        "--throttle-network", metavar="QUANTITY", type=throttle, help="bytes per second between brokers, e.g. 50Mi"
+    )
+    group.add_argument(
+        "--throttle-disk", metavar="QUANTITY", type=throttle, help="bytes per second between a broker's disks"
+    )
+    group.add_argument(
+        "--expires-after", type=duration, default=86_400.0, help="later it can be approved no more (default 24h)"
+    )
+
+
+def _of_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("running")
+    group.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
+    group.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")
+    group.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
+    group.add_argument("--checkpoint", metavar="DIR", help="where the stream keeps its place, or a URI")
+    group.add_argument("--metrics-port", type=port, help="serve the job's own metrics, with --stream")
+    group.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
+    group.add_argument("--memory", help="the driver's memory, e.g. 2g")
+
+
+def refused(args: argparse.Namespace) -> str | None:
+    """Why arguments cannot work together; said before anything is installed for them."""
+    if not args.prometheus and not args.bootstrap:
+        return "where the load comes from is missing: give --prometheus URL or --bootstrap HOST:PORT (or both)"
+    if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
+        # It would be told in refusals, in logs and in the KafkaCluster's status.
+        ways = "--prometheus-secret DIR or --prometheus-token FILE says who asks"
+        return f"an address with a password is not taken; {ways}"
+    if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
+        return f"{args.prometheus!r} is not an address such as http://prometheus:9090"
+    if args.prometheus and re.search(r"[?#]", args.prometheus):
+        return "an address with ? or # is not taken: queries follow what is there"
+    if (args.prometheus_secret or args.prometheus_token or args.prometheus_header) and not args.prometheus:
+        return "what Prometheus asks for needs its address: give --prometheus URL"
+    if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
+        return "--prometheus-ca is for an address with https://"
+    if args.stream and not args.prometheus:
+        return "--stream watches Prometheus: give --prometheus URL"
+    if (args.metrics_port or args.checkpoint) and not args.stream:
+        return "--metrics-port and --checkpoint are for a job that watches: give --stream"
+    if (args.apply or args.out) and not args.cluster:
+        return "a Reassignment belongs to a KafkaCluster: give --cluster NAME"
+    return None
+
+
+def quantity(text: str) -> int:
+    """Bytes from a Kubernetes quantity such as 50Mi, rounded up as Kubernetes and the operator do."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
+    return math.ceil(Decimal(found.group(1)) * UNITS[found.group(2) or ""])
+
+
+def size(text: str) -> int:
+    """A quantity of something that is there."""
+    found = quantity(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
+    return found
+
+
+def band(text: str) -> float:
+    if not 0 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1: 0.1 is a tenth of the level")
+    return float(text)
+
+
+def high_water(text: str) -> float:
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie above 0 and at most at 1: 0.95 is 95 %")
+    return float(text)
+
+
+def max_moves(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535")
+    return int(text)
+
+
+def addresses(text: str) -> str:
+    """HOST:PORT, or several separated by commas; without a port it is Kafka's, 9092."""
+    for one in text.split(","):
+        found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?", one)
+        if found is None or not 0 < int(found[1] or 9092) < 65536:
+            raise argparse.ArgumentTypeError(f"{one!r} is no address of a broker such as localhost:9092")
+    return text
+
+
+def throttle(text: str) -> str:
+    """A quantity as it was written, which the Reassignment says as well."""
+    if not quantity(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
+    return text
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
+    return name, value
+
+
+def header(text: str) -> tuple[str, str]:
+    """NAME=VALUE, as it may be seen by all."""
+    from ballast_rebalance import access
+
+    try:
+        return access.header(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def weight(text: str) -> tuple[str, int]:
+    """VOLUME=PERCENT."""
+    found = re.fullmatch(r"([a-z0-9](?:[-a-z0-9]*[a-z0-9])?)=(\d{1,3})", text)
+    if not found or not 1 <= int(found[2]) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a weight such as disk-2=50")
+    return found[1], int(found[2])
+
+
+def duration(text: str) -> float:
+    """Seconds from a duration such as 5m."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 5m")
+    return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
+
+
+def interval(text: str) -> float:
+    """A duration that leaves time between two looks."""
+    seconds = duration(text)
+    if seconds < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a second")
+    return seconds
