@@ -24,7 +24,7 @@ async def close_directories(manager: LogManager, broker_epoch: int) -> None:
     come after the others, whose next start is a clean one whatever becomes of this."""
     loop = asyncio.get_running_loop()
     online = [directory for directory in manager.all_directories if directory.online]
-    closing = {each: loop.create_task(close_logs(each, manager.logs_in(each), manager.disk)) for each in online}
+    closing = {each: loop.create_task(close_logs(each, manager.held.all_in(each), manager.disk)) for each in online}
     while closing:
         await all_but_silent(closing)
         closed = [directory for directory, task in closing.items() if task.done()]

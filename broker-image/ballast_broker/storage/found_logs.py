@@ -1,6 +1,6 @@
 """Of several logs of one partition that a start finds in a broker's directories, which is the one that goes on.
 
-Nothing is removed that only the other one has. Part of `LogManager`, whose logs these are: loop thread only.
+Nothing is removed that only the other one has. Loop thread only.
 """
 
 from __future__ import annotations
@@ -13,32 +13,27 @@ from typing import TYPE_CHECKING
 from ballast_broker.storage.common_end import has_all_of
 from ballast_broker.storage.directories import DELETE_SUFFIX, order_of_move
 from ballast_broker.storage.errors import LogDirectoryFailure
-from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.storage.folders import Folders
+    from ballast_broker.storage.held_logs import HeldLogs
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.placement import Placement
     from ballast_broker.storage.renamed_away import RenamedAway
 
 logger = logging.getLogger(__name__)
-Logs = dict[TopicPartition, "Log"]
 
 
 class FoundLogs:
     def __init__(
         self,
-        logs: Logs,
-        future_logs: Logs,
-        namesakes: dict[TopicPartition, list[Log]],
+        held: HeldLogs,
         placement: Placement,
         folders: Folders,
         renamed_away: RenamedAway,
         set_aside: Callable[[Log], None],
     ) -> None:
-        self._logs = logs
-        self._future_logs = future_logs
-        self._namesakes = namesakes
+        self._held = held
         self._placement = placement
         self._folders = folders
         self._renamed_away = renamed_away
@@ -49,15 +44,16 @@ class FoundLogs:
         """Of two the one that goes further: where a loss of power in the middle of a swap has left them it was swapped
         in, and nothing is written to the other from then on."""
         self._placement.comes(log.directory)
-        other = self._logs.setdefault(log.topic_partition, log)
-        if other is log:
+        other = self._held.current.get(log.topic_partition)
+        if other is None:
+            self._held.add(log)
             return
         if other.topic_id != log.topic_id:
-            self._namesakes.setdefault(log.topic_partition, []).append(log)
+            self._held.add_namesake(log)
             return
         if _reach(other) >= _reach(log):
             log, other = other, log
-        self._logs[log.topic_partition] = log
+        self._held.add(log)
         self._give_up(other, log)
 
     def _give_up(self, log: Log, current: Log) -> None:
@@ -79,17 +75,17 @@ class FoundLogs:
         directory had failed, or a loss of power has undone that it was to be removed. Of two of which nobody knows, the
         one that has more."""
         self._placement.comes(log.directory)
-        other = self._future_logs.get(log.topic_partition)
+        other = self._held.future.get(log.topic_partition)
         if other is not None:
             if (_order(other), *_reach(other)) > (_order(log), *_reach(log)):
                 log, other = other, log
             self._older_copies.append(other)
-        self._future_logs[log.topic_partition] = log
+        self._held.add_future(log)
 
     def settle_older_copies(self) -> None:
         """Once all directories are loaded."""
         for log in self._older_copies:
-            if log.topic_partition in self._logs:
+            if log.topic_partition in self._held.current:
                 self._placement.goes(log.directory)
                 self._folders.discard(log)
             else:

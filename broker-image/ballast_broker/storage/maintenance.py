@@ -238,13 +238,13 @@ class Maintenance:
                 if value is not None and log.directory in values:
                     values[log.directory][log.topic_partition] = value
 
-            logs = self._manager.all_current_logs() + (list(self._manager.future_logs.values()) if copies else [])
+            logs = self._manager.held.all_current() + (list(self._manager.future_logs.values()) if copies else [])
             async for log in self.slices(logs, also_closed=True):
                 note(log)
             for directory, offsets in values.items():
                 for topic_partition in directory.checkpoints[name].collected():
                     offsets.pop(topic_partition, None)
-                    for log in self._manager.logs_named(topic_partition, directory, copies=copies):
+                    for log in self._manager.held.named(topic_partition, directory, copies=copies):
                         note(log)
             await self._in_each(name, {d: self._write(d, d.checkpoints[name], o) for d, o in values.items()})
 
@@ -273,7 +273,7 @@ class Maintenance:
         manager = self._manager
         for topic_partition in file.marked():
             marks = file.outdated_marks(topic_partition)
-            logs = manager.logs_named(topic_partition, directory, copies=True)
+            logs = manager.held.named(topic_partition, directory, copies=True)
             for log in logs:
                 with suppress(LogDirectoryFailure):
                     await directory.threads.run(partial(forget_doubts, log, marks))

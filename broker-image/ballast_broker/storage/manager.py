@@ -34,6 +34,7 @@ from ballast_broker.storage.directories import (
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.folders import Folders
 from ballast_broker.storage.found_logs import FoundLogs
+from ballast_broker.storage.held_logs import HeldLogs
 from ballast_broker.storage.loading import create_log, write_topic_id
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
@@ -77,10 +78,7 @@ class LogManager:
         # One that is none of `log.dirs` holds the metadata log alone: no replica is ever placed there.
         self._apart = [] if among else [self._metadata_directory]
         self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
-        self._logs: dict[TopicPartition, Log] = {}
-        self._future_logs: dict[TopicPartition, Log] = {}
-        self._namesakes: dict[TopicPartition, list[Log]] = {}  # of several topics: the metadata says which one is meant
-        self._raft_log: Log | None = None
+        self.held = HeldLogs()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._made_room_s = float("-inf")
@@ -89,10 +87,7 @@ class LogManager:
         self.maintenance = Maintenance(self)
         self._renamed_away = RenamedAway(disk, self.maintenance.remove_later, config_of)
         self._folders = Folders(disk, random, self.maintenance)
-        self._found = FoundLogs(
-            self._logs, self._future_logs, self._namesakes, self.placement, self._folders, self._renamed_away,
-            self._set_aside,
-        )  # fmt: skip
+        self._found = FoundLogs(self.held, self.placement, self._folders, self._renamed_away, self._set_aside)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
             disk,
@@ -109,38 +104,22 @@ class LogManager:
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:
-        return MappingProxyType(self._logs)
+        return self.held.current
 
     @property
     def future_logs(self) -> Mapping[TopicPartition, Log]:
-        return MappingProxyType(self._future_logs)
+        return self.held.future
 
     @property
     def strays(self) -> Mapping[str, TopicPartition]:
         """Folders renamed `-stray`, by path."""
         return MappingProxyType(self._strays)
 
-    def all_current_logs(self) -> list[Log]:
-        """Those that checkpoints speak of: the metadata log too."""
-        return [*self._logs.values(), *([self._raft_log] if self._raft_log else [])]
-
-    def logs_named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
-        """In one directory: the current log, the metadata log, and the future one where copies are meant as well."""
-        named = [self._logs.get(topic_partition), self._future_logs.get(topic_partition) if copies else None]
-        if self._raft_log is not None and self._raft_log.topic_partition == topic_partition:
-            named.append(self._raft_log)
-        return [log for log in named if log is not None and log.directory is directory]
-
-    def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """All that is open there: copies too, and what the metadata has not chosen among yet."""
-        every = itertools.chain(self.all_current_logs(), self._future_logs.values(), *self._namesakes.values())
-        return [log for log in every if log.directory is directory]
-
     def get(self, topic_partition: TopicPartition) -> Log | None:
-        return self._logs.get(topic_partition)
+        return self.held.current.get(topic_partition)
 
     def get_future(self, topic_partition: TopicPartition) -> Log | None:
-        return self._future_logs.get(topic_partition)
+        return self.held.future.get(topic_partition)
 
     @property
     def all_directories(self) -> list[LogDirectory]:
@@ -175,7 +154,7 @@ class LogManager:
         await self._ask_all(partial(self._load, asyncio.Lock()))
         self._found.settle_older_copies()
         self._finish_interrupted_swaps()
-        self._renamed_away.remove_those_of(self._logs)
+        self._renamed_away.remove_those_of(self.held.current)
 
     async def _ask_all(self, work: Callable[[LogDirectory, Threads], Awaitable[None]]) -> None:
         online = [directory for directory in self.all_directories if directory.online]
@@ -219,18 +198,16 @@ class LogManager:
         the current one now. One without that trace may be anything: it waits until the metadata wants a replica here.
         So it does while a directory is away, where the current one may be: the trace may be that of a move before."""
         renamed_away = self._renamed_away.partitions()
-        for partition in list(self._future_logs):
+        for partition in list(self.held.future):
             if partition in renamed_away:
                 self.use_lone_future(partition)
 
     def use_lone_future(self, topic_partition: TopicPartition) -> None:
         """A future log is the current one from now on, if there is no other, nor a directory away that may have it."""
-        if topic_partition in self._logs or len(self.online_directories()) < len(self.directories):
+        if topic_partition in self.held.current or len(self.online_directories()) < len(self.directories):
             return
-        log = self._future_logs[topic_partition]
-        self._folders.rename(log, "")
-        del self._future_logs[topic_partition]
-        self._logs[topic_partition] = log
+        self._folders.rename(self.held.future[topic_partition], "")
+        self.held.use_future(topic_partition)
 
     # Creating and choosing a directory
 
@@ -243,7 +220,7 @@ class LogManager:
         is_new: bool = False,
         assigned_directory: UUID | None = None,
     ) -> Log:
-        existing = self._logs.get(topic_partition)
+        existing = self.held.current.get(topic_partition)
         if existing is not None:
             if existing.topic_id == ZERO_UUID and topic_id != ZERO_UUID:
                 with existing.disk_faults():
@@ -256,7 +233,7 @@ class LogManager:
                 f"Can not create log for {topic_partition} because log directories {','.join(offline)} are offline",
             )
         log = self._create_somewhere(topic_partition, topic_id, config, assigned_directory)
-        self._logs[topic_partition] = log
+        self.held.add(log)
         self.placement.comes(log.directory)
         self.placement.forget_preference(topic_partition)
         return log
@@ -281,18 +258,17 @@ class LogManager:
 
     def set_preferred_directory(self, topic_partition: TopicPartition, path: str) -> None:
         """Remembered until the replica is created; not if its current or future log is there already."""
-        for logs in (self._logs, self._future_logs):
-            log = logs.get(topic_partition)
-            if log is not None and log.directory.path == path:
-                return
+        here = (self.get(topic_partition), self.get_future(topic_partition))
+        if any(log is not None and log.directory.path == path for log in here):
+            return
         self.placement.prefer(topic_partition, path)
 
     # Moves: the file side
 
     def create_future(self, topic_partition: TopicPartition, directory: LogDirectory, broker_epoch: int = 0) -> Log:
         """An empty log beside the current one, in another directory. The epoch: as this broker is registered."""
-        current = self._logs[topic_partition]
-        if topic_partition in self._future_logs:
+        current = self.held.current[topic_partition]
+        if topic_partition in self.held.future:
             raise ValueError(f"{topic_partition} has a future log already")
         name = self._folders.name_of_copy(topic_partition, broker_epoch)
         try:
@@ -307,22 +283,24 @@ class LogManager:
             )
         except OSError as error:
             raise directory.refused(error) from error
-        self._future_logs[topic_partition] = log
+        self.held.add_future(log)
         self.placement.comes(directory)
         self.placement.forget_preference(topic_partition)
         return log
 
     def abort_future(self, topic_partition: TopicPartition) -> None:
-        log = self._future_logs.pop(topic_partition)
-        self.placement.goes(log.directory)
-        self._folders.discard(log)
+        """If there is one."""
+        log = self.held.take_future(topic_partition)
+        if log is not None:
+            self.placement.goes(log.directory)
+            self._folders.discard(log)
 
     def swap_future(self, topic_partition: TopicPartition) -> Callable[[], None]:
         """The future log becomes the current one. Answers what makes the renames durable, to be run in a thread.
 
         The old folder is renamed first: a crash in between leaves `-delete` and `-future`, which a start completes.
         """
-        future, current = self._future_logs[topic_partition], self._logs[topic_partition]
+        future, current = self.held.future[topic_partition], self.held.current[topic_partition]
         if current.directory.online:
             self._folders.rename(current, DELETE_SUFFIX)
         try:
@@ -334,8 +312,7 @@ class LogManager:
             raise
         self._folders.retire(current)
         self._log_is_gone(topic_partition)
-        del self._future_logs[topic_partition]
-        self._logs[topic_partition] = future
+        self.held.use_future(topic_partition)
         self.placement.goes(current.directory)
         parents = (current.directory, future.directory)
 
@@ -354,53 +331,40 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Out of sight at once, removed after `file.delete.delay.ms`. A future log goes first: alone it would look
         like an interrupted swap. A disk that fails at this takes its directory offline, and nothing else."""
-        if topic_partition in self._future_logs:
-            self.abort_future(topic_partition)
+        self.abort_future(topic_partition)
         self.placement.forget_preference(topic_partition)
-        if topic_partition in self._logs:
-            self._discard(self._logs, topic_partition)
+        log = self.held.take(topic_partition)
+        if log is not None:
+            self._discard(log)
 
     def delete_only(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """What is here of this topic, and nothing of others that have its name."""
-        for logs in (self._future_logs, self._logs):
-            if topic_partition in logs and logs[topic_partition].topic_id == topic_id:
-                self._discard(logs, topic_partition)
+        for log in self.held.take_topic(topic_partition, topic_id):
+            self._discard(log)
 
-    def _discard(self, logs: dict[TopicPartition, Log], topic_partition: TopicPartition) -> None:
-        log = logs.pop(topic_partition)
+    def _discard(self, log: Log) -> None:
         self.placement.goes(log.directory)
         self._folders.discard(log)
-        self._log_is_gone(topic_partition)
+        self._log_is_gone(log.topic_partition)
 
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
         while this broker or one of its directories was away, goes out of the way."""
-        others = []
-        for logs in (self._logs, self._future_logs):
-            log = logs.get(topic_partition)
-            if log is not None and log.topic_id not in (ZERO_UUID, topic_id):
-                others.append(logs.pop(topic_partition))
-        for log in self._namesakes.pop(topic_partition, ()):
-            if log.topic_id == topic_id and topic_partition not in self._logs:
-                self._logs[topic_partition] = log
-            else:
-                others.append(log)
-        for log in others:
+        for log in self.held.take_others(topic_partition, topic_id):
             logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
             self._set_aside(log)
 
     def set_aside_the_unclaimed(self, is_here: Callable[[TopicPartition, UUID], bool]) -> list[TopicPartition]:
         """Once the metadata is known: what is left of several logs of one name belongs to no replica of this broker."""
         self._strays.update(self._renamed_away.settle(is_here))
-        unclaimed, self._namesakes = self._namesakes, {}
+        unclaimed = self.held.take_namesakes()
         for log in itertools.chain.from_iterable(unclaimed.values()):
             self._set_aside(log)
         return list(unclaimed)
 
     def rename_stray(self, topic_partition: TopicPartition) -> None:
         """LOG-34: the metadata does not know it. Set aside, listed, never deleted unasked."""
-        for logs in (self._future_logs, self._logs):
-            log = logs.pop(topic_partition, None)
+        for log in (self.held.take_future(topic_partition), self.held.take(topic_partition)):
             if log is not None:
                 self._set_aside(log)
 
@@ -455,8 +419,8 @@ class LogManager:
         directory, path = self._metadata_directory, self._metadata_directory.path
         if not directory.online:
             raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
-        self._raft_log = await load_metadata_log(self.context, directory, self.threads, config)
-        return self._raft_log
+        log = self.held.of_metadata = await load_metadata_log(self.context, directory, self.threads, config)
+        return log
 
     # Going on and stopping
 

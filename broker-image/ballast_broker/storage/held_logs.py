@@ -1,0 +1,97 @@
+"""The logs that a broker has, each in its part: of a partition the current one and the copy that a move makes of it,
+those of several topics of one name, of which the metadata has yet to say which is meant, and the metadata log.
+
+Nothing is done to their files here. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ballast_wire.names import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.directories import LogDirectory
+    from ballast_broker.storage.log import Log
+
+
+class HeldLogs:
+    def __init__(self) -> None:
+        self._current: dict[TopicPartition, Log] = {}
+        self._future: dict[TopicPartition, Log] = {}
+        self._namesakes: dict[TopicPartition, list[Log]] = {}
+        self.of_metadata: Log | None = None
+        self.current: Mapping[TopicPartition, Log] = MappingProxyType(self._current)
+        self.future: Mapping[TopicPartition, Log] = MappingProxyType(self._future)
+
+    # Facts
+
+    def all_current(self) -> list[Log]:
+        """Those that checkpoints speak of: the metadata log too."""
+        return [*self._current.values(), *([self.of_metadata] if self.of_metadata else [])]
+
+    def named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
+        """In one directory: the current log, the metadata log, and the future one where copies are meant as well."""
+        named = [self._current.get(topic_partition), self._future.get(topic_partition) if copies else None]
+        if self.of_metadata is not None and self.of_metadata.topic_partition == topic_partition:
+            named.append(self.of_metadata)
+        return [log for log in named if log is not None and log.directory is directory]
+
+    def all_in(self, directory: LogDirectory) -> list[Log]:
+        """All that is open there: copies too, and what the metadata has not chosen among yet."""
+        every = itertools.chain(self.all_current(), self._future.values(), *self._namesakes.values())
+        return [log for log in every if log.directory is directory]
+
+    # Coming
+
+    def add(self, log: Log) -> None:
+        """As the current one, in the place of any other."""
+        self._current[log.topic_partition] = log
+
+    def add_future(self, log: Log) -> None:
+        self._future[log.topic_partition] = log
+
+    def add_namesake(self, log: Log) -> None:
+        self._namesakes.setdefault(log.topic_partition, []).append(log)
+
+    def use_future(self, topic_partition: TopicPartition) -> None:
+        """It is the current one from now on."""
+        self._current[topic_partition] = self._future.pop(topic_partition)
+
+    # Going
+
+    def take(self, topic_partition: TopicPartition) -> Log | None:
+        return self._current.pop(topic_partition, None)
+
+    def take_future(self, topic_partition: TopicPartition) -> Log | None:
+        return self._future.pop(topic_partition, None)
+
+    def take_topic(self, topic_partition: TopicPartition, topic_id: UUID) -> list[Log]:
+        """The copy and the current log, as far as they are of this topic."""
+        return [
+            logs.pop(topic_partition)
+            for logs in (self._future, self._current)
+            if topic_partition in logs and logs[topic_partition].topic_id == topic_id
+        ]
+
+    def take_others(self, topic_partition: TopicPartition, topic_id: UUID) -> list[Log]:
+        """TOP-24: what stays here under this name is of this topic; what is of another one goes."""
+        others = [
+            logs.pop(topic_partition)
+            for logs in (self._current, self._future)
+            if topic_partition in logs and logs[topic_partition].topic_id not in (ZERO_UUID, topic_id)
+        ]
+        for log in self._namesakes.pop(topic_partition, ()):
+            if log.topic_id == topic_id and topic_partition not in self._current:
+                self._current[topic_partition] = log
+            else:
+                others.append(log)
+        return others
+
+    def take_namesakes(self) -> dict[TopicPartition, list[Log]]:
+        taken, self._namesakes = self._namesakes, {}
+        return taken
