@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.clients import SimClient, alter_configs
@@ -118,13 +119,8 @@ class ApartFaults(AimedFaults):
             *[self._the_last_in_sync_stays_away] * 3,
         ]
 
-    async def go_on_until(self, end: float) -> None:
-        among_controllers = self.run.loop.create_task(self._among_controllers())
-        try:
-            await super().go_on_until(end)
-        finally:
-            among_controllers.cancel()
-            await asyncio.wait({among_controllers})
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._among_controllers()]
 
     async def _restore(self) -> None:
         await super()._restore()

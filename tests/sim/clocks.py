@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tests.sim.aimed import AimedFaults
@@ -141,12 +141,8 @@ class ClockedRun(Run):
 class ClockFaults(AimedFaults):
     run: ClockedRun
 
-    async def go_on_until(self, end: float) -> None:
-        stepping = self.run.loop.create_task(self._keep_stepping())
-        try:
-            await super().go_on_until(end)
-        finally:
-            stepping.cancel()
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._keep_stepping()]
 
     async def _keep_stepping(self) -> None:
         """All the while, whatever else goes wrong."""

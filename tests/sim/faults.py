@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.clients import SimClient, delete_records, move_replica, reassign
 from tests.sim.machine import Machine
@@ -53,11 +54,21 @@ class Faults:
     async def go_on_until(self, end: float) -> None:
         plan, loop, kinds = self.run.plan, self.run.loop, self._kinds()
         gap = (end - loop.time()) / max(1, plan.faults)
-        while loop.time() < end or self.run.fault_count < plan.least_faults:
-            await self.rng.choice(kinds)()
-            self.run.fault_count += 1
-            await asyncio.sleep(self.rng.uniform(0.2, gap))
-        await self._restore()
+        async with _beside(self._all_the_while()):
+            async with _beside(self._until_restored()):
+                while loop.time() < end or self.run.fault_count < plan.least_faults:
+                    await self.rng.choice(kinds)()
+                    self.run.fault_count += 1
+                    await asyncio.sleep(self.rng.uniform(0.2, gap))
+            await self._restore()
+
+    def _until_restored(self) -> list[Coroutine[Any, Any, None]]:
+        """What somebody does beside the faults, whatever goes wrong, for as long as anything does."""
+        return []
+
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        """The same, and while all is made whole, too."""
+        return []
 
     async def _restore(self) -> None:
         """Every partition is to have all its replicas again; the cluster may still be in pieces."""
@@ -297,3 +308,18 @@ class Faults:
     def _is_active(self, machine: Machine) -> bool:
         driver = getattr(machine.process.node, "driver", None) if machine.process is not None else None
         return driver is not None and driver.is_leader
+
+
+@asynccontextmanager
+async def _beside(works: list[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """They go on until then; what one of them died of is told."""
+    tasks = [asyncio.get_running_loop().create_task(each) for each in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()

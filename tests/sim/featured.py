@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tests.sim.aimed import LAGGING_S, MOMENT_S, AimedFaults
 from tests.sim.apart import PLAN as OF_APART
@@ -80,15 +81,10 @@ class FeatureFaults(ApartFaults):
             *[self._elr_is_off_when_nobody_is_in_sync] * 6,
         ]
 
-    async def go_on_until(self, end: float) -> None:
-        self._changing = self.run.loop.create_task(self._keep_changing())
-        try:
-            await super().go_on_until(end)
-        finally:
-            self._changing.cancel()
+    def _until_restored(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._keep_changing()]
 
     async def _restore(self) -> None:
-        self._changing.cancel()
         await super()._restore()
         levels = {name: self._some_level(name) for name in CHANGING} | {GROUP_VERSION: 1}  # its members are to go on
         async with asyncio.timeout(QUIET_LIMIT_S):

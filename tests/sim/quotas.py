@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from tests.sim.aimed import AimedFaults
@@ -107,15 +107,10 @@ class QuotaFaults(AimedFaults):
         super().__init__(run, hosts)
         self._person = SimClient(run.fabric, "limiter", hosts)
 
-    async def go_on_until(self, end: float) -> None:
-        self._limiting = self.run.loop.create_task(self._limit())
-        try:
-            await super().go_on_until(end)
-        finally:
-            self._limiting.cancel()
+    def _until_restored(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._limit()]
 
     async def _restore(self) -> None:
-        self._limiting.cancel()
         self.run.fabric.heal()
         for machine in self.run.everybody:
             if not machine.is_up:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.sim.planted import Planting
 from tests.sim.quotas import PLAN, QuotasRun
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, fails, many
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.api.client_quotas import Throttle
@@ -14,10 +14,6 @@ from ballast_broker.replication.quotas import ByteRate
 pytestmark = [pytest.mark.spec("CLI-11"), pytest.mark.timeout(120)]
 
 SEEDS = range(800, 805)
-
-
-def fails_under_quotas(seed: int) -> str | None:
-    return fails(seed, QuotasRun, PLAN)
 
 
 def test_who_is_over_its_quota_is_answered() -> None:
@@ -30,7 +26,7 @@ def test_who_is_over_its_quota_is_answered() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(fails_under_quotas, many(SEEDS))
+    check_that_all_hold(many(SEEDS), QuotasRun, PLAN)
 
 
 def hold_for_longer_than_is_told(patch: Planting) -> None:

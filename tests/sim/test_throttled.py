@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, fails
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
 from tests.sim.test_schedules import simulate
 from tests.sim.throttled import PLAN, ThrottledRun
 
@@ -16,10 +16,6 @@ pytestmark = [pytest.mark.spec("REP-30", "DIR-26"), pytest.mark.timeout(120)]
 SEEDS = range(500, 512)
 
 
-def fails_under_throttles(seed: int) -> str | None:
-    return fails(seed, ThrottledRun, PLAN)
-
-
 def test_who_is_in_sync_is_not_held_back_and_all_becomes_whole() -> None:
     run = simulate(5, PLAN, ThrottledRun)
     assert isinstance(run, ThrottledRun)
@@ -29,7 +25,7 @@ def test_who_is_in_sync_is_not_held_back_and_all_becomes_whole() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(fails_under_throttles, SEEDS)
+    check_that_all_hold(SEEDS, ThrottledRun, PLAN)
 
 
 def hold_back_who_is_in_sync(patch: Planting) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from tests.sim.aimed import AimedFaults
 from tests.sim.checkers import Broken
@@ -49,15 +50,10 @@ class ThrottledFaults(AimedFaults):
             *[self._who_is_in_sync_is_not_held_back] * 8,
         ]
 
-    async def go_on_until(self, end: float) -> None:
-        self._throttling = self.run.loop.create_task(self._throttle())
-        try:
-            await super().go_on_until(end)
-        finally:
-            self._throttling.cancel()
+    def _until_restored(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._throttle()]
 
     async def _restore(self) -> None:
-        self._throttling.cancel()
         await super()._restore()
         await self._set(dict.fromkeys(RATES), of_all_replicas=False)
 

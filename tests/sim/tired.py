@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.sim.directories import DirectoriesRun, DirectoryFaults
@@ -80,14 +80,15 @@ class TiredFaults(DirectoryFaults):
     run: TiredRun
 
     async def go_on_until(self, end: float) -> None:
-        tiring = self.run.loop.create_task(self._tire())
         try:
             await super().go_on_until(end)
         finally:
-            tiring.cancel()
             for machine in self.run.machines:
                 self.run.tire(machine, RESTED_S)
         await asyncio.sleep(max(WORN_S) * SLOWEST)  # what threads have begun is done by then
+
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._tire()]
 
     async def _tire(self) -> None:
         """All the while, whatever else goes wrong."""

@@ -7,6 +7,7 @@ would do it. Judged besides everything else: what was committed to the metadata 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from tests.sim.aimed import AimedFaults
@@ -80,13 +81,8 @@ class VoterFaults(AimedFaults):
         super().__init__(run, hosts)
         self._people = [SimClient(run.fabric, name, hosts) for name in ("somebody", "else")]
 
-    async def go_on_until(self, end: float) -> None:
-        changing = [self.run.loop.create_task(self._keep_changing(people)) for people in self._people]
-        try:
-            await super().go_on_until(end)
-        finally:
-            for each in changing:
-                each.cancel()
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._keep_changing(people) for people in self._people]
 
     async def _keep_changing(self, people: SimClient) -> None:
         """All the while, whatever else goes wrong; now and then the leader dies over it."""
