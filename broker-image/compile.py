@@ -44,6 +44,7 @@ MODULES = (
     "ballast_broker/replication/reading.py",
     "ballast_broker/replication/replica.py",
     "ballast_broker/replication/replicas.py",
+    "ballast_broker/replication/roles.py",
     "ballast_broker/replication/waiting.py",
     "ballast_broker/replication/watching.py",
     "ballast_broker/storage/appending.py",

@@ -238,7 +238,7 @@ def _observed(node: Node, server: Server, lag: LoopLag) -> Observed:
         quorum=node.driver,
         server=server,
         lag=lag,
-        replicas=None if broker is None else broker.replicas,
+        replication=None if broker is None else broker.replication,
         groups=None if broker is None else broker.groups,
         transactions=None if broker is None else broker.transactions,
         per_partition=config.metrics_partitions_enable,

@@ -37,7 +37,7 @@ from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.node_failed import NodeFailed
 from ballast_broker.patience import patiently
-from ballast_broker.replication.replicas import Replicas
+from ballast_broker.replication.replication import Replication
 from ballast_broker.replication.strays import delete_what_was_deleted, settle_strays
 from ballast_broker.security.properties import PROTOCOLS
 from ballast_broker.storage.directories import LogDirectory
@@ -59,7 +59,7 @@ class BrokerHalf:
         self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
         self._heartbeats = node.client(timeout_s=REGISTRATION_TIMEOUT_MAX_S)
         self.lifecycle: BrokerLifecycle | None = None
-        self.replicas = Replicas(
+        self.replication = Replication(
             settings.replication_settings(config),
             logs=node.logs,
             clock=world.clock,
@@ -69,7 +69,8 @@ class BrokerHalf:
             network=world.network,
             threads=world.threads,
         )
-        self.replicas.on_gone.append(node.traffic.forget)
+        self.replicas = self.replication.replicas
+        self.replication.roles.on_gone.append(node.traffic.forget)
         store = self._store(OFFSETS_TOPIC, config.offsets_commit_timeout_ms, config.offsets_load_buffer_size)
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config), lambda: node.image)
         ids = ProducerIds(config.node_id, self._epoch, self._controller)
@@ -91,7 +92,7 @@ class BrokerHalf:
         of_transactions = TransactionLeadership(config.node_id, self.transactions)
         self._caught_up = asyncio.Event()
         publishers = [
-            self.replicas.publish,
+            self.replication.roles.publish,
             leadership.publish,
             of_transactions.publish,
         ]
@@ -147,6 +148,7 @@ class BrokerHalf:
             random=node.world.random,
             image=lambda: node.image,
             replicas=self.replicas,
+            directories=self.replication.directories,
             logs=node.logs,
             controller=self._controller,
             groups=self.groups,
@@ -185,7 +187,7 @@ class BrokerHalf:
         let clients in once the metadata says so."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
-        await self.replicas.start()
+        await self.replication.start()
         self.lifecycle = lifecycle = BrokerLifecycle(
             identity=self._identity(),
             client=self._heartbeats,
@@ -266,7 +268,7 @@ class BrokerHalf:
     async def leave(self) -> int:
         """Hand over what this broker leads, then stop; answers the epoch it had."""
         epoch = self._epoch()
-        self.replicas.assignments.hurry()  # should a disk be another one at the next start, that can be seen
+        self.replication.assignments.hurry()  # should a disk be another one at the next start, that can be seen
         if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
@@ -276,7 +278,7 @@ class BrokerHalf:
         self.groups.close()
         self.transactions.close()
         self._verifier.close()
-        await patiently(self.replicas.stop(), "replication")
+        await patiently(self.replication.stop(), "replication")
         self._controller.close()
         self._heartbeats.close()
         return epoch

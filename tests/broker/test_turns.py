@@ -118,7 +118,7 @@ async def test_replicas_are_made_and_removed_one_in_a_step(tmp_path: Path) -> No
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
             before = [len(one.replicas.partitions())]
-            steps = one.replicas.publish(delta, image)
+            steps = one.replication.roles.publish(delta, image)
             before += [len(one.replicas.partitions()) for _ in steps]
             before.append(len(one.replicas.partitions()))
             counts.extend(pairwise(before))
@@ -165,7 +165,7 @@ async def test_movers_of_many_empty_logs_leave_others_their_turns(
             for partition in one.replicas.partitions():
                 log = one.log(partition.topic_partition)
                 other = next(path for path in paths if path != log.directory.path)
-                one.replicas.alter_replica_log_dirs({partition.topic_partition: other})
-            await eventually(lambda: not one.replicas.movers.moves)
+                one.replication.directories.alter({partition.topic_partition: other})
+            await eventually(lambda: not one.replication.movers.moves)
         assert turns.done >= 20
         assert max(after - before for before, after in pairwise(turns.seen)) <= len(paths), "one step of each mover"

@@ -33,7 +33,7 @@ async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) 
     """A plan for a whole disk comes as one request for thousands of replicas."""
     errors: dict[TopicPartition, ErrorCode] = {}
     async for each, path in InTurns(wanted.items()):
-        [error] = context.broker.replicas.alter_replica_log_dirs({each: path}).values()
+        [error] = context.broker.directories.alter({each: path}).values()
         errors[each] = _known(error, each, context)
     return errors
 

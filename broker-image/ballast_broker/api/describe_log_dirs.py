@@ -25,7 +25,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     wanted = None
     if request.topics is not None:
         wanted = {TopicPartition(each.topic, number) for each in request.topics for number in each.partitions}
-    directories = context.broker.replicas.describe_log_dirs(wanted)
+    directories = context.broker.directories.describe(wanted)
     results = [await _directory(each) for each in directories]
     return kind(error_code=ErrorCode.NONE, results=results)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ballast_broker.coordinator.verification import TransactionVerifier
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.metrics.traffic import Traffic
+    from ballast_broker.replication.directories import Directories
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock, Random
     from ballast_broker.storage.manager import LogManager
@@ -31,6 +32,7 @@ class BrokerServices:
     random: Random
     image: Callable[[], MetadataImage]
     replicas: Replicas
+    directories: Directories
     logs: LogManager
     controller: ControllerClient
     groups: GroupCoordinator

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from ballast_broker.metrics.traffic import Traffic
     from ballast_broker.net.server import Server
     from ballast_broker.raft.driver import RaftDriver
+    from ballast_broker.replication.movers import Movers
     from ballast_broker.replication.partition import Partition
     from ballast_broker.replication.replicas import Replicas
+    from ballast_broker.replication.replication import Replication
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
 
@@ -51,7 +53,7 @@ Samples = Iterable[tuple[Labels, int]]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The rooms that the page looks at. A node that is a controller only has neither replicas nor groups."""
+    """The rooms that the page looks at. A node that is a controller only has neither replication nor groups."""
 
     node_id: int
     cluster_id: str
@@ -64,7 +66,7 @@ class Observed:
     quorum: RaftDriver
     server: Server
     lag: LoopLag
-    replicas: Replicas | None = None
+    replication: Replication | None = None
     groups: GroupCoordinator | None = None
     transactions: TransactionCoordinator | None = None
     per_partition: bool = True
@@ -105,12 +107,12 @@ class MetricsPage:
         yield from self._of_directories()
         yield from self._of_requests()
         yield from self._of_quotas(self._seen.quotas)
-        if self._seen.replicas is not None:
-            yield from self._of_replication(self._seen.replicas)
+        if self._seen.replication is not None:
+            yield from self._of_replication(self._seen.replication)
             if self._seen.per_partition:
-                yield from self._of_partitions(self._seen.replicas)
-        if self._seen.groups is not None and self._seen.replicas is not None:
-            yield from self._of_groups(self._seen.groups, self._seen.replicas)
+                yield from self._of_partitions(self._seen.replication.replicas)
+        if self._seen.groups is not None and self._seen.replication is not None:
+            yield from self._of_groups(self._seen.groups, self._seen.replication.replicas)
         if self._seen.transactions is not None:
             states = self._seen.transactions.states()
             told: Samples = ((f"{self._broker},{label_set(state=s.value)}", states[s]) for s in STORED_STATES)
@@ -192,8 +194,8 @@ class MetricsPage:
             yield f"ballast_quota_throttled_seconds_total{{{own}}} {each.throttled_ms / 1000:.3f}\n"
 
     # -- replication ----------------------------------------------------------------------------------------------
-    def _of_replication(self, replicas: Replicas) -> Iterator[str]:
-        own, counts = self._broker, dict.fromkeys(COUNTED, 0)
+    def _of_replication(self, replication: Replication) -> Iterator[str]:
+        own, counts, replicas = self._broker, dict.fromkeys(COUNTED, 0), replication.replicas
         for some in in_pieces(replicas.partitions()):
             counts["ballast_replicas"] += len(some)
             counts["ballast_leaders"] += sum(p.is_leader for p in some)
@@ -203,24 +205,24 @@ class MetricsPage:
             yield NOTHING
         for name, count in counts.items():
             yield from family(name, "gauge", [(own, count)])
-        changes = replicas.isr_changes
+        changes = replication.isr_changes
         yield from family("ballast_isr_shrinks_total", "counter", [(own, changes.shrinks)])
         yield from family("ballast_isr_expands_total", "counter", [(own, changes.expands)])
         yield from family("ballast_isr_failed_updates_total", "counter", [(own, changes.failed_updates)])
         yield from family("ballast_unclean_elections_total", "counter", [(own, changes.unclean_elections)])
-        followed = replicas.fetchers.totals
+        followed = replication.fetchers.totals
         yield from family("ballast_replica_fetch_failures_total", "counter", [(own, followed.failed)])
         yield from family("ballast_replica_truncated_records_total", "counter", [(own, followed.truncated_records)])
-        yield from self._of_moves(replicas)
+        yield from self._of_moves(replication.movers)
 
-    def _of_moves(self, replicas: Replicas) -> Iterator[str]:
-        moves = list(replicas.movers.moves.values())
+    def _of_moves(self, movers: Movers) -> Iterator[str]:
+        moves = list(movers.moves.values())
         own = self._broker
         yield from family("ballast_moves", "gauge", [(own, len(moves))])
         yield from family("ballast_moves_paused", "gauge", [(own, sum(m.paused is not None for m in moves))])
         stuck = sum(m.not_converging for m in moves)
         yield from family("ballast_moves_not_converging", "gauge", [(own, stuck)])
-        yield from family("ballast_moves_copied_bytes_total", "counter", [(own, replicas.movers.rate.total_bytes)])
+        yield from family("ballast_moves_copied_bytes_total", "counter", [(own, movers.rate.total_bytes)])
 
     # -- partitions -----------------------------------------------------------------------------------------------
     def _of_partitions(self, replicas: Replicas) -> Iterator[str]:

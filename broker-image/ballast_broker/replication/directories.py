@@ -1,15 +1,19 @@
-"""What clients ask of this broker's log directories: where replicas are, and to move them.
+"""Where this broker's replicas lie: their logs are opened and given up, and the controller hears where they are; and
+what clients ask of log directories, which replicas are there, and to move them.
 
 Errors are per entry, a refused entry changes nothing and the others go ahead. Loop thread only.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED
 from ballast_broker.replication.movers import Movers
 from ballast_broker.replication.moves import Request, decide_request
 from ballast_broker.replication.replica import Replica
@@ -17,9 +21,14 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
+    from ballast_broker.config.logs import LogConfig
+    from ballast_broker.replication.assignments import Assignments
+    from ballast_broker.replication.replicas import Replicas
     from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
+
+logger = logging.getLogger(__name__)
 
 LONGEST_NAME = 255
 FUTURE_NAME_EXTRA = len("." + "0" * 32 + "-future")
@@ -46,10 +55,64 @@ class LogDirectoryInfo:
 
 
 class Directories:
-    def __init__(self, logs: LogManager, replicas: Mapping[TopicPartition, Replica], movers: Movers) -> None:
+    def __init__(self, logs: LogManager, replicas: Replicas, movers: Movers, assignments: Assignments) -> None:
         self._logs = logs
         self._replicas = replicas
         self._movers = movers
+        self._assignments = assignments
+
+    # -- the log of a replica -----------------------------------------------------------------------------------------
+    def open_log(self, replica: Replica, assigned: UUID | None, config: LogConfig, *, is_new: bool) -> None:
+        """The log as it is on disk, or a new one. None is made where its own may be on a disk that is away."""
+        topic_partition = replica.topic_partition
+        known = None if assigned is None else self._logs.directory(assigned)
+        self._logs.set_aside_namesakes(topic_partition, replica.topic_id)
+        try:
+            if self._logs.get_future(topic_partition) is not None:
+                self._logs.use_lone_future(topic_partition)
+                if self._logs.get(topic_partition) is None:
+                    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
+            opened = self._logs.get_or_create(
+                topic_partition,
+                replica.topic_id,
+                config,
+                is_new=is_new or (known is not None and known.online),
+                assigned_directory=assigned,
+            )
+        except ApiError as error:
+            logger.error("no log for %s: %s", topic_partition, error)
+            replica.go_offline()
+            raise
+        replica.use(opened)
+        replica.offline = False
+
+    def settle(self, replica: Replica, assigned: UUID | None) -> None:
+        """Go on with a move that a restart interrupted; tell the controller where the replica is, if it errs."""
+        number = replica.topic_partition.partition
+        directory = replica.online_log().directory
+        if assigned is not None:
+            self._assignments.known(replica.topic_id, number, assigned)
+        if replica.topic_partition in self._movers.moves:
+            return
+        future = self._logs.get_future(replica.topic_partition)
+        if future is not None:
+            self._movers.start(replica, future.directory)
+        elif assigned == DIRECTORY_UNASSIGNED:
+            self._assignments.assign_in_time(replica.topic_id, number, directory.id)
+        elif assigned != directory.id:
+            self._assignments.assign(replica.topic_id, number, directory.id)
+
+    def give_up(self, replica: Replica) -> None:
+        """It is not here any more, nor is its log."""
+        move = self._movers.moves.get(replica.topic_partition)
+        if move is not None:
+            self._movers.cancel(move, assign_back=False)
+        replica.go()
+        self._logs.delete(replica.topic_partition)
+
+    def failed(self, directory: LogDirectory) -> None:
+        self._movers.directory_failed(directory)
+        self._assignments.hurry()
 
     # -- moving -------------------------------------------------------------------------------------------------------
     def alter(self, entries: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
@@ -66,7 +129,7 @@ class Directories:
         if len(str(topic_partition).encode()) + FUTURE_NAME_EXTRA > LONGEST_NAME:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         wanted = self._wanted(path)
-        replica = self._replicas.get(topic_partition)
+        replica = self._replicas.find(topic_partition)
         if replica is None:
             self._refuse_cordoned(wanted)
             self._logs.set_preferred_directory(topic_partition, wanted.path)
@@ -97,7 +160,7 @@ class Directories:
         return found
 
     # -- describing ---------------------------------------------------------------------------------------------------
-    def describe(self, wanted: Collection[TopicPartition] | None) -> list[LogDirectoryInfo]:
+    def describe(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
         """Every directory; of the replicas only those wanted, or all."""
         replicas: dict[str, list[ReplicaInfo]] = {directory.path: [] for directory in self._logs.directories}
 

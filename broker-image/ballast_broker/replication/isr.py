@@ -1,4 +1,4 @@
-"""Asks the controller for changes of the ISR: everything proposed in one turn of the loop in one AlterPartition.
+"""Proposes changes of the ISR, and asks the controller for them: all of one turn of the loop in one AlterPartition.
 
 One request is under way at a time; proposals made meanwhile go with the next. A proposal that metadata overtakes is
 dropped by `Partition.isr_answered`. Loop thread only; the one task it owns ends when nothing is left to ask.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from ballast_broker.replication.partition import IsrAnswer, IsrChange
@@ -17,10 +17,14 @@ from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
+if TYPE_CHECKING:
+    from ballast_broker.replication.replicas import Replicas
+
 log = logging.getLogger(__name__)
 
 ALTER_PARTITION_VERSION = 3
 RETRY_S = 0.05
+REPLICAS_PER_SLICE = 1_000  # that are looked at in one turn of the loop: about a millisecond
 
 
 class Controller(Protocol):
@@ -40,6 +44,32 @@ class IsrChanges:
         self.failed_updates = 0
         self.unclean_elections = 0
 
+    # -- proposing ----------------------------------------------------------------------------------------------------
+    def propose_expand(self, replica: Replica, broker_id: int) -> None:
+        change = replica.state.propose_expand(broker_id)
+        if change is not None:
+            self.submit(replica, change)
+
+    async def keep_shrinking(self, replicas: Replicas, interval_s: float) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            for number, replica in enumerate(replicas.all()):
+                if number % REPLICAS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+                try:
+                    self._propose_shrink(replica, replicas)
+                except Exception:  # a bug must not end this for all of them
+                    log.exception("the ISR of %s could not be looked at", replica.topic_partition)
+
+    def _propose_shrink(self, replica: Replica, replicas: Replicas) -> None:
+        replica.reconsider()
+        change = replica.state.propose_shrink(replica.now_ms())
+        if change is not None and replicas.find(replica.topic_partition) is replica:
+            log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
+            self.submit(replica, change)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
     def submit(self, replica: Replica, change: IsrChange) -> None:
         self._proposed[replica] = change
         if self._task is None or self._task.done():
@@ -126,6 +156,7 @@ class IsrChanges:
         replica.reconsider()
         return outcome
 
+    # -- counting -----------------------------------------------------------------------------------------------------
     def count_election(self, replica: Replica, in_line: frozenset[int]) -> None:
         """This broker leads now; those in line may have done so without a loss, and who is the only one has all there
         is."""

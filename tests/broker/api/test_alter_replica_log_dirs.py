@@ -26,7 +26,7 @@ def of_partitions(count: int) -> Any:
 @pytest.mark.spec("DIR-12")
 async def test_who_may_not_alter_the_cluster_is_refused_for_every_partition() -> None:
     asked: list[object] = []
-    broker = SimpleNamespace(replicas=SimpleNamespace(alter_replica_log_dirs=asked.append))
+    broker = SimpleNamespace(directories=SimpleNamespace(alter=asked.append))
     request = of_partitions(2)
     context: Any = SimpleNamespace(
         authorize=lambda operation, resource: (operation, resource) != (Operation.ALTER, CLUSTER),
@@ -56,7 +56,7 @@ async def test_a_request_for_a_whole_disk_lets_others_have_their_turn(monkeypatc
 
     context: Any = SimpleNamespace(
         authorize=lambda *_: True,
-        broker=SimpleNamespace(replicas=SimpleNamespace(alter_replica_log_dirs=alter)),
+        broker=SimpleNamespace(directories=SimpleNamespace(alter=alter)),
         version=2,
     )
     producing = asyncio.create_task(produce())

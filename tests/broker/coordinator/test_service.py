@@ -113,7 +113,7 @@ class Coordinating:
         self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
-            told(node.replicas.publish, delta, image)
+            told(node.replication.roles.publish, delta, image)
             leadership.publish(delta, image)
 
         cluster.controller.replace(node.broker_id, publish)
@@ -502,7 +502,7 @@ async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(t
         controller = scene.cluster.controller
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
         before = controller.image
-        controller.replace(scene.node.broker_id, scene.node.replicas.publish)
+        controller.replace(scene.node.broker_id, scene.node.replication.roles.publish)
         controller.delete_topic(OFFSETS_TOPIC)
         controller.create_topic(OFFSETS_TOPIC, [[1, 2], [2, 1], [1, 2]])
         loader = MetadataLoader([scene.leadership.publish])

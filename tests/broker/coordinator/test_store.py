@@ -37,8 +37,8 @@ async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tm
         )
         records = store.read_all(0)
         read = [(await anext(records))[0]]
-        assert node.replicas.alter_replica_log_dirs({OFFSETS: str(node.directories[1])})[OFFSETS] is ErrorCode.NONE
-        await eventually(lambda: not node.replicas.movers.moves)
+        assert node.replication.directories.alter({OFFSETS: str(node.directories[1])})[OFFSETS] is ErrorCode.NONE
+        await eventually(lambda: not node.replication.movers.moves)
         assert node.log(OFFSETS).directory.path == str(node.directories[1])
         await node.logs.maintenance.remove_everything_waiting()
         read += [key async for key, *_ in records]

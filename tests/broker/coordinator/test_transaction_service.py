@@ -153,7 +153,7 @@ class Scene:
         leadership = TransactionLeadership(node.broker_id, coordinator)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
-            told(node.replicas.publish, delta, image)
+            told(node.replication.roles.publish, delta, image)
             leadership.publish(delta, image)
 
         self.cluster.controller.replace(node.broker_id, publish)

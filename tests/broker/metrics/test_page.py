@@ -80,9 +80,8 @@ class Rooms:
 
     def observed(self, **changes: Any) -> Observed:
         movers = SimpleNamespace(moves={}, rate=SimpleNamespace(total_bytes=0))
-        replicas: Any = SimpleNamespace(
-            partitions=lambda: list(self.states.values()),
-            local_log=self.logs.get,
+        replication: Any = SimpleNamespace(
+            replicas=SimpleNamespace(partitions=lambda: list(self.states.values()), local_log=self.logs.get),
             isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1, unclean_elections=4),
             fetchers=SimpleNamespace(totals=FetchTotals(failed=5, truncated_records=6)),
             movers=movers,
@@ -110,7 +109,7 @@ class Rooms:
             "quorum": quorum,
             "server": server,
             "lag": LoopLag(),
-            "replicas": replicas,
+            "replication": replication,
             "groups": groups,
             "transactions": transactions,
         }
@@ -235,7 +234,7 @@ async def test_the_active_controller_tells_how_many_partitions_nobody_leads(acti
     topics = [TopicImage(f"t{n}", UUID(int=n), dict(enumerate(each))) for n, each in ((1, [led, dead]), (2, [dead]))]
     image = MetadataImage(topics=TopicsImage(PersistentMap({topic.id: topic for topic in topics})))
     quorum = SimpleNamespace(is_leader=active, hears_leader=True)
-    page = await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum, replicas=None, groups=None))
+    page = await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum, replication=None, groups=None))
     own = frozenset({("broker", str(NODE))})
     assert samples_of(page)["ballast_leaderless_partitions", own] == told
     assert samples_of(page)["ballast_controller_active", own] == active
@@ -266,7 +265,7 @@ async def test_each_node_tells_how_many_partitions_are_being_reassigned(active: 
 
 
 async def test_a_controller_alone_has_no_partitions() -> None:
-    page = await page_of(busy_rooms().observed(replicas=None, groups=None))
+    page = await page_of(busy_rooms().observed(replication=None, groups=None))
     assert "ballast_controller_active" in page
     assert "ballast_replicas" not in page
 

@@ -29,6 +29,7 @@ from ballast_broker.metadata.loader import Publisher
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
+from ballast_broker.replication.replication import Replication
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
@@ -234,13 +235,14 @@ class Node:
         self._cluster = cluster
         self._settings = settings
         self.logs: LogManager
+        self.replication: Replication
         self.replicas: Replicas
 
     async def start(self) -> None:
         await self.open()
         ids = [directory.id for directory in self.logs.directories if directory.online]
         self.epoch = self._cluster.controller.register(self.broker_id, ids, self.rack)
-        self._cluster.controller.join(self.broker_id, self.replicas.publish)
+        self._cluster.controller.join(self.broker_id, self.replication.roles.publish)
 
     def log(self, topic_partition: TopicPartition) -> Log:
         """One that it has."""
@@ -263,8 +265,8 @@ class Node:
         """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
         await self.open()
         controller = self._cluster.controller
-        told(self.replicas.publish, whole(controller.image), controller.image)
-        controller.replace(self.broker_id, self.replicas.publish)
+        told(self.replication.roles.publish, whole(controller.image), controller.image)
+        controller.replace(self.broker_id, self.replication.roles.publish)
 
     async def open(self) -> None:
         for directory in self.directories:
@@ -278,7 +280,7 @@ class Node:
         await self.logs.start()
         for each in self.logs.directories:
             each.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is no case
-        self.replicas = Replicas(
+        self.replication = Replication(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
             logs=self.logs,
             clock=clock,
@@ -288,7 +290,8 @@ class Node:
             network=Network(cluster, self.broker_id),
             threads=cluster.threads,
         )
-        await self.replicas.start()
+        self.replicas = self.replication.replicas
+        await self.replication.start()
         self.up = True
 
     async def crash(self, *, noticed: bool = True) -> None:
@@ -296,14 +299,14 @@ class Node:
         self.up = False
         if noticed:
             self._cluster.controller.lose(self.broker_id)
-        await self.replicas.stop()
+        await self.replication.stop()
         for directory in self.logs.directories:
             directory.unlock()
 
     async def stop(self) -> None:
         if self.up:
             self.up = False
-            await self.replicas.stop()
+            await self.replication.stop()
             await self.logs.shutdown()
 
     # -- as clients see it

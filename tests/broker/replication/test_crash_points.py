@@ -61,7 +61,7 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
         await node.replicas.delete_records({ORDERS: DELETED}, 1000)
         await node.logs.maintenance.checkpoint_start_offsets()
         del acknowledged[:DELETED]
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         disk.done.clear()
         disk.left = operations
         unsure = await move_and_produce(node, disk, threads, acknowledged)
@@ -71,7 +71,7 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
         threads.before = lambda: None
         cluster.disk = RealDisk()
         await node.start()
-        await eventually(lambda: not node.replicas.movers.moves and not len(node.replicas.assignments))
+        await eventually(lambda: not node.replication.movers.moves and not len(node.replication.assignments))
         at = f"killed at {done[-1] if done else 'nothing'}"
         assert node.logs.get(ORDERS) is not None, at
         found = records_of(node.log(ORDERS))
@@ -105,8 +105,8 @@ async def move_and_produce(
 
     threads.before = produce
     with contextlib.suppress(Killed, ApiError):
-        node.replicas.alter_replica_log_dirs({ORDERS: str(node.directories[1])})
-    await eventually(lambda: not node.replicas.movers.moves or disk.stopped)
+        node.replication.directories.alter({ORDERS: str(node.directories[1])})
+    await eventually(lambda: not node.replication.movers.moves or disk.stopped)
     for _ in range(10):
         produce()
     await asyncio.sleep(0)

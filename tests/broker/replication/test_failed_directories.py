@@ -74,12 +74,12 @@ async def moving(cluster: Cluster) -> tuple[Node, LogDirectory, LogDirectory]:
     cluster.controller.create_topic("orders", [[1]])
     for number in range(20):
         node.produce(ORDERS, str(number))
-    await eventually(lambda: not len(node.replicas.assignments))
+    await eventually(lambda: not len(node.replication.assignments))
     source = node.logs.logs[ORDERS].directory
     (destination,) = [each for each in node.logs.directories if each is not source]
     cluster.controller.away = True
-    node.replicas.alter_replica_log_dirs({ORDERS: destination.path})
-    await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+    node.replication.directories.alter({ORDERS: destination.path})
+    await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
     return node, source, destination
 
 
@@ -89,7 +89,7 @@ async def test_a_disk_that_fails_while_it_is_emptied_leaves_what_was_copied(tmp_
     async with Cluster(tmp_path) as cluster:
         node, source, destination = await moving(cluster)
         source.fail(OSError(errno.EIO, "EIO"))
-        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        assert node.replication.movers.ended[-1].stage is Stage.FAILED
         await node.crash()
         node.directories = [Path(destination.path)]  # the broken one is taken out of log.dirs
         cluster.controller.away = False

@@ -73,7 +73,7 @@ async def test_a_silent_follower_leaves_and_comes_back(tmp_path: Path) -> None:
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2}, "it has caught up and joins again")
         assert await one.produce_to_all(ORDERS, "d") is ErrorCode.NONE
         assert two.stored(ORDERS) == ["a", "b", "d"]
-        assert (one.replicas.isr_changes.shrinks, one.replicas.isr_changes.expands) == (1, 1)
+        assert (one.replication.isr_changes.shrinks, one.replication.isr_changes.expands) == (1, 1)
 
 
 @pytest.mark.spec("REP-13")
@@ -84,7 +84,7 @@ async def test_a_change_of_the_isr_outlasts_the_controllers_absence(tmp_path: Pa
         cluster.controller.away = True
         cluster.cuts.add(frozenset({1, 2}))
         one.produce(ORDERS, "a")
-        await eventually(lambda: one.replicas.isr_changes.failed_updates > 1, "nobody takes the change")
+        await eventually(lambda: one.replication.isr_changes.failed_updates > 1, "nobody takes the change")
         assert cluster.isr(ORDERS) == {1, 2}
         cluster.controller.away = False
         await eventually(lambda: cluster.isr(ORDERS) == {1}, "it is asked again until somebody does")
@@ -116,7 +116,7 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
         one.produce(ORDERS, "a")
         waiting = one.replicas.await_committed(ORDERS, 1, 60_000)
         assert not isinstance(waiting, ErrorCode)
-        publish = one.replicas.publish
+        publish = one.replication.roles.publish
         cluster.controller.lose(1)  # fenced, but it still hears of it
         told(publish, *cluster.controller.last)
         assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -335,7 +335,7 @@ async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> No
         epochs = one.log(ORDERS).epochs.entries
         await one.stop()
         await one.open()
-        told(one.replicas.publish, *old)  # the broker reads an early part of the metadata log again
+        told(one.replication.roles.publish, *old)  # the broker reads an early part of the metadata log again
         assert one.log(ORDERS).epochs.entries == epochs
         with pytest.raises(ApiError):
             one.produce(ORDERS, "with a dead epoch")
@@ -349,9 +349,9 @@ async def test_of_a_partition_that_failed_and_is_followed_no_more_nothing_is_kep
         for name in ("orders", "kept"):
             cluster.controller.create_topic(name, [[1, 2]])
         cluster.cuts.add(frozenset({1, 2}))
-        one.replicas._stop(ORDERS, one.replicas._replicas[ORDERS].topic_id)
+        one.replication.roles._stop(ORDERS, one.replicas._replicas[ORDERS].topic_id)
         cluster.cuts.clear()
-        [group] = {*two.replicas.fetchers._groups.values()}
+        [group] = {*two.replication.fetchers._groups.values()}
         await eventually(lambda: bool(group._aside), "the leader refuses it")
         cluster.controller.delete_topic("orders")
         assert not group._backoff._failures
@@ -453,7 +453,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]], {"segment.bytes": "1000"})
-        log, totals = one.log(ORDERS), two.replicas.fetchers.totals
+        log, totals = one.log(ORDERS), two.replication.fetchers.totals
         while len(log.segments) < 3:
             assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         cluster.cuts.add(frozenset({1, 2}))
@@ -482,7 +482,7 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
         one, _ = await cluster.add(1, 2)
         for topic in ("odd", "orders"):
             cluster.controller.create_topic(topic, [[1, 2]])
-        submit, call, failures = one.replicas.isr_changes.submit, cluster.controller.call, []
+        submit, call, failures = one.replication.isr_changes.submit, cluster.controller.call, []
 
         def submitting(replica: Replica, change: IsrChange) -> None:
             if replica.topic_partition == odd:
@@ -497,7 +497,7 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
             return await call(request, version)
 
         if bug == "looking":
-            monkeypatch.setattr(one.replicas.isr_changes, "submit", submitting)
+            monkeypatch.setattr(one.replication.isr_changes, "submit", submitting)
         else:
             monkeypatch.setattr(cluster.controller, "call", calling)
         cluster.cuts.add(frozenset({1, 2}))

@@ -60,7 +60,7 @@ async def test_the_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def hold_back_high_watermark(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the node takes data, but the word of what is committed does not reach it."""
     known = high_watermark(node)
-    (group,) = node.replicas.fetchers._groups.values()
+    (group,) = node.replication.fetchers._groups.values()
     append = group._append
 
     async def deaf(followed: Followed, data: Any) -> None:
@@ -86,7 +86,7 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         await b.start()
         await cluster.controller.elect_uncleanly()
         assert cluster.leader(STORY) == B
-        assert b.replicas.isr_changes.unclean_elections == 1
+        assert b.replication.isr_changes.unclean_elections == 1
         assert await b.produce_to_all(STORY, "m3") is ErrorCode.NONE
 
         # A returns, finds that its log left B's after m1, cuts there and follows. The loss is counted.
@@ -94,7 +94,7 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m3"]
         assert a.log(STORY).epochs.entries == b.log(STORY).epochs.entries
-        assert a.replicas.fetchers.totals.truncated_records == 1
+        assert a.replication.fetchers.totals.truncated_records == 1
         assert await b.consume(STORY) == ["m1", "m3"]
 
 
@@ -118,7 +118,7 @@ async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp
         assert cluster.leader(STORY) == A
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m2"]
-        assert [node.replicas.isr_changes.unclean_elections for node in (a, b)] == [0, 0]
+        assert [node.replication.isr_changes.unclean_elections for node in (a, b)] == [0, 0]
 
 
 @pytest.mark.spec("REP-21")

@@ -43,12 +43,12 @@ async def holding(
 
 
 def move(node: Node, directory: Path, topic_partition: TopicPartition = ORDERS) -> ErrorCode:
-    return node.replicas.alter_replica_log_dirs({topic_partition: str(directory)})[topic_partition]
+    return node.replication.directories.alter({topic_partition: str(directory)})[topic_partition]
 
 
 async def moved(node: Node, directory: Path, topic_partition: TopicPartition = ORDERS) -> None:
-    await eventually(lambda: not node.replicas.movers.moves, f"{topic_partition} moves to {directory}")
-    assert node.log(topic_partition).directory.path == str(directory), node.replicas.movers.ended
+    await eventually(lambda: not node.replication.movers.moves, f"{topic_partition} moves to {directory}")
+    assert node.log(topic_partition).directory.path == str(directory), node.replication.movers.ended
 
 
 def folders(directory: Path) -> list[str]:
@@ -85,11 +85,11 @@ def files_of(node: Node) -> dict[str, bytes]:
 async def test_the_controller_agrees_before_the_swap(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster)
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         first, second = node.directories
         cluster.controller.away = True
         move(node, second)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         node.produce(ORDERS, "while waiting")
         await asyncio.sleep(0.05)
         assert node.log(ORDERS).directory.path == str(first), "no swap without the controller"
@@ -107,12 +107,12 @@ async def test_a_cancelled_move_leaves_nothing_and_the_controller_knows(tmp_path
         first, second = node.directories
         cluster.controller.away = True
         move(node, second)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         assert move(node, first) is ErrorCode.NONE
-        assert not node.replicas.movers.moves
+        assert not node.replication.movers.moves
         assert not node.logs.future_logs
         cluster.controller.away = False
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         assert node.log(ORDERS).directory.path == str(first)
         assert node.log(ORDERS).cleaning_paused == 0
         registration = cluster.controller.registration(ORDERS)
@@ -126,11 +126,11 @@ async def test_a_move_is_redirected(tmp_path: Path) -> None:
         _, second, third = node.directories
         cluster.controller.away = True
         move(node, second)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         assert move(node, third) is ErrorCode.NONE
         cluster.controller.away = False
         await moved(node, third)
-        assert [ended.stage for ended in node.replicas.movers.ended] == [Stage.CANCELLED, Stage.DONE]
+        assert [ended.stage for ended in node.replication.movers.ended] == [Stage.CANCELLED, Stage.DONE]
 
 
 @pytest.mark.spec("DIR-21")
@@ -158,7 +158,7 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         node.lose(third)
         unknown = TopicPartition("elsewhere", 0)
         long = TopicPartition("l" * 214, 0)
-        refused = node.replicas.alter_replica_log_dirs(
+        refused = node.replication.directories.alter(
             {unknown: str(second), long: str(second), TopicPartition("orders", 1): "relative", ORDERS: str(third)}
         )
         assert list(refused.values()) == [
@@ -166,7 +166,7 @@ async def test_what_is_refused(tmp_path: Path) -> None:
             ErrorCode.KAFKA_STORAGE_ERROR,
         ]  # fmt: skip
         assert move(node, tmp_path / "not-configured") is ErrorCode.LOG_DIR_NOT_FOUND
-        assert not node.replicas.movers.moves
+        assert not node.replication.movers.moves
         cluster.controller.create_topic("elsewhere", [[1]])
         assert node.log(unknown).directory.path == str(second), "the preference is remembered"
 
@@ -178,10 +178,10 @@ async def test_the_destination_fails_in_the_middle(tmp_path: Path) -> None:
         expected = records_of(node.log(ORDERS))
         cluster.controller.away = True
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         node.lose(node.directories[1])
-        assert not node.replicas.movers.moves
-        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        assert not node.replication.movers.moves
+        assert node.replication.movers.ended[-1].stage is Stage.FAILED
         assert node.produce(ORDERS, "goes on") == 100
         assert await node.consume(ORDERS) == [*expected, "goes on"]
         assert node.log(ORDERS).cleaning_paused == 0
@@ -200,8 +200,8 @@ async def test_the_destination_fails_between_the_two_renames(tmp_path: Path) -> 
         node = await holding(cluster)
         expected = records_of(node.log(ORDERS))
         move(node, node.directories[1])
-        await eventually(lambda: not node.replicas.movers.moves)
-        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        await eventually(lambda: not node.replication.movers.moves)
+        assert node.replication.movers.ended[-1].stage is Stage.FAILED
         assert str(node.directories[1]) in [each.path for each in node.logs.directories if not each.online]
         assert node.produce(ORDERS, "goes on") == 100
         assert await node.consume(ORDERS) == [*expected, "goes on"]
@@ -217,8 +217,8 @@ async def test_a_mover_pauses_before_the_reserve_is_touched(tmp_path: Path) -> N
         node = await holding(cluster)
         node.logs.placement._reserve = 1 << 60
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].paused)
-        assert "reserve" in (node.replicas.movers.moves[ORDERS].paused or "")
+        await eventually(lambda: node.replication.movers.moves[ORDERS].paused)
+        assert "reserve" in (node.replication.movers.moves[ORDERS].paused or "")
         node.logs.placement._reserve = 0
         await moved(node, node.directories[1])
 
@@ -233,7 +233,7 @@ async def test_the_rate_of_all_moves_is_bounded_and_may_change(tmp_path: Path) -
         loop = asyncio.get_running_loop()
         began = loop.time()
         move(node, node.directories[1])
-        current = node.replicas.movers.moves[ORDERS]
+        current = node.replication.movers.moves[ORDERS]
         await eventually(lambda: loop.time() - began > 2)
         assert 700_000 <= current.copied_bytes <= 2 * 400_000 + 100_000 + 100_000
         cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "100000000"})
@@ -251,9 +251,9 @@ async def test_what_wakes_a_mover_in_the_middle_of_a_segment_does_not_keep_it_aw
         for _ in range(30):
             node.produce(ORDERS, "x" * 50_000)
         cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "10000"})
-        rate, asked = node.replicas.moves_rate, 0
+        rate, asked = node.replication.moves_rate, 0
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].copied_bytes and rate.exceeded())
+        await eventually(lambda: node.replication.movers.moves[ORDERS].copied_bytes and rate.exceeded())
 
         def counted() -> float:
             nonlocal asked
@@ -262,10 +262,10 @@ async def test_what_wakes_a_mover_in_the_middle_of_a_segment_does_not_keep_it_aw
             return ByteRate.wait_s(rate)
 
         monkeypatch.setattr(rate, "wait_s", counted)
-        node.replicas.movers.wake()
+        node.replication.movers.wake()
         await eventually(lambda: asked)
         await asyncio.sleep(0)
-        assert not node.replicas.movers.ended
+        assert not node.replication.movers.ended
         cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "100000000"})
         await moved(node, node.directories[1])
 
@@ -282,9 +282,9 @@ async def test_a_mover_stays_with_a_partition_and_goes_in_order(tmp_path: Path) 
                 node.produce(partition, f"{value}")
             here = node.log(partition).directory.path
             targets[partition] = next(str(path) for path in node.directories if str(path) != here)
-        assert set(node.replicas.alter_replica_log_dirs(targets).values()) == {ErrorCode.NONE}
-        await eventually(lambda: not node.replicas.movers.moves)
-        ended = node.replicas.movers.ended
+        assert set(node.replication.directories.alter(targets).values()) == {ErrorCode.NONE}
+        await eventually(lambda: not node.replication.movers.moves)
+        ended = node.replication.movers.ended
         assert [move.topic_partition.partition for move in ended] == list(range(6))
         assert {move.topic_partition: node.log(move.topic_partition).directory.path for move in ended} == targets
 
@@ -312,7 +312,7 @@ async def test_a_truncation_in_the_middle_truncates_the_copy(tmp_path: Path) -> 
         other = next(path for path in b.directories if str(path) != b.log(ORDERS).directory.path)
         cluster.controller.away = True
         assert move(b, other) is ErrorCode.NONE
-        await eventually(lambda: b.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: b.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         assert b.logs.future_logs[ORDERS].log_end_offset == 61
         cluster.cuts.clear()
         await eventually(lambda: b.stored(ORDERS) == ["both", "only a"])
@@ -345,7 +345,7 @@ async def test_producers_meet_no_error_during_many_moves(tmp_path: Path) -> None
         done.set()
         await producer
         assert await node.consume(ORDERS) == written
-        pauses = [ended.pause_ms for ended in node.replicas.movers.ended]
+        pauses = [ended.pause_ms for ended in node.replication.movers.ended]
         assert len(pauses) == 10
         assert sorted(pauses)[4] < 20
 
@@ -365,13 +365,13 @@ async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path, monkey
         expected = records_of(node.log(ORDERS))
         cluster.controller.away = True
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         await node.crash()
         cluster.controller.away = False
         await node.start()
         await moved(node, node.directories[1])
         assert records_of(node.log(ORDERS)) == expected
-        assert node.replicas.movers.ended[-1].copied_bytes == 0, "continued, not begun again"
+        assert node.replication.movers.ended[-1].copied_bytes == 0, "continued, not begun again"
         assert len(compared_by) == 1
         assert threading.get_ident() not in compared_by
 
@@ -389,7 +389,7 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
         second, third = node.directories[1:][::order]
         cluster.controller.away = True
         move(node, second)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         [first_copy] = second.glob("orders-0.*-future")
         kept = tmp_path / "kept"
         shutil.copytree(first_copy, kept)
@@ -400,7 +400,7 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
             await node.start()
             cluster.controller.away = True
         move(node, third)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         await node.crash()
         [last_copy] = third.glob("orders-0.*-future")
         for path in last_copy.iterdir():
@@ -415,7 +415,7 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
         assert folders(second) == []
         await node.stop()
         await node.start()
-        assert not node.replicas.movers.moves
+        assert not node.replication.movers.moves
         assert node.log(ORDERS).directory.path == str(third)
 
 
@@ -430,7 +430,7 @@ async def test_a_copy_from_before_its_log_was_compacted_does_not_bring_back_what
         log = node.log(ORDERS)
         cluster.controller.away = True
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         node.lose(node.directories[1], OSError(errno.EIO, "gone"))
         put(node, b"secret", None)
         log.roll()
@@ -478,7 +478,7 @@ async def test_a_copy_that_a_loss_of_power_left_a_hole_in_is_cut_before_it(tmp_p
         here = Path(node.log(ORDERS).directory.path)
         target = next(path for path in node.directories if path != here)
         move(node, target)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         segment = node.logs.future_logs[ORDERS].segments[2]
         last = list(segment.batches())[-1][0]
         await node.crash()
@@ -489,7 +489,7 @@ async def test_a_copy_that_a_loss_of_power_left_a_hole_in_is_cut_before_it(tmp_p
             shutil.rmtree(here)
         cluster.controller.away = False
         await node.start()
-        await eventually(lambda: not node.replicas.movers.moves)
+        await eventually(lambda: not node.replication.movers.moves)
         leader.produce(ORDERS, "afterwards")
         await eventually(lambda: node.stored(ORDERS)[-1] == "afterwards")
         assert node.log(ORDERS).directory.path == str(target)
@@ -516,15 +516,15 @@ async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> Non
         node = await holding(cluster)
         cluster.controller.away = True
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         node.produce(ORDERS, "one", "two")
-        first, second = node.replicas.describe_log_dirs()
+        first, second = node.replication.directories.describe()
         size = node.log(ORDERS).size_bytes
         assert [tuple_of(info) for info in first.replicas] == [(ORDERS, size, 0, False)]
         assert [tuple_of(info)[2:] for info in second.replicas] == [(2, True)]
         assert 0 < first.usable_bytes < first.total_bytes
         node.lose(node.directories[1])
-        failed = node.replicas.describe_log_dirs()[1]
+        failed = node.replication.directories.describe()[1]
         assert (failed.error, failed.replicas, failed.total_bytes) == (ErrorCode.KAFKA_STORAGE_ERROR, [], -1)
 
 
@@ -544,7 +544,7 @@ async def test_a_failed_directory_takes_only_its_own_partitions(tmp_path: Path) 
         cluster.controller.create_topic("orders", [[1], [1]])
         here, there = TopicPartition("orders", 0), TopicPartition("orders", 1)
         assert node.log(here).directory is not node.log(there).directory
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         failed = node.log(here).directory
         failed.fail(OSError("unplugged"))
         result = await node.produce_to_all(here, "a")
@@ -580,13 +580,13 @@ async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_an
         cluster.controller.create_topic("orders", [[1]] * 2)
         for number in range(2):
             await node.replicas.append_own(TopicPartition("orders", number), batch_of("x"), 1)
-        node.replicas.movers._count = lambda: 1
+        node.replication.movers._count = lambda: 1
         here = [node.log(TopicPartition("orders", number)).directory.path[-2:] for number in range(2)]
         assert here == ["d1", "d2"]
         move(node, node.directories[1])
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].paused)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].paused)
         other = TopicPartition("orders", 1)
-        assert node.replicas.alter_replica_log_dirs({other: str(node.directories[2])}) == {other: ErrorCode.NONE}
+        assert node.replication.directories.alter({other: str(node.directories[2])}) == {other: ErrorCode.NONE}
         await eventually(lambda: node.log(other).directory.path.endswith("d3"))
         disk.more_bytes = 1 << 30
         await eventually(lambda: node.log(ORDERS).directory.path.endswith("d2"))
@@ -619,9 +619,9 @@ async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one
             for partition in both:
                 node.produce(partition, "x" * 100_000)
         assert {node.log(partition).directory.path[-2:] for partition in both} == {"d1", "d2"}
-        moves = node.replicas.movers
+        moves = node.replication.movers
         target = str(node.directories[2])
-        assert set(node.replicas.alter_replica_log_dirs(dict.fromkeys(both, target)).values()) == {ErrorCode.NONE}
+        assert set(node.replication.directories.alter(dict.fromkeys(both, target)).values()) == {ErrorCode.NONE}
         await eventually(lambda: len(moves.ended) == 1 and all(move.paused for move in moves.moves.values()))
         assert moves.ended[0].stage is Stage.DONE
         [waiting] = moves.moves.values()
@@ -650,7 +650,7 @@ async def test_a_move_whose_destination_fills_in_the_middle_of_a_segment_lets_th
         first, second, third = node.directories
         assert [node.log(each).directory.path for each in (ORDERS, other)] == [str(first), str(second)]
         assert move(node, third) is ErrorCode.NONE
-        current = node.replicas.movers.moves[ORDERS]
+        current = node.replication.movers.moves[ORDERS]
         await eventually(lambda: current.copied_bytes > 0)
         disk.room_bytes = 2_000_000
         await eventually(lambda: current.paused)
@@ -674,7 +674,7 @@ async def test_the_disk_that_a_replica_was_moving_away_from_is_replaced(tmp_path
         here = node.log(ORDERS).directory.path
         target = next(path for path in node.directories if str(path) != here)
         move(node, target)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         await node.crash()
         cluster.controller.away = False
         shutil.rmtree(here)
@@ -710,7 +710,7 @@ async def test_a_directory_that_is_cordoned_while_its_broker_runs_takes_nothing_
         assert move(node, Path(second)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         cluster.controller.create_topic("more", [[1]] * 6)
         assert {node.log(TopicPartition("more", n)).directory.path for n in range(6)} == {first, third}
-        assert [told.cordoned for told in node.replicas.describe_log_dirs(None)] == [False, True, False]
+        assert [told.cordoned for told in node.replication.directories.describe(None)] == [False, True, False]
         await node.stop()
         cluster.controller.create_topic("absent", [[1]] * 6)
         await node.start()

@@ -42,9 +42,9 @@ async def test_a_move_between_healthy_directories_while_another_is_offline(tmp_p
         here = Path(node.log(ORDERS).directory.path)
         broken, healthy = (path for path in node.directories if path != here)
         node.lose(broken)
-        answers = node.replicas.alter_replica_log_dirs({ORDERS: str(healthy)})
+        answers = node.replication.directories.alter({ORDERS: str(healthy)})
         assert answers == {ORDERS: ErrorCode.NONE}
-        await eventually(lambda: not node.replicas.movers.moves)
+        await eventually(lambda: not node.replication.movers.moves)
         assert node.log(ORDERS).directory.path == str(healthy)
         assert len(await node.consume(ORDERS)) == 50
 
@@ -65,16 +65,16 @@ async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_
         # Its next fetch has come, and waits: none is on its way any more.
         await eventually(lambda: cluster.nodes[1].log(ORDERS).high_watermark == 60)
         cluster.cuts.add(frozenset({1, 2}))
-        replicas = follower.replicas
+        replication = follower.replication
         fetches = len(cluster.fetches)
-        before = (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes)
+        before = (replication.leader_rate.total_bytes, replication.follower_rate.total_bytes)
         size = follower.log(ORDERS).size_bytes
         target = next(path for path in follower.directories if str(path) != follower.log(ORDERS).directory.path)
-        assert replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
-        await eventually(lambda: not replicas.movers.moves)
+        assert replication.directories.alter({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
+        await eventually(lambda: not replication.movers.moves)
         assert follower.log(ORDERS).directory.path == str(target)
-        assert (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes) == before
-        assert replicas.moves_rate.total_bytes == size, "it counts against the quota of moves alone"
+        assert (replication.leader_rate.total_bytes, replication.follower_rate.total_bytes) == before
+        assert replication.moves_rate.total_bytes == size, "it counts against the quota of moves alone"
         assert len(cluster.fetches) == fetches
 
 
@@ -119,15 +119,15 @@ async def test_moves_of_a_disk_that_does_not_answer_hold_up_no_others(
         assert len({first, second, third}) == 3
         disk.held = first
         try:
-            node.replicas.alter_replica_log_dirs({partitions[0]: second, partitions[1]: third})
+            node.replication.directories.alter({partitions[0]: second, partitions[1]: third})
             await eventually(lambda: disk.waiting)
             waiting = asyncio.create_task(node.log(partitions[0]).directory.threads.run(disk.let_go.wait))
-            moves = node.replicas.movers.moves
+            moves = node.replication.movers.moves
             await eventually(lambda: partitions[1] not in moves)
             assert node.log(partitions[1]).directory.path == third
-            node.replicas.alter_replica_log_dirs({partitions[2]: first})
+            node.replication.directories.alter({partitions[2]: first})
             await eventually(lambda: "does not answer" in (moves[partitions[2]].paused or ""))
-            node.replicas.alter_replica_log_dirs({partitions[1]: second})
+            node.replication.directories.alter({partitions[1]: second})
             await eventually(lambda: partitions[1] not in moves)
         finally:
             disk.let_go.set()
@@ -144,11 +144,11 @@ async def test_a_mover_waits_without_work_and_ends_without_moves(tmp_path: Path)
         [node] = await cluster.add(1, directories=2)
         cluster.controller.create_topic("orders", [[1]], SMALL_SEGMENTS)
         node.produce(ORDERS, "before")
-        await eventually(lambda: not len(node.replicas.assignments))
-        all_movers = node.replicas.movers
+        await eventually(lambda: not len(node.replication.assignments))
+        all_movers = node.replication.movers
         cluster.controller.away = True
         target = next(path for path in node.directories if str(path) != node.log(ORDERS).directory.path)
-        node.replicas.alter_replica_log_dirs({ORDERS: str(target)})
+        node.replication.directories.alter({ORDERS: str(target)})
         [the_mover] = all_movers._movers.values()
         await eventually(lambda: all_movers.moves[ORDERS].stage is Stage.ASKING)
         assert the_mover.queue.next() is None, "nothing to do while the controller is asked"

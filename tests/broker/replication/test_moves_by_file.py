@@ -164,13 +164,13 @@ def ask(node: Node) -> Path:
     """To the directory where it is not."""
     here = node.log(ORDERS).directory.path
     target = next(path for path in node.directories if str(path) != here)
-    assert node.replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
+    assert node.replication.directories.alter({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
     return target
 
 
 async def moved(node: Node, target: Path) -> None:
-    await eventually(lambda: not node.replicas.movers.moves)
-    assert node.log(ORDERS).directory.path == str(target), node.replicas.movers.ended
+    await eventually(lambda: not node.replication.movers.moves)
+    assert node.log(ORDERS).directory.path == str(target), node.replication.movers.ended
 
 
 def entries(folder: str, kind: str) -> bytes:
@@ -229,7 +229,7 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
         node = await holding(cluster, 50, **{"segment.bytes": segment_bytes})
         cluster.controller.away = True
         target = ask(node)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         first = disk.copied
         assert first >= 50 * SIZE - movers.SMALLEST_COPY_BYTES
         await node.crash()
@@ -297,7 +297,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
             if event == "cut":
                 node.replicas._replicas[ORDERS].truncate_to(5)
             elif event == "cancelled":
-                assert node.replicas.alter_replica_log_dirs({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
+                assert node.replication.directories.alter({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
 
         def noted(file: RealFile, data: Bytes, position: int) -> None:
             path = Path(f"/proc/self/fd/{file.descriptor()}").readlink()
@@ -312,11 +312,11 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
         monkeypatch.setattr(RealFile, "pwrite", noted)
         node.logs.directories[1].slow_until = float("inf")
         target = ask(node)
-        await eventually(lambda: not node.replicas.movers.moves)
+        await eventually(lambda: not node.replication.movers.moves)
         assert threads_of_writes
         assert loop_thread not in threads_of_writes
         log = node.log(ORDERS)
-        assert log.directory.path == (here if event == "cancelled" else str(target)), node.replicas.movers.ended
+        assert log.directory.path == (here if event == "cancelled" else str(target)), node.replication.movers.ended
         assert records_of(log) == [value_of(number) for number in range(5 if event == "cut" else 10)]
 
 
@@ -339,7 +339,7 @@ async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
         sync(file)
 
     def opened(disk: RealDisk, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
-        if Path(path).exists() and any(move.copied_bytes for move in node.replicas.movers.moves.values()):
+        if Path(path).exists() and any(move.copied_bytes for move in node.replication.movers.moves.values()):
             break_down(path)
         return open_(disk, path, create=create, writable=writable)
 
@@ -351,11 +351,11 @@ async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
         else:
             monkeypatch.setattr(RealDisk, "open", opened)
         ask(node)
-        await eventually(lambda: not node.replicas.movers.moves)
+        await eventually(lambda: not node.replication.movers.moves)
         monkeypatch.undo()
         assert broken
-        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
-        await node.replicas.movers.close()
+        assert node.replication.movers.ended[-1].stage is Stage.FAILED
+        await node.replication.movers.close()
         for segment in node.log(ORDERS).segments:
             segment.close()
         handles = [link_of(name) for name in os.listdir("/proc/self/fd")]
@@ -404,7 +404,7 @@ async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(t
         threads = Gated()
         cluster.threads = threads
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         threads.gate.clear()
         threads.waiting = 0
         target = ask(node)
@@ -441,7 +441,7 @@ async def test_what_was_copied_ahead_gives_its_room_back_to_a_move_that_lacks_it
         monkeypatch.setattr(movers.Movers, "has_room", has_room)
         await moved(node, ask(node))
         assert room == [True]
-        assert "would have less than its reserve" not in str(node.replicas.movers.ended[-1].paused)
+        assert "would have less than its reserve" not in str(node.replication.movers.ended[-1].paused)
         assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
 
 
@@ -467,7 +467,7 @@ async def test_a_move_that_lacks_room_in_the_middle_of_a_segment_is_shown_as_pau
         with monkeypatch.context() as patched:
             patched.setattr(movers.Movers, "has_room", lambda *_: next(answers))
             target = ask(node)
-            [move] = node.replicas.movers.moves.values()
+            [move] = node.replication.movers.moves.values()
             await eventually(lambda: move.paused)
             assert "reserve" in (move.paused or "")
             await eventually(lambda: not left_ahead(tmp_path))
@@ -499,7 +499,7 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
         threads.meanwhile = produce
         threads.runs = 0
         target = ask(node)
-        await eventually(lambda: not node.replicas.movers.moves or threads.runs > 500)
+        await eventually(lambda: not node.replication.movers.moves or threads.runs > 500)
         threads.meanwhile = lambda: None
         assert node.log(ORDERS).directory.path == str(target), threads.runs
         assert node.stored(ORDERS) == [value_of(number) for number in range(next(numbers))]
@@ -512,7 +512,7 @@ async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path
         node = await holding(cluster, 400)
         cluster.controller.away = True
         target = ask(node)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         cluster.controller.configure(2, "orders", {"segment.bytes": "1000000"})
         for number in range(400, 550):
             node.produce(ORDERS, value_of(number))
@@ -535,7 +535,7 @@ async def test_a_broker_that_stops_waits_for_the_piece_that_is_being_copied(tmp_
         threads.waiting = 0
         ask(node)
         await eventually(lambda: threads.waiting == 1)
-        stopping = asyncio.create_task(node.replicas.movers.close())
+        stopping = asyncio.create_task(node.replication.movers.close())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not stopping.done()
@@ -552,7 +552,7 @@ async def test_a_copy_that_knows_more_than_its_source_after_a_crash_is_cut(tmp_p
         node = await holding(cluster, 60)
         cluster.controller.away = True
         target = ask(node)
-        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         folder = Path(node.log(ORDERS).folder.path)
         await node.crash()
         lose_half(folder)
@@ -598,12 +598,12 @@ async def test_a_copy_that_could_not_be_written_to_its_disk_ends_its_own_move_an
                 node.produce(partition, value_of(number))
         monkeypatch.setattr(RealFile, "sync", synced)
         cluster.controller.away = True
-        assert set(node.replicas.alter_replica_log_dirs({first: targets[0]}).values()) == {ErrorCode.NONE}
+        assert set(node.replication.directories.alter({first: targets[0]}).values()) == {ErrorCode.NONE}
         await eventually(broken.is_set, "the copy of the first cannot be synced")
-        assert set(node.replicas.alter_replica_log_dirs({second: targets[1]}).values()) == {ErrorCode.NONE}
+        assert set(node.replication.directories.alter({second: targets[1]}).values()) == {ErrorCode.NONE}
         cluster.controller.away = False
-        await eventually(lambda: not node.replicas.movers.moves, "both moves end")
-        ended = {move.topic_partition: move.stage for move in node.replicas.movers.ended}
+        await eventually(lambda: not node.replication.movers.moves, "both moves end")
+        ended = {move.topic_partition: move.stage for move in node.replication.movers.ended}
         assert ended == {first: Stage.FAILED, second: Stage.DONE}
         assert [node.log(each).directory.path for each in (first, second)] == [source, targets[1]]
         assert len(records_of(node.log(first))) == 50
@@ -629,10 +629,10 @@ async def test_what_was_cut_since_it_was_synced_is_synced_again(tmp_path: Path) 
     async with Cluster(tmp_path) as cluster:
         cluster.disk = disk = SyncingDisk()
         node = await holding(cluster, 20, **{"segment.bytes": "20000"})
-        await eventually(lambda: not len(node.replicas.assignments))
+        await eventually(lambda: not len(node.replication.assignments))
         cluster.controller.away = True  # nothing is swapped before it answers
         target = ask(node)
-        [move] = node.replicas.movers.moves.values()
+        [move] = node.replication.movers.moves.values()
         await eventually(lambda: move.stage is Stage.ASKING)
         source = node.log(ORDERS)
         into = source.segments[1].base_offset + 1

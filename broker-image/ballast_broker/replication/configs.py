@@ -1,0 +1,79 @@
+"""What is configured of this broker's replicas while it runs: their logs, who is throttled, at which rates, and which
+directories take no more of them. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from ballast_broker.replication.quotas import UNLIMITED, throttles_partition
+
+if TYPE_CHECKING:
+    from ballast_broker.config.logs import LogConfig
+    from ballast_broker.metadata.delta import MetadataDelta
+    from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.replication.quotas import ByteRate
+    from ballast_broker.replication.replica import Replica
+    from ballast_broker.replication.replicas import Replicas
+    from ballast_broker.storage.placement import Placement
+
+CORDONED = "cordoned.log.dirs"
+
+
+class ReplicaConfigs:
+    """`of_topic`: how a topic's logs are configured. `rates`: those that have a limit, by its name."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        of_topic: Callable[[MetadataImage, str], LogConfig],
+        placement: Placement,
+        rates: Mapping[str, ByteRate],
+        rates_changed: Callable[[], None],
+    ) -> None:
+        self.of_topic = of_topic
+        self._broker_id = broker_id
+        self._placement = placement
+        self._rates = rates
+        self._rates_changed = rates_changed
+
+    def cordon(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if _of_brokers(delta):
+            self._placement.cordon(self._dynamic(image, CORDONED))
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage, replicas: Replicas) -> Iterator[None]:
+        """In steps: topic configs that changed, or all of them where a default of the broker did."""
+        topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
+        everything = _of_brokers(delta)
+        if everything:
+            for name, rate in self._rates.items():
+                rate.change_limit(int(self._dynamic(image, name) or UNLIMITED))
+            self._rates_changed()
+        configs: dict[str, LogConfig] = {}
+        for replica in replicas.all() if topics or everything else ():
+            topic = replica.topic_partition.topic
+            if everything or topic in topics:
+                config = configs.get(topic) or configs.setdefault(topic, self.of_topic(image, topic))
+                self.apply(replica, config)
+                yield
+
+    def apply(self, replica: Replica, config: LogConfig) -> None:
+        replica.configure(config)
+        number = replica.topic_partition.partition
+        replica.leader_throttled = throttles_partition(
+            config.leader_replication_throttled_replicas, number, self._broker_id
+        )
+        replica.follower_throttled = throttles_partition(
+            config.follower_replication_throttled_replicas, number, self._broker_id
+        )
+
+    def _dynamic(self, image: MetadataImage, name: str) -> str | None:
+        """What was set for this broker while it runs, or for all of them."""
+        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
+        return own.get(name, image.configs.of(RESOURCE_BROKER, "").get(name))
+
+
+def _of_brokers(delta: MetadataDelta) -> bool:
+    return any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed)
