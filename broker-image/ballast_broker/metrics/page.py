@@ -125,6 +125,7 @@ class MetricsPage:
         yield from family("ballast_broker_info", "gauge", [(info, 1)])
         yield from family("ballast_controller_active", "gauge", [(own, seen.quorum.is_leader)])
         yield from family("ballast_controller_heard", "gauge", [(own, seen.quorum.hears_leader)])
+        yield from family("ballast_metadata_lacking", "gauge", [(own, seen.quorum.store.lacks is not None)])
         yield from self._of_the_cluster(seen.image(), tells=seen.quorum.is_leader)
         yield from family("ballast_metadata_offset", "gauge", [(own, seen.image().offset)])
         server = seen.server

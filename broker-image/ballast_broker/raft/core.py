@@ -61,13 +61,13 @@ class RaftCore(Elections):
     def start(self, now: float) -> None:
         if self.role is not Role.UNATTACHED:
             return  # whoever asked before may have told who leads
-        if self.is_voter and len(self.voters) == 1:
+        if self.is_voter and self.may_stand and len(self.voters) == 1:
             self._become_candidate(now)
             return
         if self.may_stand:
             # Asking for a vote in advance disturbs nobody: no need to wait a whole timeout at start.
             self._election_at = now + self._timeouts.first_election_s * (0.5 + self._random.random())
-        if not self.is_voter:
+        if self.only_follows:
             self._fetch_at = now
 
     @property
@@ -143,7 +143,7 @@ class RaftCore(Elections):
         """The leader; where none is known, anybody who may know it."""
         if self.role is Role.FOLLOWER:
             return self.leader
-        asks = self.role is Role.UNATTACHED and not self.is_voter
+        asks = self.role is Role.UNATTACHED and self.only_follows
         doubts = self.role is Role.PROSPECTIVE and self.leader == NOBODY and not self._votes
         if asks or doubts:
             others = [*(voter for voter in self.voters if asks and voter != self.me), *self.bootstrap]
@@ -266,6 +266,8 @@ class RaftCore(Elections):
             self._follow_high_watermark(self._pending_high_watermark)
             self._send_fetch()
         elif self.role is Role.UNATTACHED:
+            if self._election_at == FOREVER and self.may_stand:
+                self._await_leader(now)  # it lacked something until now
             self._send_fetch()  # who votes no more and has resigned asks around once its log is flushed
 
     # ------------------------------------------------------------------ leading

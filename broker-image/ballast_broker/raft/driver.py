@@ -39,7 +39,7 @@ from ballast_broker.raft.messages import (
 )
 from ballast_broker.raft.peers import Peers
 from ballast_broker.raft.store import MetadataStore, lacks_handles, next_offset
-from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Timeouts
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Position, Timeouts
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
 from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_broker.seams import Clock, Network, Random, Threads
@@ -94,6 +94,7 @@ class RaftDriver:
         self.network = network
         self.directory = directory
         store.configured(quorum.voters)
+        store.tell_what_it_lacks(node_id)
         self.peers = Peers(node_id, quorum, lambda: store.voters, network, REQUEST_TIMEOUT_S)
         self.core = RaftCore(
             node_id, store.load_persisted(), store, random, timeouts,
@@ -120,7 +121,9 @@ class RaftDriver:
 
     async def start(self) -> None:
         """Reads the latest snapshot, then takes part; who asks meanwhile is answered already."""
+        end = self.store.position
         await self.threads.run(self.store.log.flush)
+        self.store.flushed(end)
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
             async with self._reading:
@@ -340,7 +343,7 @@ class RaftDriver:
         self._generation += 1
         try:
             self.store.truncate(effect.offset)
-        except ApiError as error:
+        except (OSError, ApiError) as error:
             if not lacks_handles(error):
                 raise
             # Nothing is asked for beyond what was flushed, so after that the leader says again where it diverges.
@@ -415,7 +418,7 @@ class RaftDriver:
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
-            generation, end_offset = self._generation, self.store.end_offset
+            generation, end = self._generation, self.store.position
             try:
                 await self.threads.run(self.store.log.flush)
             except ApiError as error:
@@ -426,7 +429,8 @@ class RaftDriver:
             if generation != self._generation:
                 self._flush_wanted.set()  # not done, or cut meanwhile: what is there now may be something else
                 continue
-            self.core.flushed(self.now(), end_offset)
+            self.store.flushed(end)
+            self.core.flushed(self.now(), end.end_offset)
             self.run()
 
     # ------------------------------------------------------------------ requests to others
@@ -467,6 +471,7 @@ class RaftDriver:
                     await self._read(snapshot)
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
+            self.store.flushed(Position(snapshot.epoch, snapshot.offset))
             self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self.run()
         self._apply_committed()

@@ -32,7 +32,17 @@ from ballast_broker.raft.messages import (
     Send,
     Vote,
 )
-from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, FOREVER, NEVER, LogView, Persisted, Role, Timeouts
+from ballast_broker.raft.terms import (
+    DEFAULT_TIMEOUTS,
+    FOREVER,
+    NEVER,
+    NOWHERE,
+    LogView,
+    Persisted,
+    Position,
+    Role,
+    Timeouts,
+)
 from ballast_broker.raft.voters import BEFORE_THE_LOG, DYNAMIC, VoterSet
 from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
@@ -120,11 +130,18 @@ class Elections(ABC):
     @property
     def may_stand(self) -> bool:
         """A voter, and one whose removal may not be committed: the others may need what only its log has, and it is
-        the one that can finish this. Its own vote does not count then."""
+        the one that can finish this. Its own vote does not count then. Not where something is lacking."""
         log = self._log
+        if log.lacks is not None:
+            return False
         if self.is_voter:
             return True
         return log.voters_offset >= self.high_watermark and log.voters_before.has(self.me, self.directory)
+
+    @property
+    def only_follows(self) -> bool:
+        """Asks around for the leader, as nobody may hear of it otherwise."""
+        return not self.is_voter or self._log.lacks is not None
 
     @property
     def log_end_offset(self) -> int:
@@ -207,7 +224,7 @@ class Elections(ABC):
         """A voter stands itself after a while; anybody else asks around."""
         if self.may_stand:
             self._election_at = self._election_timeout(now)
-        if not self.is_voter:
+        if self.only_follows:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
 
     def _become_follower(self, now: float, epoch: int, leader: int) -> None:
@@ -324,8 +341,10 @@ class Elections(ABC):
         return request.voter in (None, self.me) and request.voter_directory in (None, self.directory)
 
     def _may_grant(self, now: float, request: Vote) -> bool:
-        up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
-        if not up_to_date or self.role is Role.LEADER:
+        log = self._log
+        # What it has lost since it may have acknowledged: its vote is given as if that was there still.
+        most = max(Position(log.last_epoch, log.end_offset), log.lacks or NOWHERE)
+        if Position(request.last_epoch, request.end_offset) < most or self.role is Role.LEADER:
             return False
         if request.pre_vote:
             # Who hears its leader does not help to depose it.

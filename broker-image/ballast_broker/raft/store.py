@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import re
 from base64 import urlsafe_b64decode
 from bisect import bisect_right
@@ -24,13 +25,15 @@ from ballast_broker.raft.control_records import (
     snapshot_header_batch,
     voters_in,
 )
+from ballast_broker.raft.flushed_end import Flushed, FlushedEnd
 from ballast_broker.raft.messages import NOBODY, SnapshotId
 from ballast_broker.raft.soundness import SpoiltMetadata, check_batches
-from ballast_broker.raft.terms import Persisted
+from ballast_broker.raft.terms import Persisted, Position
 from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
 from ballast_broker.seams import Disk, File
 from ballast_wire.records import LOG_OVERHEAD
 
+logger = logging.getLogger(__name__)
 QUORUM_STATE = "quorum-state"
 PART_SUFFIX = ".part"
 SCAN_BYTES = 1 << 20
@@ -81,10 +84,13 @@ class MetadataStore:
         self._parts = itertools.count()
         self._spare: File | None = None  # a descriptor, kept for the next vote
         self._keep_spare()
+        self.flushed_end = FlushedEnd(disk, directory)
+        self.lacks: Position | None = self.flushed_end.said.end
         latest = self.latest_snapshot
         self._history = VoterHistory(NO_VOTERS)
         if latest is not None and (latest.epoch > self.last_epoch or latest.offset > self.end_offset):
             self.begin_after(latest)  # a crash came before this was done
+        self._has_up_to(self.position)
         self._find_voters()
 
     # ------------------------------------------------------------------ what the core asks (LogView)
@@ -109,6 +115,10 @@ class MetadataStore:
     def latest_snapshot(self) -> SnapshotId | None:
         return self.snapshots[-1] if self.snapshots else None
 
+    @property
+    def position(self) -> Position:
+        return Position(self.last_epoch, self.end_offset)
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         entries = self.log.epochs.entries
         number = bisect_right(entries, epoch, key=lambda entry: entry[0])
@@ -120,6 +130,46 @@ class MetadataStore:
             if snapshot.epoch <= epoch and 0 < snapshot.offset == self.start_offset:
                 return snapshot.epoch, snapshot.offset
         return -1, -1
+
+    # ------------------------------------------------------------------ what it once had
+
+    def flushed(self, end: Position) -> None:
+        """Everything up to this end, which the log has still, is on stable storage."""
+        self._has_up_to(end)
+        if self.lacks is None:
+            try:
+                self.flushed_end.say(Flushed(end, len(self.voters.voters)))
+            except OSError as error:
+                if not are_out(error):  # an earlier end is as true
+                    raise
+
+    def _has_up_to(self, end: Position) -> None:
+        if self.lacks is not None and end >= self.lacks:
+            self.lacks = None
+
+    def _say_no_more_than(self, end: Position) -> None:
+        """Before it is cut: what is given up to follow a leader, a whole batch or several, is not lost."""
+        said = self.flushed_end.said
+        if self.lacks is None and said.end > end:
+            self.flushed_end.say(Flushed(end, said.voters), durably=True)
+
+    def tell_what_it_lacks(self, node_id: int) -> None:
+        """Once it is known who votes. What the only voter has lost nobody else can have: it goes on without."""
+        if self.lacks is None or not self.voters.voters:
+            return
+        path = self.flushed_end.path
+        log, once = f"the metadata log in {self.directory} ends at offset {self.end_offset}", self.lacks.end_offset
+        if self.voters.ids == (node_id,) and self.flushed_end.said.voters == 1:
+            logger.error("%s, and was written up to %d: what came between is lost, and done without", log, once)
+            self.lacks = None
+        else:
+            logger.error(
+                "%s, and was written up to %d (%s): the disk has lost the rest. Until this node has it from a leader "
+                "it does not stand as a voter, and votes only for who has as much",
+                log,
+                once,
+                path,
+            )
 
     # ------------------------------------------------------------------ who votes
 
@@ -253,7 +303,7 @@ class MetadataStore:
         except OSError as error:
             if not are_out(error) or self._spare is None:
                 raise
-            self.close()
+            self._let_go_of_spare()
             self.disk.write_atomically(path, data)
         self._keep_spare()
 
@@ -262,10 +312,14 @@ class MetadataStore:
             with contextlib.suppress(OSError):
                 self._spare = self.disk.open(f"{self.directory}/{QUORUM_STATE}", writable=False)
 
-    def close(self) -> None:
+    def _let_go_of_spare(self) -> None:
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
+
+    def close(self) -> None:
+        self._let_go_of_spare()
+        self.flushed_end.close()
 
     # ------------------------------------------------------------------ the log
 
@@ -287,6 +341,9 @@ class MetadataStore:
             found.release()
 
     def truncate(self, offset: int) -> None:
+        epochs = (epoch for epoch, first in reversed(self.log.epochs.entries) if first < offset)
+        snapshot = self.latest_snapshot
+        self._say_no_more_than(Position(next(epochs, snapshot.epoch if snapshot else 0), offset))
         self.log.truncate_to(offset)
         self._history.cut(self.end_offset)
 
@@ -330,6 +387,7 @@ class MetadataStore:
     def begin_after(self, snapshot: SnapshotId) -> None:
         """A snapshot came from the leader: the log holds nothing that continues it."""
         voters = self._voters_of(snapshot)  # before anything is changed: it may be that nothing can be opened
+        self._say_no_more_than(Position(snapshot.epoch, snapshot.offset))
         self.log.truncate_fully_and_start_at(snapshot.offset)
         for old in [each for each in self.snapshots if each < snapshot]:
             self.disk.remove(self.path_of(old))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ballast_broker.raft.messages import NOBODY, SnapshotId
@@ -12,6 +12,17 @@ from ballast_broker.raft.voters import VoterSet
 
 FOREVER = float("inf")
 NEVER = float("-inf")
+
+
+class Position(NamedTuple):
+    """Of two logs the one with the greater may have something that was committed and the other has not."""
+
+    epoch: int
+    """Of the last record."""
+    end_offset: int
+
+
+NOWHERE = Position(0, 0)
 
 
 class LogView(Protocol):
@@ -24,6 +35,10 @@ class LogView(Protocol):
     @property
     def last_epoch(self) -> int:
         """Of the last record, or of the snapshot the log begins after; 0 where there is neither."""
+
+    @property
+    def lacks(self) -> Position | None:
+        """Up to where it was on stable storage, where something of that is not there any more; else None."""
 
     @property
     def latest_snapshot(self) -> SnapshotId | None: ...

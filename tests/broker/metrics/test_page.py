@@ -32,6 +32,7 @@ from ballast_broker.metrics.loop_lag import LoopLag
 from ballast_broker.metrics.page import MetricsPage, Observed
 from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.metrics.traffic import Traffic
+from ballast_broker.raft.terms import Position
 from ballast_broker.real_world import RealClock
 from ballast_broker.replication.fetcher import FetchTotals
 from ballast_broker.replication.partition import Partition
@@ -90,7 +91,7 @@ class Rooms:
         logs: Any = SimpleNamespace(
             directories=self.directories, logs=self.logs, future_logs=self.future_logs, compactor=compactor
         )
-        quorum: Any = SimpleNamespace(is_leader=True, hears_leader=True)
+        quorum: Any = SimpleNamespace(is_leader=True, hears_leader=True, store=SimpleNamespace(lacks=None))
         server: Any = SimpleNamespace(
             connections={1, 2}, accepted_count=9, refused_count=4, delayed_count=2, queued_bytes=100,
             certificates_end_s=lambda: {"SSL": 1.8e9},
@@ -233,12 +234,20 @@ async def test_the_active_controller_tells_how_many_partitions_nobody_leads(acti
     led, dead = registration((1, 2), (1, 2), 1), registration((2, 3), (2,), NO_LEADER)
     topics = [TopicImage(f"t{n}", UUID(int=n), dict(enumerate(each))) for n, each in ((1, [led, dead]), (2, [dead]))]
     image = MetadataImage(topics=TopicsImage(PersistentMap({topic.id: topic for topic in topics})))
-    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True, store=SimpleNamespace(lacks=None))
     page = await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum, replication=None, groups=None))
     own = frozenset({("broker", str(NODE))})
     assert samples_of(page)["ballast_leaderless_partitions", own] == told
     assert samples_of(page)["ballast_controller_active", own] == active
     assert samples_of(page)["ballast_controller_heard", own] == 1
+    assert samples_of(page)["ballast_metadata_lacking", own] == 0
+
+
+@pytest.mark.spec("CLU-06")
+async def test_who_has_lost_something_of_the_metadata_tells_so() -> None:
+    quorum = SimpleNamespace(is_leader=False, hears_leader=False, store=SimpleNamespace(lacks=Position(3, 100)))
+    page = await page_of(busy_rooms().observed(quorum=quorum))
+    assert samples_of(page)["ballast_metadata_lacking", frozenset({("broker", str(NODE))})] == 1
 
 
 @pytest.mark.parametrize(("active", "told"), [(True, {"3", "4"}), (False, set())])
@@ -246,7 +255,7 @@ async def test_the_active_controller_tells_who_is_registered(active: bool, told:
     """Who is down as well: that he is missed is the use of it."""
     brokers: dict[int, Any] = {broker: SimpleNamespace(fenced=broker == 4) for broker in (3, 4)}
     image = MetadataImage(cluster=ClusterImage(brokers))
-    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True, store=SimpleNamespace(lacks=None))
     found = samples_of(await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum)))
     registered = [dict(labels) for (name, labels), _ in found.items() if name == "ballast_registered_broker"]
     assert {labels["registered"] for labels in registered} == told
@@ -259,7 +268,7 @@ async def test_each_node_tells_how_many_partitions_are_being_reassigned(active: 
     """A topic of which all partitions are looks like one with more replicas."""
     topic = UUID(int=1)
     image = MetadataImage(topics=TopicsImage(reassigning=PersistentMap({(topic, 0): True, (topic, 1): True})))
-    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True, store=SimpleNamespace(lacks=None))
     found = samples_of(await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum)))
     assert found["ballast_reassigning_partitions", frozenset({("broker", str(NODE))})] == 2
 

@@ -44,7 +44,7 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
-from ballast_broker.raft.terms import LogView, Persisted, Timeouts
+from ballast_broker.raft.terms import NOWHERE, LogView, Persisted, Position, Timeouts
 from ballast_broker.raft.voters import DYNAMIC, Voter, VoterHistory, VoterSet, voter_set
 from ballast_wire.errors import ApiError
 
@@ -78,6 +78,8 @@ class SimLog:
         self.flushed = 0
         self.latest_snapshot: SnapshotId | None = None
         self.history = VoterHistory(voters)
+        self.had = NOWHERE
+        self.lacks: Position | None = None
 
     @property
     def voters(self) -> VoterSet:
@@ -98,9 +100,12 @@ class SimLog:
             self.entries.append(entry)
 
     def begin_after(self, snapshot: SnapshotId, voters: VoterSet | None) -> None:
+        self._about_to_end_at(Position(snapshot.epoch, snapshot.offset))
         self.entries = []
-        self.start_offset = self.flushed = snapshot.offset
+        self.start_offset = snapshot.offset
         self.latest_snapshot = snapshot
+        self.flushed = snapshot.offset
+        self.flushed_to(snapshot.offset)
         self.history.begin_after(snapshot.offset, voters)
 
     @property
@@ -109,9 +114,7 @@ class SimLog:
 
     @property
     def last_epoch(self) -> int:
-        if self.entries:
-            return self.entries[-1][0]
-        return self.latest_snapshot.epoch if self.latest_snapshot is not None and self.start_offset else 0
+        return self.position(self.end_offset).epoch
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         best = (-1, -1)
@@ -123,10 +126,37 @@ class SimLog:
     def at(self, offset: int) -> Entry:
         return self.entries[offset - self.start_offset]
 
+    def position(self, end_offset: int) -> Position:
+        inside = end_offset - self.start_offset
+        return Position(self.entries[inside - 1][0] if inside > 0 else self._first_epoch, end_offset)
+
+    @property
+    def _first_epoch(self) -> int:
+        return self.latest_snapshot.epoch if self.latest_snapshot is not None and self.start_offset else 0
+
+    def flushed_to(self, end_offset: int) -> None:
+        self.flushed = max(self.flushed, end_offset)
+        end = self.position(end_offset)
+        if self.lacks is None or end >= self.lacks:
+            self.lacks, self.had = None, end
+
+    def _about_to_end_at(self, end: Position) -> None:
+        if self.lacks is None:
+            self.had = min(self.had, end)
+
     def truncate(self, offset: int) -> None:
+        self._about_to_end_at(self.position(max(offset, self.start_offset)))
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
         del self.entries[max(0, offset - self.start_offset) :]
         self.flushed = min(self.flushed, self.end_offset)
         self.history.cut(offset)
+
+    def spoil(self, offset: int) -> None:
+        """Nothing from there on is found by the next start."""
+        self._cut(offset)
+        self.lacks = self.had if self.position(self.end_offset) < self.had else None
 
 
 @dataclass
@@ -170,6 +200,8 @@ class Faults:
     """Voters are added and removed."""
     new_disk: float = 0.3
     """So likely a removed voter that crashes has an empty disk when it returns."""
+    spoilt: float = 0.0
+    """So likely a voter that crashes finds that the end of its log is spoilt, while all others have what they had."""
 
 
 class World:
@@ -204,7 +236,7 @@ class World:
         self.cut: set[tuple[int, int]] = set()
         self.tokens: dict[tuple[int, int, int], tuple[int, int, Fetch]] = {}
         self.next_token = 0
-        self.written = 0
+        self.written = self.times_spoilt = 0
         self.elections = 0
         for node_id in self.nodes:
             self.at(self.rng.random() * 0.2, "start", node_id)
@@ -268,7 +300,7 @@ class World:
         if node.core is not None:
             return
         node.incarnation += 1
-        node.log.flushed = node.log.end_offset
+        node.log.flushed_to(node.log.end_offset)
         timeouts = Timeouts()
         node.core = RaftCore(
             node_id, node.persisted, node.log, Rng(self.rng), timeouts,
@@ -303,6 +335,8 @@ class World:
             lost = node.log.end_offset - keep
             node.log.truncate(keep)
         self.note(f"{node.id} crashes, loses {lost} entries that were not flushed")
+        if self.faults.spoilt and self.rng.random() < self.faults.spoilt:
+            self._spoil(node)
         node.core = None
         node.flushing = False
         node.generation += 1
@@ -311,6 +345,13 @@ class World:
         if self.dynamic and self.rng.random() < self.faults.new_disk and not self._votes_anywhere(node):
             self._new_disk(node)
         self.at(away_s, "start", node.id)
+
+    def _spoil(self, node: SimNode) -> None:
+        log = node.log
+        if node.id in self.voters and not any(each.log.lacks for each in self.nodes.values()):
+            log.spoil(self.rng.randint(max(log.start_offset, log.end_offset - 30), log.end_offset))
+            self.times_spoilt += log.lacks is not None
+            self.note(f"{node.id} has its log up to {log.end_offset} alone, and lacks {log.lacks}")
 
     def _votes_anywhere(self, node: SimNode) -> bool:
         """By any log there is: what such a node forgets may be what was promised."""
@@ -420,7 +461,7 @@ class World:
             return
         node.flushing = False
         if generation == node.generation:
-            node.log.flushed = max(node.log.flushed, end_offset)
+            node.log.flushed_to(end_offset)
             node.core.flushed(self.now, end_offset)
             if end_offset < node.log.end_offset:
                 self._flush_later(node)

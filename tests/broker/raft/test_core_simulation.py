@@ -17,6 +17,22 @@ def test_random_histories_keep_every_invariant(nodes: int) -> None:
     assert elections > 25
 
 
+def spoilt(seed: int) -> World:
+    return World(seed, 3, 1, Faults(spoilt=0.5, crash_every_s=1.5, partition_every_s=2.5, write_gap_s=0.1))
+
+
+@pytest.mark.spec("CLU-06")
+def test_who_has_lost_the_end_of_its_log_brings_nothing_about_that_lacks_it() -> None:
+    times = 0
+    for seed in range(12):
+        world = spoilt(seed)
+        world.run(30.0)
+        world.quiet(20.0)
+        assert not any(node.log.lacks for node in world.nodes.values())
+        times += world.times_spoilt
+    assert times > 20
+
+
 CHANGING = [
     Faults(change_every_s=0.5),
     Faults(change_every_s=0.1, crash_every_s=2.0),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from tests.broker.raft import simulator
-from tests.broker.raft.simulator import Violation, World
-from tests.broker.raft.test_core_simulation import changing
+from tests.broker.raft.simulator import SimLog, Violation, World
+from tests.broker.raft.test_core_simulation import changing, spoilt
 
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
@@ -236,6 +237,43 @@ def test_a_mistake_in_changing_voters_is_found(
 def many_changes(count: int) -> None:
     for seed in range(count):
         changing(seed).run(40.0)
+
+
+def does_not_know_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimLog, "spoil", SimLog.truncate)
+
+
+def votes_by_what_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = RaftCore._may_grant
+
+    def grant(self: RaftCore, now: float, request: Vote) -> bool:
+        log = cast(SimLog, self._log)
+        lacks, log.lacks = log.lacks, None
+        granted = original(self, now, request)
+        log.lacks = lacks
+        return granted
+
+    monkeypatch.setattr(RaftCore, "_may_grant", grant)
+
+
+def stands_with_what_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaftCore, "may_stand", RaftCore.is_voter)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.spec("CLU-06")
+@pytest.mark.parametrize("bug", [does_not_know_what_it_lost, votes_by_what_it_has_left, stands_with_what_it_has_left])
+def test_a_mistake_of_who_has_lost_the_end_of_its_log_is_found(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Violation, match="is committed"):
+        many_spoilt(300)
+
+
+def many_spoilt(count: int) -> None:
+    for seed in range(count):
+        spoilt(seed).run(30.0)
 
 
 def test_without_a_bug_the_same_histories_hold() -> None:

@@ -13,10 +13,12 @@ from tests.broker.seams import SeededRandom
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
+from ballast_broker.raft.control_records import snapshot_header_batch
+from ballast_broker.raft.flushed_end import NOTHING, Flushed, FlushedEnd
 from ballast_broker.raft.leader import misfit
 from ballast_broker.raft.messages import Fetch, SnapshotId
 from ballast_broker.raft.store import MetadataStore
-from ballast_broker.raft.terms import Persisted
+from ballast_broker.raft.terms import Persisted, Position
 from ballast_broker.real_world import RealClock
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk
@@ -36,6 +38,10 @@ async def open_store(path: Path, disk: Any = None, **log_config: Any) -> tuple[L
     await manager.start()
     log = await manager.open_raft_log(LogConfig(**log_config))
     return manager, MetadataStore(manager.disk, log.folder.path, log)
+
+
+def lacking(store: MetadataStore) -> Position | None:
+    return store.lacks
 
 
 def batch(count: int = 1) -> bytearray:
@@ -203,3 +209,63 @@ async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Pat
     manager, store = await open_store(tmp_path)
     assert (store.start_offset, store.end_offset, store.last_epoch) == (40, 42, 3)
     await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-06")
+async def test_what_is_not_there_any_more_is_lacking_until_it_is_there_again(tmp_path: Path) -> None:
+    manager, store = await open_store(tmp_path)
+    store.configured(static_voters((1, 2, 3)))
+    for epoch in (1, 1, 3):
+        store.append(batch(2), epoch, 5)
+    store.log.flush()
+    store.flushed(store.position)
+    store.log.truncate_to(2)
+    store.close()
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert lacking(store) == Position(3, 6)
+    store.append(batch(9), 2, 5)
+    store.flushed(store.position)
+    assert lacking(store) == Position(3, 6), "of an earlier epoch it may be as much as it will"
+    store.append(batch(1), 4, 5)
+    assert lacking(store) == Position(3, 6), "nor does it count before it is flushed"
+    store.flushed(store.position)
+    assert lacking(store) is None
+    store.close()
+    await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-06")
+async def test_what_is_cut_to_follow_a_leader_is_not_lacking(tmp_path: Path) -> None:
+    manager, store = await open_store(tmp_path)
+    store.configured(static_voters((1, 2, 3)))
+    for epoch in (1, 3, 4):
+        store.append(batch(2), epoch, 5)
+        store.flushed(store.position)
+    store.truncate(4)
+    assert FlushedEnd(store.disk, store.directory).said == Flushed(Position(3, 4), 3)
+    store.close()
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert store.lacks is None
+    writer = store.new_snapshot(SnapshotId(9, 2))
+    writer.write(snapshot_header_batch(0, 1, 2, None))
+    writer.finish()
+    store.begin_after(SnapshotId(9, 2))
+    assert FlushedEnd(store.disk, store.directory).said.end == Position(2, 9)
+    assert store.lacks is None
+    store.close()
+    await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-06")
+def test_an_end_that_is_torn_or_spoilt_says_nothing(tmp_path: Path) -> None:
+    said = Flushed(Position(3, 10**12), 5)
+    end = FlushedEnd(RealDisk(), str(tmp_path))
+    end.say(said, durably=True)
+    end.close()
+    whole = Path(end.path).read_bytes()
+    assert FlushedEnd(RealDisk(), str(tmp_path)).said == said
+    for spoilt in (b"", whole[:20], bytes(len(whole)), whole.replace(b"1", b"2", 1), b"\xff" + whole[1:]):
+        Path(end.path).write_bytes(spoilt)
+        assert FlushedEnd(RealDisk(), str(tmp_path)).said == NOTHING
