@@ -389,7 +389,7 @@ class Replicas:
         if transition is Transition.STILL_LEADER:
             self.isr_changes.count(replica, isr)
         elif transition is Transition.NEW_LEADER and is_known:
-            self.isr_changes.count_election(replica, isr | elr)
+            self.isr_changes.count_election(replica, registration, isr | elr)
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self.fetchers.unfollow(replica)
