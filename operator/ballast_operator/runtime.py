@@ -240,7 +240,9 @@ class Runtime:
     # Probes.
 
     def depth(self) -> float:
-        return float(sum(worker.depth for worker, _ in self._workers.values()))
+        """Only what this process is to look at: who waits for the lead has all of it marked, and looks at nothing."""
+        acting = (w for cluster, (w, _) in self._workers.items() if self._acts_in(cluster.namespace))
+        return float(sum(worker.depth for worker in acting))
 
     def oldest_seconds(self) -> float:
         now = monotonic()

@@ -54,6 +54,16 @@ def test_the_metrics_are_those_that_the_page_names(ballast_world: World) -> None
     assert (ask(ballast_world, "/live"), ask(ballast_world, "/ready")) == ("ok", "leads")
 
 
+async def test_an_operator_that_only_waits_for_the_lead_has_no_queue() -> None:
+    """Of two that run, both hear of everything: their sum would say for ever that objects wait."""
+    runtime = Runtime(ApiAccess("http://127.0.0.1:1"))
+    runtime._worker(Key("default", "demo")).add(topics=[Key("default", "orders")], reassignments=True, cluster=True)
+    assert runtime.depth() == 0
+    runtime.leader._renewed_at = monotonic()
+    assert runtime.depth() == 3
+    await runtime.stop()
+
+
 async def test_liveness_notices_a_stuck_loop_and_a_stuck_worker() -> None:
     runtime = Runtime(ApiAccess("http://127.0.0.1:1"))
     assert runtime.alive() is None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from ballast_broker.metadata.image import RECOVERING, PartitionRegistration
 from ballast_broker.replication.partition import IsrAnswer, IsrChange
 from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode
@@ -157,10 +158,11 @@ class IsrChanges:
         return outcome
 
     # -- counting -----------------------------------------------------------------------------------------------------
-    def count_election(self, replica: Replica, in_line: frozenset[int]) -> None:
-        """This broker leads now; those in line may have done so without a loss, and who is the only one has all there
-        is."""
-        if replica.state.followers and self._broker_id not in in_line:
+    def count_election(self, replica: Replica, registration: PartitionRegistration, in_line: frozenset[int]) -> None:
+        """This broker leads now, and the controller had nobody who is sure to have everything: those who were in line
+        have it nevertheless, and so has who is the only one."""
+        unsure = registration.leader_recovery_state == RECOVERING
+        if unsure and replica.state.followers and self._broker_id not in in_line:
             self.unclean_elections += 1
             log.warning("%s: leads it without having been in sync: what it lacks is lost", replica.topic_partition)
 

@@ -145,7 +145,7 @@ class Roles:
         if transition is Transition.STILL_LEADER:
             self._isr_changes.count(replica, isr)
         elif transition is Transition.NEW_LEADER and is_known:
-            self._isr_changes.count_election(replica, isr | elr)
+            self._isr_changes.count_election(replica, registration, isr | elr)
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self._fetchers.unfollow(replica)

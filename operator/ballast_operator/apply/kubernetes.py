@@ -40,7 +40,8 @@ class ApiError(Exception):
     """The API server refused a request."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+        known = f" {reason}" if reason != str(status) else ""
+        super().__init__(f"{status}{known}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
@@ -273,4 +274,4 @@ def _error(status: int, text: bytes) -> ApiError:
         body = json.loads(text)
         return ApiError(status, str(body.get("reason") or status), str(body.get("message") or ""))
     except (ValueError, AttributeError):
-        return ApiError(status, str(status), text[:200].decode(errors="replace"))
+        return ApiError(status, str(status), text[:200].decode(errors="replace").strip())

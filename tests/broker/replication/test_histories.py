@@ -17,7 +17,7 @@ from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
 STORY = TopicPartition("story", 0)
-A, B = 1, 2
+A, B, C = 1, 2, 3
 
 
 def high_watermark(node: Node) -> int:
@@ -119,6 +119,20 @@ async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m2"]
         assert [node.replication.isr_changes.unclean_elections for node in (a, b)] == [0, 0]
+
+
+@pytest.mark.spec("REP-23")
+async def test_who_leads_by_the_end_of_a_reassignment_has_everything(tmp_path: Path) -> None:
+    """One change of the metadata takes it into the ISR and lets it lead."""
+    async with Cluster(tmp_path) as cluster:
+        a, b, c = await cluster.add(A, B, C)
+        cluster.controller.create_topic("story", [[A, B]])
+        assert await a.produce_to_all(STORY, "m1") is ErrorCode.NONE
+        cluster.controller.reassign("story", [C, B])
+        await eventually(lambda: cluster.leader(STORY) == C)
+        assert await c.produce_to_all(STORY, "m2") is ErrorCode.NONE
+        assert c.stored(STORY) == ["m1", "m2"]
+        assert [node.replication.isr_changes.unclean_elections for node in (a, b, c)] == [0, 0, 0]
 
 
 @pytest.mark.spec("REP-21")
