@@ -65,7 +65,7 @@ class Interrupted(Exception):
 
 
 class Progress:
-    """One line that moves on a terminal; plain lines elsewhere."""
+    """One line that moves on a terminal; plain lines elsewhere; nothing more where the terminal was closed."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -75,7 +75,7 @@ class Progress:
     def step(self, text: str) -> None:
         """A stage that may take a while begins."""
         if not self._moves:
-            print(f"ballast: {text}", file=self._out, flush=True)
+            self._write(f"ballast: {text}\n")
 
     def tick(self, text: str, seconds: float) -> None:
         if not self._moves:
@@ -86,16 +86,22 @@ class Progress:
 
     def say(self, text: str) -> None:
         self.clear()
-        print(f"ballast: {text}", file=self._out, flush=True)
+        self._write(f"ballast: {text}\n")
 
     def clear(self) -> None:
         if self._moves and self._width:
             self._rewrite("")
 
     def _rewrite(self, line: str) -> None:
-        self._out.write("\r" + line.ljust(self._width) + ("" if line else "\r"))
-        self._out.flush()
+        self._write("\r" + line.ljust(self._width) + ("" if line else "\r"))
         self._width = len(line)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
 
 class Environment:
@@ -277,20 +283,6 @@ def count_packages(requirements: Path) -> int:
     return sum("==" in line and not line.startswith((" ", "#")) for line in requirements.read_text().splitlines())
 
 
-def check_interpreter() -> None:
-    """Debian ships Python without the part that makes environments."""
-    try:
-        import ensurepip  # noqa: F401
-        import venv  # noqa: F401
-    except ImportError:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise InstallError(
-            f"{sys.executable} cannot make environments: it lacks venv or ensurepip.\n"
-            f"  Debian, Ubuntu   sudo apt-get install python{version}-venv\n"
-            "Then run the same command again."
-        ) from None
-
-
 def check_arguments(command: tuple[str, ...]) -> None:
     """A typing error shall not cost the download of Spark."""
     read = subprocess.run(
@@ -303,7 +295,8 @@ def check_arguments(command: tuple[str, ...]) -> None:
 
 
 def raise_interrupted(signal_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal_number, signal.SIG_IGN)
+    for number in STOP_SIGNALS:  # who presses Ctrl-C may close the terminal then: pip still ends first
+        signal.signal(number, signal.SIG_IGN)
     raise Interrupted(signal_number)
 
 
@@ -324,10 +317,12 @@ def install(home: Path, locks: list[str], progress: Progress) -> Environment:
 
 def main(home: str, locks: str, *command: str) -> NoReturn:
     progress = Progress(sys.stderr)
-    handlers = {number: signal.signal(number, raise_interrupted) for number in STOP_SIGNALS}
+    heard = set(STOP_SIGNALS)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup`
+        heard.remove(signal.SIGHUP)
+    handlers = {number: signal.signal(number, raise_interrupted) for number in heard}
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # Ctrl-C was held back until somebody takes it
-        check_interpreter()
         check_arguments(command)
         environment = install(Path(home), locks.split(), progress)
     except InstallError as error:

@@ -23,6 +23,13 @@ from ballast_cli.__main__ import MODULES
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# Makes its standard input the terminal that it is at, and becomes a command.
+AT_A_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 @pytest.fixture
 def bare_path(tmp_path: Path) -> Path:
     """A PATH with the shell's usual company and no Python."""
@@ -122,6 +129,36 @@ def test_a_python_that_is_named_and_is_none_is_told_by_its_name(ready: Checkout)
     answer = ready.run("status")
     assert answer.returncode == 1
     assert "needs Python 3.11 or newer. BALLAST_PYTHON=/no/such/python is no program.\n" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words", "is_what"),
+    [
+        ("sqlite3", "up --help", "{version} without sqlite3."),
+        ("ssl zlib ensurepip", "up", "{version} without ssl, zlib, ensurepip."),
+        ("ensurepip", "up", "{version} without ensurepip, which Debian and Ubuntu have in python{version}-venv."),
+        ("ensurepip", "up --help", None),
+    ],
+)
+def test_a_python_that_lacks_what_it_should_have_is_passed_over_and_named(
+    lacks: str, words: str, is_what: str | None, bare_path: Path, tmp_path: Path
+) -> None:
+    """Debian's python3-minimal, and one that was compiled beside no SQLite, ended with a traceback, for --help, too."""
+    hides = tmp_path / "hides"
+    hides.mkdir()
+    (hides / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({lacks.split()}))")
+    for name in ("python3", "python3.12"):
+        (bare_path / name).write_text(f'#!/bin/sh\nPYTHONPATH={hides}:$PYTHONPATH exec {sys.executable} "$@"\n')
+        (bare_path / name).chmod(0o755)
+    answer = run_script(*words.split(), path=bare_path, home=tmp_path / "home")
+    if is_what is None:
+        assert (answer.returncode, answer.stderr) == (0, "")
+        return
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert answer.returncode == 1
+    said = f" {bare_path}/python3 is {is_what.format(version=version)}\n"
+    assert answer.stderr.startswith(f"ballast: needs Python 3.11 or newer.{said}"), "once, though it has two names"
+    assert not (tmp_path / "home").exists()
 
 
 def test_newer_python_beside_an_old_one_is_found(bare_path: Path, tmp_path: Path) -> None:
@@ -386,6 +423,41 @@ def test_interrupted_installation_cleans_up_and_can_go_on(
     assert not (ready.home / "tmp").exists()
     index.open_gate.set()
     assert ready.run("broker").stdout.split()[1] == "2.0"
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT])
+def test_a_terminal_that_is_closed_ends_pip_first(number: signal.Signals | None, ready: Checkout, index: Index) -> None:
+    """Where nobody can be told any more; and while what was interrupted ends: pip went on by itself."""
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_A_TERMINAL, ready.root / "ballast", "broker"],
+        env=ready.environment(), stdin=theirs, stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        assert index.asked.acquire(timeout=20)
+        if number is not None:
+            process.send_signal(number)
+        os.close(ours)
+        assert process.wait(20) in {128 + signal.SIGHUP, 128 + (number or signal.SIGHUP)}
+    assert is_free(ready.home / "lock")
+    assert not (ready.home / "tmp").exists()
+
+
+def test_an_installation_that_a_closed_terminal_is_not_to_end_goes_on(ready: Checkout, index: Index) -> None:
+    """`nohup ./ballast up &`."""
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    with subprocess.Popen(
+        ["sh", "-c", "trap '' HUP; exec ./ballast broker"],
+        env=ready.environment(), cwd=ready.root, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert index.asked.acquire(timeout=20)
+        process.send_signal(signal.SIGHUP)
+        index.open_gate.set()
+        out, _ = process.communicate(timeout=30)
+    assert out.split()[1] == "2.0"
 
 
 def test_interrupted_addition_leaves_what_runs_from_there_alone(ready: Checkout, index: Index) -> None:
