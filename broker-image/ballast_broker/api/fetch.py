@@ -6,7 +6,7 @@ The dispatcher calls it for every fetch. Where there is enough data, no task and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from math import ceil
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -21,19 +21,24 @@ from ballast_broker.api.fetch_sessions import (
     Asker,
     FetchSessions,
     Followed,
+    Key,
     Session,
+    asker_of,
 )
 from ballast_broker.api.placement_view import absence
-from ballast_broker.net_reply import Reply
+from ballast_broker.api.request_time import Timed
+from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.replication.reading import (
     CONSUMER,
+    MANY,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     FetchEntry,
     FetchParams,
     FetchResult,
 )
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -44,6 +49,7 @@ from ballast_wire.fast.fetch import (
     FetchAnswer,
     FetchPartition,
     FetchRequest,
+    Parts,
     encode_fetch_response,
     parse_fetch,
 )
@@ -91,7 +97,7 @@ class Fetch:
     ) -> Reply:
         """`position` is where the client's id ends; `quota` is the client's, if it has one."""
         plain = parse_plain_fetch(frame, position, version) if quota is None else None
-        if plain is not None and plain[3] in ISOLATION_LEVELS:
+        if plain is not None and plain[3] in ISOLATION_LEVELS and len(plain[5]) <= MANY:
             targets = self._targets_of(plain, version, peer)
             if targets is not None:
                 return self._handle_plain(plain, targets, correlation_id, version, peer.listener)
@@ -105,11 +111,62 @@ class Fetch:
         if request.replica_id >= 0 and quota is not None:  # replication has throttles of its own
             quota.exempt(peer)
             quota = None
+        # Of a partition that is named twice the last place counts, as in Kafka.
+        named = {(key, each.partition): each for key, partitions in request.topics for each in partitions}
+        if len(named) > MANY:
+            return self._answer_in_turns(request, named, version, correlation_id, peer, quota)
+        asked = [self._follow(key, each, peer, request.replica_id) for (key, _), each in named.items()]
+        return self._answer(request, asked, version, correlation_id, peer, quota)
+
+    def _answer_in_turns(
+        self,
+        request: FetchRequest,
+        named: dict[Key, FetchPartition],
+        version: int,
+        correlation_id: int,
+        peer: Peer,
+        quota: Quota | None,
+    ) -> Pending:
+        """Others have their turns between two partitions. What is deleted after it was looked up is found to be so when
+        it is read, and of rights that change meanwhile the session's next request finds out."""
+        reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+
+        async def go_through() -> None:
+            try:
+                checked_for = self._checked_for(peer, asker_of(request))
+                asked = []
+                async for (key, _), each in InTurns(named.items()):
+                    asked.append(self._follow(key, each, peer, request.replica_id))
+                if reply.done():  # the client is gone
+                    return
+                answered = self._answer(request, asked, version, correlation_id, peer, quota, checked_for, reply)
+                if isinstance(answered, list):
+                    reply.set_result(answered)
+            except Exception as error:  # the connection ends by it, instead of waiting for ever
+                if not reply.done():
+                    reply.set_exception(error)
+
+        work: Coroutine[object, object, None] = go_through()
+        time = None if quota is None else quota.time
+        asyncio.get_running_loop().create_task(work if time is None else Timed(work, time))
+        return Pending(reply, pipelined=False, for_this_client_only=True)
+
+    def _answer(
+        self,
+        request: FetchRequest,
+        asked: list[Followed],
+        version: int,
+        correlation_id: int,
+        peer: Peer,
+        quota: Quota | None,
+        checked_for: Hashable = None,
+        promised: asyncio.Future[Parts] | None = None,
+    ) -> Reply:
+        """`checked_for`: by what rights it was looked up who may read what is `asked`, where that is not of now."""
         rate = None if quota is None else quota.rate
-        asked = self._asked(request, peer)
         throttled_s = 0.0 if rate is None else min(rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
-            session, incremental = self._session(request, asked, version, peer, may_open=not throttled_s)
+            session, incremental = self._session(request, asked, version, peer, checked_for, may_open=not throttled_s)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
@@ -144,7 +201,7 @@ class Fetch:
             found = self._replicas.fetch_watched(params, session.watch)
         if isinstance(found, list):
             return answer.encode(found)
-        return answer.later(found)
+        return answer.later(found, promised)
 
     def _params(self, request: FetchRequest, version: int, rate: ByteRate | None) -> FetchParams:
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
@@ -160,11 +217,6 @@ class Fetch:
             any_replica=version >= FIRST_WITH_RACK and request.replica_id < 0,
             rack=request.rack,
         )
-
-    def _asked(self, request: FetchRequest, peer: Peer) -> list[Followed]:
-        """Of a partition that is named twice the last place counts, as in Kafka."""
-        named = {(key, each.partition): each for key, partitions in request.topics for each in partitions}
-        return [self._follow(key, each, peer, request.replica_id) for (key, _), each in named.items()]
 
     def _not_isolated(self, request: FetchRequest, version: int, correlation_id: int) -> Reply:
         """As Kafka answers it: nothing is read for who asks for an isolation that there is not."""
@@ -265,12 +317,13 @@ class Fetch:
         asked: list[Followed],
         version: int,
         peer: Peer,
+        checked_for: Hashable,
         *,
         may_open: bool,
     ) -> tuple[Session | None, bool]:
         """The session (or none), and whether only news is to be told. Who is told nothing now may open none."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
-        asker = Asker(request.replica_id, request.replica_epoch, request.isolation, request.rack)
+        asker = asker_of(request)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._sessions.drop(request.session_id)
@@ -278,7 +331,7 @@ class Fetch:
                 return None, False
             opened = self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids)
             if opened is not None:
-                opened.checked_for = self._checked_for(peer, asker)
+                opened.checked_for = checked_for or self._checked_for(peer, asker)
             if opened is not None and opened.of_follower:
                 self._sessions.ends_with(peer, opened)
             return opened, False

@@ -13,7 +13,8 @@ from ballast_broker.api.produce_answers import node_endpoints
 from ballast_broker.api.request_time import RequestTime
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
-from ballast_broker.replication.reading import FetchResult, give_back
+from ballast_broker.replication.reading import MANY, FetchResult, give_back
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.fetch import FIRST_WITH_ENDPOINTS, EpochEnd, FetchAnswer, Parts, encode_fetch_response
 from ballast_wire.fast.produce import NodeEndpoint
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 UNREADABLE: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
+Topics = dict[str | UUID, list[FetchAnswer]]
 _new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 
 
@@ -87,14 +89,19 @@ class Answer:
         # Who reads committed data only is told that nothing was aborted; others are told nothing.
         self._nothing_aborted: list[tuple[int, int]] | None = [] if tells_aborted else None
 
-    def later(self, results: asyncio.Future[list[FetchResult]]) -> Pending:
-        reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+    def later(
+        self, results: asyncio.Future[list[FetchResult]], promised: asyncio.Future[Parts] | None = None
+    ) -> Pending:
+        """`promised`: the reply, where the connection waits for it already."""
+        reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future() if promised is None else promised
 
         def done(found: asyncio.Future[list[FetchResult]]) -> None:
             if found.cancelled():
                 reply.cancel()
             elif reply.done():  # the client is gone
                 give_back(found.result(), None if self._session is None else self._session.watch)
+            elif self._asks_for_many(found.result()):
+                asyncio.get_running_loop().create_task(self._encode_in_turns(found.result(), reply))
             else:
                 try:
                     reply.set_result(self.encode(found.result()))
@@ -105,18 +112,53 @@ class Answer:
         reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
         return Pending(reply, pipelined=False, for_this_client_only=True)
 
+    def _asks_for_many(self, results: list[FetchResult]) -> bool:
+        return len(results) > MANY or (self._asked is not None and len(self._asked) > MANY)
+
     def encode(self, results: list[FetchResult]) -> Parts:
-        if self._session is not None and self._session.closed:  # it gave way to another while this request waited
-            give_back(results)
-            gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            self._metrics.refused("Fetch", gone)
-            return encode_fetch_response(self._version, self._correlation_id, [], error=gone)
-        topics: dict[str | UUID, list[FetchAnswer]] = {}
+        if self._is_gone:
+            return self._encode_gone(results)
+        topics: Topics = {}
         leaders: set[int] = set()
         for followed, result in self._to_tell(results):
-            topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
-            if self._quota is not None and self._quota.rate is not None and result.slice is not None:
-                self._quota.rate.record(result.slice.size)
+            self._add(topics, leaders, followed, result)
+        return self._encode(topics, leaders)
+
+    async def _encode_in_turns(self, results: list[FetchResult], reply: asyncio.Future[Parts]) -> None:
+        """Where the client goes meanwhile, or the session, what was found is let go."""
+        topics: Topics = {}
+        leaders: set[int] = set()
+        try:
+            async for followed, result in InTurns([] if self._is_gone else self._to_tell(results)):
+                self._add(topics, leaders, followed, result)
+            parts = self._encode_gone(results) if self._is_gone else self._encode(topics, leaders)
+        except Exception as error:  # the connection ends by it, instead of waiting for ever
+            give_back(results)
+            if not reply.done():
+                reply.set_exception(error)
+            return
+        if reply.done():
+            give_back(results)
+        else:
+            reply.set_result(parts)
+
+    @property
+    def _is_gone(self) -> bool:
+        """It gave way to another while this request waited."""
+        return self._session is not None and self._session.closed
+
+    def _encode_gone(self, results: list[FetchResult]) -> Parts:
+        give_back(results)
+        gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        self._metrics.refused("Fetch", gone)
+        return encode_fetch_response(self._version, self._correlation_id, [], error=gone)
+
+    def _add(self, topics: Topics, leaders: set[int], followed: Followed, result: FetchResult) -> None:
+        topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
+        if self._quota is not None and self._quota.rate is not None and result.slice is not None:
+            self._quota.rate.record(result.slice.size)
+
+    def _encode(self, topics: Topics, leaders: set[int]) -> Parts:
         return encode_fetch_response(
             self._version,
             self._correlation_id,
@@ -155,7 +197,7 @@ class Answer:
             assert isinstance(result.entry, Followed)
             yield result.entry, result
         if self._session is not None:
-            for followed in self._session.refused.values():
+            for followed in list(self._session.refused.values()):
                 yield followed, _refused(followed, followed.refusal or ErrorCode.NONE)
 
     def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:

@@ -37,6 +37,10 @@ class Asker(NamedTuple):
     rack: str
 
 
+def asker_of(request: FetchRequest) -> Asker:
+    return Asker(request.replica_id, request.replica_epoch, request.isolation, request.rack)
+
+
 @dataclass(slots=True, eq=False)
 class Followed(Watched):
     """One partition as a client names it."""

@@ -9,7 +9,7 @@ from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
-from ballast_broker.turns import InTurns
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import OffsetCommitResponse
 from ballast_wire.names import ZERO_UUID, TopicPartition
@@ -29,12 +29,14 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     offsets: Offsets = {}
     answers: dict[tuple[Any, int], ErrorCode] = {}
     targets: dict[tuple[Any, int], TopicPartition] = {}
-    async for asked in InTurns(request.topics):
+    times, turn = _times(request, context), Turn()
+    for asked in request.topics:
         key = _key(asked, by_id)
         topic = topics.by_id(key) if by_id else topics.by_name(key)
         name = topic.name if topic is not None else "" if by_id else key
         refused = bool(name) and not context.authorize(Operation.READ, topic_resource(name))
         for p in asked.partitions:
+            await turn.ends_if_long()
             where = (key, p.partition_index)
             if refused:
                 answers[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -44,7 +46,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
                 answers[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 partition = targets[where] = TopicPartition(topic.name, p.partition_index)
-                offsets[partition] = _committed(request, p, topic.id, context)
+                offsets[partition] = _committed(p, topic.id, *times)
     errors = await _commit(request, context, offsets) if offsets else {}
     answers |= {where: errors[partition] for where, partition in targets.items()}
     return await _response(request, context.version, by_id, answers)
@@ -55,13 +57,16 @@ def _key(asked: Any, by_id: bool) -> Any:
     return (asked.topic_id or ZERO_UUID) if by_id else asked.name
 
 
-def _committed(request: Any, asked: Any, topic_id: UUID, context: RequestContext) -> CommittedOffset:
+def _times(request: Any, context: RequestContext) -> tuple[int, int]:
+    """When it is committed, and when that is over where the client says so."""
     now_ms = context.broker.clock.wall_ms()
     keeps_own_time = context.version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms >= 0
-    expires = min(now_ms + request.retention_time_ms, NEVER_MS) if keeps_own_time else -1
-    return CommittedOffset(
-        asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or "", now_ms, expires, topic_id
-    )
+    return now_ms, min(now_ms + request.retention_time_ms, NEVER_MS) if keeps_own_time else -1
+
+
+def _committed(asked: Any, topic_id: UUID, now_ms: int, expires_ms: int) -> CommittedOffset:
+    metadata = asked.committed_metadata or ""
+    return CommittedOffset(asked.committed_offset, asked.committed_leader_epoch, metadata, now_ms, expires_ms, topic_id)
 
 
 async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> dict[TopicPartition, ErrorCode]:
@@ -84,12 +89,13 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> di
 async def _response(
     request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]
 ) -> OffsetCommitResponse:
-    response = OffsetCommitResponse(version)
-    async for asked in InTurns(request.topics):
+    response, turn = OffsetCommitResponse(version), Turn()
+    for asked in request.topics:
         if not asked.partitions:
             continue
         key = _key(asked, by_id)
         for p in asked.partitions:
+            await turn.ends_if_long()
             response.add(p.partition_index, answers[key, p.partition_index])
         response.end_topic(key)
     return response

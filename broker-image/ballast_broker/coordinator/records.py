@@ -8,6 +8,7 @@ Offsets, of which a log has many, are written and read by hand: who takes over w
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -67,8 +68,9 @@ def offset_value(committed: CommittedOffset) -> bytes:
     return bytes(value.encode(OFFSET_VALUE_VERSION_WITH_EXPIRY))
 
 
-def offset_entries(group_id: str, offsets: Offsets) -> list[tuple[bytes, bytes | None]]:
-    return [(offset_key(group_id, partition), offset_value(offset)) for partition, offset in offsets.items()]
+def offset_entries(group_id: str, offsets: Offsets) -> Iterator[tuple[bytes, bytes | None]]:
+    for partition, offset in offsets.items():
+        yield offset_key(group_id, partition), offset_value(offset)
 
 
 def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> bytes:

@@ -95,7 +95,8 @@ class TransactionalCommits:
                     shard.pending.add(producer[0], group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer, verified)
+        entries = list(records.offset_entries(group_id, offsets))
+        return await self._append(shard, entries, settled, producer, verified)
 
     def ended(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten.

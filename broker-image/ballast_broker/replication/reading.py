@@ -1,14 +1,16 @@
 """Fetches as the leader answers them, or to consumers a follower: reads within limits, learns followers' offsets,
 parks what has to wait.
 
-A fetch that finds enough is answered synchronously; only one that has to wait costs a future. The order of the steps
-for one partition: is it here, does the epoch fit, do the logs agree, read, note the follower's offset, move the high
-watermark, answer. Whoever gets a `FetchResult` with a slice must `release` the slice. Loop thread only.
+A fetch that finds enough is answered synchronously; only one that has to wait costs a future, and one of more than
+`MANY` partitions, which is read piece by piece while others have their turns. The order of the steps for one partition:
+is it here, does the epoch fit, do the logs agree, read, note the follower's offset, move the high watermark, answer.
+Whoever gets a `FetchResult` with a slice must `release` the slice. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,6 +21,7 @@ from ballast_broker.replication.nearest import NOBODY
 from ballast_broker.replication.waiting import Deadlines, ParkedFetch, Wakeups
 from ballast_broker.seams import NotInMemory
 from ballast_broker.storage.lookup import looking
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
@@ -31,10 +34,15 @@ if TYPE_CHECKING:
     from ballast_broker.storage.slices import LogSlice
     from ballast_broker.storage.transactions import EndedTransaction
 
+logger = logging.getLogger(__name__)
+
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
+MANY: Final = 256  # partitions that are read without a look at the clock: two milliseconds
+PIECE: Final = 64
+MOST_SLICES: Final = 512  # in one answer: each keeps a file open, and is sent by calls of its own
 EPOCH_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -121,18 +129,23 @@ class Reader:
     def fetch(
         self, params: FetchParams, entries: list[FetchEntry]
     ) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
+        if len(entries) > MANY:
+            return self._read_many(params, entries, None)
         results, size, urgent = self._read_all(params, entries, first=True)
         if urgent or size >= params.min_bytes or params.max_wait_ms <= 0 or not entries:
             return results
         give_back(results)
         parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes - size)
-        return self._park(
-            parked, [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))]
-        )
+        return self._park(parked, self._replicas_of(entries))
+
+    def _replicas_of(self, entries: list[FetchEntry]) -> list[Replica]:
+        return [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))]
 
     def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
         """A request of a session: of all that it follows, what is due."""
         watch.asked(params, self._now_ms())
+        if len(watch.due) > MANY:
+            return self._read_many(params, [], watch)
         results, size, urgent = self._look(params, watch, first=True)
         if urgent or size >= params.min_bytes or params.max_wait_ms <= 0:
             return results
@@ -140,24 +153,93 @@ class Reader:
         parked = ParkedFetch(params, [], self._deadlines, self._finish, params.min_bytes - size, watch)
         return self._park(parked, [])
 
+    def _read_many(
+        self, params: FetchParams, entries: list[FetchEntry], watch: Watch | None
+    ) -> asyncio.Future[list[FetchResult]]:
+        """It waits where its partitions are before it is read: nothing that happens between two pieces is missed."""
+        parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes, watch)
+        parked.over = params.max_wait_ms <= 0
+        self._park(parked, self._replicas_of(entries))
+        self._begin_to_read(parked, first=True)
+        return parked.future
+
+    def _begin_to_read(self, parked: ParkedFetch, *, first: bool) -> None:
+        if parked.is_read:
+            parked.woken = True
+            return
+        parked.is_read = True
+        asyncio.get_running_loop().create_task(self._read_in_turns(parked, first))
+
+    async def _read_in_turns(self, parked: ParkedFetch, first: bool) -> None:
+        """Until there is enough, its time is over, or nothing has happened since it was read."""
+        params, future = parked.params, parked.future
+        try:
+            while not future.done():
+                parked.woken, parked.missing_bytes = False, 0
+                results, size, urgent = await self._read_pieces(parked, first)
+                if future.done():  # the client is gone
+                    give_back(results, parked.watch)
+                elif urgent or size >= params.min_bytes or parked.over:
+                    future.set_result(results)
+                else:
+                    parked.missing_bytes = params.min_bytes - size
+                    give_back(results, parked.watch)
+                    if not parked.woken:
+                        if first and parked.from_follower:
+                            parked.wait(self._delay_ms(params))
+                        break
+                first = False
+        except Exception as error:
+            logger.exception("a fetch of many partitions could not be answered")
+            if not future.done():
+                future.set_exception(error)
+        parked.is_read = False
+
+    async def _read_pieces(self, parked: ParkedFetch, first: bool) -> tuple[list[FetchResult], int, bool]:
+        params, watch = parked.params, parked.watch
+        entries: list[FetchEntry] = parked.entries if watch is None else list(watch.due)
+        results: list[FetchResult] = []
+        size, held, left, urgent = 0, 0, params.max_bytes, False
+        try:
+            async for start in InTurns(range(0, len(entries), PIECE)):
+                if parked.future.done():
+                    break
+                piece = entries[start : start + PIECE]
+                if watch is not None:
+                    piece = watch.to_read(piece, full=left <= 0 < size)
+                read, size, held, left, now = self._read_some(params, piece, size, held, left, first=first)
+                results += read
+                urgent = urgent or now
+                if watch is not None:
+                    self._note(params, watch, read)
+        except BaseException:
+            give_back(results, watch)
+            raise
+        return results, size if urgent else _counted(params, results, size), urgent
+
     def _look(self, params: FetchParams, watch: Watch, *, first: bool) -> tuple[list[FetchResult], int, bool]:
         found = self._read_all(params, list(watch.due), first=first)
-        for result in found[0]:
-            watch.looked(result, params, self._replicas.get(result.topic_partition))
+        self._note(params, watch, found[0])
         return found
+
+    def _note(self, params: FetchParams, watch: Watch, results: list[FetchResult]) -> None:
+        for result in results:
+            watch.looked(result, params, self._replicas.get(result.topic_partition))
 
     def _park(self, parked: ParkedFetch, replicas: list[Replica]) -> asyncio.Future[list[FetchResult]]:
         params = parked.params
-        delay_ms = float(params.max_wait_ms)
-        if params.replica_id >= 0:
-            # What the throttle left out may be had as soon as the throttle allows, not after the whole wait.
-            delay_ms = min(delay_ms, self._throttle.take_wait_ms())
-        parked.park(delay_ms, replicas)
+        parked.park(self._delay_ms(params), replicas)
         if params.replica_id >= 0:
             mine = self._parked_followers.setdefault(params.replica_id, {})
             mine[parked] = None
             parked.future.add_done_callback(lambda _: mine.pop(parked, None))
         return parked.future
+
+    def _delay_ms(self, params: FetchParams) -> float:
+        """What the throttle left out may be had as soon as the throttle allows, not after the whole wait."""
+        if params.replica_id < 0:
+            return float(params.max_wait_ms)
+        return min(float(params.max_wait_ms), self._throttle.take_wait_ms())
 
     def answer_follower(self, broker_id: int) -> None:
         """Its waiting fetches end now, with what there is."""
@@ -166,8 +248,17 @@ class Reader:
 
     def _finish(self, parked: ParkedFetch) -> None:
         """Its time is over: answer with what there is."""
-        if not parked.future.done():
+        if parked.future.done():
+            return
+        if self._is_of_many(parked):
+            parked.over = True
+            self._begin_to_read(parked, first=False)
+        else:
             parked.future.set_result(self._read_again(parked)[0])
+
+    @staticmethod
+    def _is_of_many(parked: ParkedFetch) -> bool:
+        return parked.is_read or len(parked.entries if parked.watch is None else parked.watch.due) > MANY
 
     def _read_again(self, parked: ParkedFetch) -> tuple[list[FetchResult], int, bool]:
         if parked.watch is not None:
@@ -175,6 +266,9 @@ class Reader:
         return self._read_all(parked.params, parked.entries, first=False)
 
     def _look_again(self, parked: ParkedFetch) -> None:
+        if self._is_of_many(parked):
+            self._begin_to_read(parked, first=False)
+            return
         results, size, urgent = self._read_again(parked)
         if urgent or size >= parked.params.min_bytes:
             parked.future.set_result(results)
@@ -186,9 +280,14 @@ class Reader:
         self, params: FetchParams, entries: list[FetchEntry], *, first: bool
     ) -> tuple[list[FetchResult], int, bool]:
         """All results, the bytes that count for `min_bytes`, and whether they must be answered at once."""
+        results, size, _, _, urgent = self._read_some(params, entries, 0, 0, params.max_bytes, first=first)
+        return results, size if urgent else _counted(params, results, size), urgent
+
+    def _read_some(
+        self, params: FetchParams, entries: list[FetchEntry], size: int, held: int, left: int, *, first: bool
+    ) -> tuple[list[FetchResult], int, int, int, bool]:
+        """Of an answer that has so many bytes and files by now, and room for so many bytes; and what it has then."""
         results = []
-        size = 0
-        left = params.max_bytes
         urgent = False
         for entry in entries:
             replica = self._replicas.get(entry.topic_partition)
@@ -201,7 +300,8 @@ class Reader:
             result.entry = entry
             if result.slice is not None:
                 size += result.slice.size
-            left = max(0, params.max_bytes - size)
+                held += 1
+            left = max(0, params.max_bytes - size) if held < MOST_SLICES else 0
             if (
                 result.error is not ErrorCode.NONE
                 or result.diverging_epoch is not None
@@ -209,9 +309,7 @@ class Reader:
             ):
                 urgent = True
             results.append(result)
-        if size < params.min_bytes and not urgent and params.replica_id < 0:
-            size = _bytes_with_what_was_cut_off(params, results)
-        return results, size, urgent
+        return results, size, held, left, urgent
 
     def _read(
         self, replica: Replica, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool, first: bool
@@ -326,6 +424,12 @@ class Reader:
             self._propose_expand(replica, broker_id)
         if moved_start and replica.delete_waiters:
             replica.log_start_moved()
+
+
+def _counted(params: FetchParams, results: list[FetchResult], size: int) -> int:
+    if size >= params.min_bytes or params.replica_id >= 0:
+        return size
+    return _bytes_with_what_was_cut_off(params, results)
 
 
 def _bytes_with_what_was_cut_off(params: FetchParams, results: list[FetchResult]) -> int:

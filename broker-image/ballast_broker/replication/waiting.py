@@ -98,10 +98,14 @@ class Deadlines:
 
 
 class ParkedFetch:
-    """A fetch with too little to answer. `finish` reads again and answers; it is called at most once."""
+    """A fetch with too little to answer. `finish` reads again and answers; it is called at most once.
 
-    __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "missing_bytes", "params", "parked_on",
-                 "slot", "watch")  # fmt: skip
+    One of many partitions lies here already when it is read for the first time: that goes on for several turns of the
+    loop (`is_read`), and what it is woken by meanwhile (`woken`, `over`) counts when that is done.
+    """
+
+    __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "is_read", "missing_bytes", "over",
+                 "params", "parked_on", "slot", "watch", "woken")  # fmt: skip
 
     def __init__(
         self,
@@ -120,6 +124,7 @@ class ParkedFetch:
         self.future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
         self.parked_on: list[Replica] = []
         self.slot = -1
+        self.is_read = self.woken = self.over = False
         self._deadlines = deadlines
         self._finish = finish
 
@@ -139,6 +144,11 @@ class ParkedFetch:
             replica.parked.pop(self, None)
         if self.watch is not None and self.watch.parked is self:
             self.watch.parked = None
+
+    def wait(self, delay_ms: float) -> None:
+        """So long from now on, whatever was said before."""
+        self._deadlines.discard(self)
+        self._deadlines.add(self, delay_ms)
 
     def expire(self) -> None:
         self.end(self._finish)

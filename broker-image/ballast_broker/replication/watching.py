@@ -8,6 +8,7 @@ Loop thread only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,18 @@ class Watch:
             follower = entry.replica.state.followers.get(self.replica_id)
             if follower is not None:
                 follower.asked_again(self.asked_ms)
+
+    def to_read(self, entries: Iterable[FetchEntry], *, full: bool) -> list[FetchEntry]:
+        """Of those that were due when a look began which are still. Of an answer that is full a consumer's first one
+        tells of all the same, and others do without: they are read first the next time."""
+        read_all = not full or self.of_follower
+        return [
+            entry
+            for entry in entries
+            if isinstance(entry, Watched)
+            and entry in self.due
+            and (read_all or entry.told_high_watermark == NEVER_TOLD)
+        ]
 
     def looked(self, result: FetchResult, params: FetchParams, replica: Replica | None) -> None:
         """Whether the partition stays due after what was found; from now on `replica` tells of its changes."""

@@ -5,6 +5,7 @@ Loop thread only. Guarantees: a file with references (a slice being sent) is nev
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, Protocol
 
 
@@ -23,32 +24,35 @@ LEAST: Final = 64
 
 
 class OpenFiles:
-    """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none."""
+    """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none. Where
+    all are held it closes nothing, and there is none until a good part more are open."""
 
     def __init__(self, limit: int = 8192) -> None:
         self.limit = limit
-        self._opened: dict[Closable, None] = {}  # in the order of opening
+        self._opened: OrderedDict[Closable, None] = OrderedDict()  # in the order of opening
+        self._held = 0  # so many were when a sweep found no other
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def opened(self, item: Closable) -> None:
         """Makes room first, so that what is being opened is not what is closed."""
-        if len(self._opened) >= self.limit:
+        if len(self._opened) >= max(self.limit, self._held * 9 // 8):
             self._sweep()
         item.used_lately = True
         self._opened[item] = None
 
     def _sweep(self) -> None:
         for _ in range(2 * len(self._opened)):
-            item = next(iter(self._opened))
-            del self._opened[item]
+            item = self._opened.popitem(last=False)[0]
             if not item.used_lately and item.close_if_idle():
                 if len(self._opened) < self.limit:
+                    self._held = 0
                     return
                 continue
             item.used_lately = False
             self._opened[item] = None
+        self._held = len(self._opened)
 
     def make_room(self) -> None:
         """Nothing more can be opened, be it that others have taken their share: a quarter is closed, for good."""

@@ -13,11 +13,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Peer
 from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 from tests.broker.seams import SeededRandom
 
+from ballast_broker.api import fetch, fetch_answer
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
     AclAuthorizer,
@@ -37,6 +39,7 @@ from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import ANONYMOUS, Pending, Principal
 from ballast_broker.real_world import RealClock
+from ballast_broker.replication import reading
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -47,6 +50,17 @@ FIRST, FINAL = 0, -1
 FOLLOWER = 2
 MORE_THAN_THERE_IS = 100_000
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True, params=[False, pytest.param(True, marks=pytest.mark.interpreted)], ids=["few", "many"])
+def of_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whatever is asked for is gone through piece by piece, as that of thousands of partitions is."""
+    if request.param:
+        turning.end_at_once(monkeypatch)
+        monkeypatch.setattr(reading, "PIECE", 1)
+        for module in (reading, fetch, fetch_answer):
+            monkeypatch.setattr(module, "MANY", 0)
+    return bool(request.param)
 
 
 class Connection(Peer):
@@ -182,24 +196,24 @@ async def test_a_session_that_gave_way_while_its_client_waits_says_so(tmp_path: 
     ids=["of each partition", "of all", "of all, below what is waited for"],
 )
 async def test_nobody_waits_for_more_than_may_be_sent(
-    tmp_path: Path, session_epoch: int, limits: dict[str, int], records: dict[int, tuple[int, int]]
+    tmp_path: Path, session_epoch: int, limits: dict[str, int], records: dict[int, tuple[int, int]], of_many: bool
 ) -> None:
     """Kafka fills limits with half batches; with whole ones there is nearly always room for a few bytes more."""
     async with leader(tmp_path, 2, [1]) as (one, asker):
         for number in (0, 1):
             for value in "abc":
                 one.produce(TopicPartition("orders", number), value)
-        reply = asker.ask(session_epoch=session_epoch, max_wait_ms=10_000, **limits)
-        assert not isinstance(reply, Pending)
+        reply = asker.ask(session_epoch=session_epoch, max_wait_ms=600_000, **limits)
+        assert of_many or not isinstance(reply, Pending)
         assert told(await asker.answer(reply)) == records
 
 
-async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path) -> None:
+async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path, of_many: bool) -> None:
     async with leader(tmp_path, 1, [1]) as (one, asker):
         for value in "abc":
             one.produce(TopicPartition("orders", 0), value)
-        reply = asker.ask((0, 1), most=100, min_bytes=100, max_wait_ms=10_000, session_epoch=FINAL)
-        assert not isinstance(reply, Pending)
+        reply = asker.ask((0, 1), most=100, min_bytes=100, max_wait_ms=600_000, session_epoch=FINAL)
+        assert of_many or not isinstance(reply, Pending)
         assert told(await asker.answer(reply)) == {0: (3, 1)}
 
 
@@ -461,3 +475,87 @@ async def test_one_partition_is_written_and_read_by_who_may_and_by_nobody_else(t
         rights.take_all()
         assert await tried() == (REFUSED, {0: REFUSED})
         assert told(await asker.answer(asker.ask(session_epoch=FINAL))) == {0: (-1, 0)}
+
+
+COUNT = 300  # more than are read without a look at the clock
+
+
+def replicas_of(one: Node) -> list[Any]:
+    return [one.replicas._replicas[TopicPartition("orders", number)] for number in range(COUNT)]
+
+
+async def turns(most: int, until: Callable[[], bool] = lambda: False) -> None:
+    for _ in range(most):
+        if until():
+            break
+        await asyncio.sleep(0)
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+async def test_what_comes_to_one_of_many_partitions_while_others_are_read_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session_epoch: int
+) -> None:
+    """Be it of one that was looked at already."""
+    turning.end_at_once(monkeypatch)
+    async with leader(tmp_path, COUNT, [1]) as (one, asker):
+        reply = asker.ask(min_bytes=1, max_wait_ms=600_000, session_epoch=session_epoch)
+        first, *_, last = replicas_of(one)
+        await turns(3 * COUNT, lambda: bool(first.watched or first.parked))
+        assert not last.watched, "it is not read yet"
+        one.produce(first.topic_partition, "a")
+        answer = told(await asker.answer(reply))
+        assert len(answer) == COUNT
+        assert answer[0] == (1, 1)
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize("after", [1, COUNT // 2, COUNT + 2, COUNT + 4, COUNT + 8, 2 * COUNT])
+async def test_who_goes_while_many_partitions_are_read_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    turning.end_at_once(monkeypatch)
+    async with leader(tmp_path, COUNT, [1]) as (one, asker):
+        for number in range(COUNT):
+            one.produce(TopicPartition("orders", number), "a")
+        reply = asker.ask(min_bytes=MORE_THAN_THERE_IS, max_wait_ms=600_000, session_epoch=FINAL)
+        await turns(after)
+        reply.future.cancel()
+        await turns(2 * COUNT)
+        for replica in replicas_of(one):
+            assert not replica.parked
+            assert all(not segment.references for segment in replica.log.segments)
+
+
+@pytest.mark.spec("CLI-09", "REP-03")
+async def test_a_session_that_gives_way_while_its_partitions_are_read_watches_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turning.end_at_once(monkeypatch)
+    async with leader(tmp_path, COUNT, [1, FOLLOWER], slots=1) as (one, asker):
+        reply = asker.ask(min_bytes=1, max_wait_ms=0)
+        await turns(3 * COUNT, lambda: bool(replicas_of(one)[0].watched))
+        assert 0 < sum(len(replica.watched) for replica in replicas_of(one)) < COUNT
+        asker.sessions.drop(next(iter(asker.sessions._sessions)))
+        assert (await asker.answer(reply)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert not any(replica.watched for replica in replicas_of(one))
+
+
+@pytest.mark.spec("CLI-09")
+async def test_an_answer_keeps_so_many_files_open_and_the_others_come_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_many: bool
+) -> None:
+    if not of_many:
+        return  # the limit is the compiled one
+    monkeypatch.setattr(reading, "MOST_SLICES", 2)
+    async with leader(tmp_path, 5, [1]) as (one, asker):
+        for number in range(5):
+            one.produce(TopicPartition("orders", number), "a")
+        first = await asker.answer(asker.ask(min_bytes=1, max_wait_ms=600_000))
+        assert told(first) == {0: (1, 1), 1: (1, 1), 2: (1, 0), 3: (1, 0), 4: (1, 0)}
+        going_on = {"session_id": first.session_id, "min_bytes": 1, "max_wait_ms": 600_000}
+        assert told(await asker.answer(asker.ask((0, 1), (1, 1), session_epoch=1, **going_on))) == {
+            2: (1, 1),
+            3: (1, 1),
+        }
+        assert told(await asker.answer(asker.ask((2, 1), (3, 1), session_epoch=2, **going_on))) == {4: (1, 1)}

@@ -373,6 +373,27 @@ async def test_others_have_their_turn_while_offsets_are_loaded_and_looked_throug
         assert (await turning.beside(scene.groups.expire_offsets()))[1] >= groups
 
 
+@pytest.mark.spec("CLI-09")
+async def test_a_commit_of_many_partitions_is_made_in_turns_and_counts_by_who_leads_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 500
+    async with coordinating(tmp_path) as scene:
+        turning.end_at_once(monkeypatch)
+        offsets = {TopicPartition("t", each): CommittedOffset(1, -1, "", 1) for each in range(count)}
+        answers, had = await turning.beside(scene.groups.commit("g", "", None, -1, offsets))
+        assert had >= count
+        assert set(answers.values()) == {ErrorCode.NONE}
+        assert len(answers) == count
+        committing = asyncio.ensure_future(scene.groups.commit("other", "", None, -1, offsets))
+        for _ in range(count // 2):
+            await asyncio.sleep(0)
+        scene.groups.resign(0)
+        with pytest.raises(ApiError) as refused:
+            await committing
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+
 async def test_who_only_commits_is_known_to_the_metrics_of_the_next_coordinator(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
