@@ -170,3 +170,24 @@ def test_the_only_voter_goes_on_and_says_what_it_has_lost(caplog: pytest.LogCapt
         machine.kill()
 
     run(main())
+
+
+def test_a_loss_of_power_is_no_spoilt_disk() -> None:
+    """What is torn then was never acknowledged: all of them vote and stand again."""
+
+    async def main() -> None:
+        cluster = Run(3, Plan())
+        client = SimClient(cluster.fabric, "person", [each.host for each in cluster.machines])
+        for number in range(12):
+            for machine in cluster.machines:
+                machine.start()
+            await asyncio.sleep(3.0)
+            assert not any(driver(each).store.lacks for each in cluster.machines)
+            creating = cluster.loop.create_task(create_topic(client, f"t{number}", 20, 1))
+            await asyncio.sleep(cluster.rng.random() * 0.5)
+            for machine in cluster.machines:
+                machine.lose_power()
+            creating.cancel()
+        assert any(machine.store.find(f"{FOLDER}/{FLUSHED_END}") for machine in cluster.machines)
+
+    run(main())
