@@ -44,6 +44,10 @@ def spoil(machine: Machine, offset: int) -> None:
     file.sync()
 
 
+def has_unflushed(machine: Machine) -> bool:
+    return driver(machine).end_offset > driver(machine).core._flushed
+
+
 class Scene:
     """Of three voters one has nothing of a topic that the two others have committed, and of these one has lost it."""
 
@@ -170,3 +174,27 @@ def test_the_only_voter_goes_on_and_says_what_it_has_lost(caplog: pytest.LogCapt
         machine.kill()
 
     run(main())
+
+
+def test_a_loss_of_power_is_no_spoilt_disk(caplog: pytest.LogCaptureFixture) -> None:
+    """What is torn then was never acknowledged: all of them vote and stand again."""
+
+    async def main() -> None:
+        cluster = Run(3, Plan())
+        client = SimClient(cluster.fabric, "person", [each.host for each in cluster.machines])
+        for number in range(12):
+            for machine in cluster.machines:
+                machine.start()
+            await asyncio.sleep(3.0)
+            creating = cluster.loop.create_task(create_topic(client, f"t{number}", 20, 1))
+            async with asyncio.timeout(30.0):
+                while not any(map(has_unflushed, cluster.machines)):  # noqa: ASYNC110  (virtual time)
+                    await asyncio.sleep(0.0001)
+            for machine in cluster.machines:
+                machine.lose_power()
+            creating.cancel()
+        assert any(machine.store.find(f"{FOLDER}/{FLUSHED_END}") for machine in cluster.machines)
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert "has lost" not in caplog.text

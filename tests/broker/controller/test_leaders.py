@@ -597,6 +597,46 @@ def test_nor_is_it_the_last_leader_that_returns_unless_there_is_no_other(replica
     assert state(scene)[0] == leader
 
 
+@pytest.mark.spec("CLU-11")
+def test_the_last_leader_whose_directory_is_away_leads_when_that_is_back() -> None:
+    """It stopped uncleanly meanwhile, and so did the one that was eligible beside it."""
+    scene = Scene(directories=2)
+    scene.add_topic("orders", [1, 2], min_insync_replicas="2")
+    fence(scene, 2)
+    registered = scene.image.cluster.brokers[1]
+    heartbeat(scene, 1, offline=[directory(1, 0)])
+    restart(scene, 1, clean=False)
+    unfence(scene, 1)
+    restart(scene, 2, clean=False)
+    unfence(scene, 2)
+    assert state(scene) == (-1, (), ())
+    assert scene.partition("orders").last_known_elr == (1,)
+    restart(scene, 1, clean=False, before=registered)
+    unfence(scene, 1)
+    assert state(scene)[0] == 1
+
+
+@pytest.mark.spec("CLU-11")
+def test_where_the_last_leader_was_made_anew_a_person_says_that_it_leads_when_its_directory_is_back() -> None:
+    scene = Scene(directories=2)
+    topic_id = scene.add_topic("orders", [2, 1], min_insync_replicas="2")
+    fence(scene, 2)
+    registered = scene.image.cluster.brokers[1]
+    heartbeat(scene, 1, offline=[directory(1, 0)])
+    restart(scene, 1, clean=False)
+    unfence(scene, 1)
+    assign(scene, 1, directory(1, 1), topic_id)
+    restart(scene, 2, clean=False)
+    unfence(scene, 2)
+    restart(scene, 1, clean=False, before=registered)
+    unfence(scene, 1)
+    assign(scene, 1, directory(1, 0), topic_id)
+    assert state(scene) == (-1, (), ())
+    fence(scene, 2)
+    elect(scene, 1, [("orders", 0)])
+    assert state(scene)[:2] == (1, (1,))
+
+
 @pytest.mark.spec("CLU-33")
 def test_a_broker_is_unregistered() -> None:
     scene = Scene()
