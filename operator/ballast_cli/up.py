@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import at_least_one, kept, pods_folder, port
+from ballast_cli.arguments import at_least_one, pods_folder, port
 from ballast_cli.kube import MANAGER
+from ballast_cli.places import ROOT, kept
 from ballast_cli.reach import CONNECT_SECONDS
 from ballast_local.last_applied import ANNOTATION
 
-ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
 NAMESPACE = "default"
 READY_SECONDS = 120.0

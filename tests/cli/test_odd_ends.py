@@ -28,7 +28,8 @@ from tests.moves.brokers import Brokers
 
 from ballast_cli import CommandError, demo
 from ballast_cli.__main__ import main
-from ballast_cli.up import ROOT, Stack, _next_steps, require_ports
+from ballast_cli.places import ROOT
+from ballast_cli.up import Stack, _next_steps, require_ports
 from ballast_local.store import Store
 
 PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))

@@ -16,7 +16,8 @@ from tests.local.conftest import APPLY, DEFINITIONS, Running
 from tests.waiting import eventually
 
 from ballast_cli import demo_prometheus
-from ballast_cli.up import ROOT, Stack, _serving, changed_cluster, example_cluster
+from ballast_cli.places import ROOT
+from ballast_cli.up import Stack, _serving, changed_cluster, example_cluster
 
 CLUSTERS = "/apis/ballast.dev/v1alpha1/namespaces/default/kafkaclusters"
 
