@@ -397,6 +397,8 @@ def test_a_full_disk_is_told_although_venv_does_not(tmp_path: Path) -> None:
     for words, little_bytes in (["returned 1"], 2**62), (["[Errno 28] No space left on device"], 0):
         (line,) = advice(tmp_path, words, little_bytes)
         assert re.fullmatch(rf"{tmp_path} has \d+ MB left: make room, or choose another place .*", line)
+    (line,) = advice(tmp_path, ["[Errno 122] Disk quota exceeded"], little_bytes=0)
+    assert line.startswith(f"The quota for {tmp_path} is used up: make room, or choose another place ")
 
 
 def test_a_directory_whose_name_separates_paths_is_refused(checkout: Checkout, tmp_path: Path) -> None:
