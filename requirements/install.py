@@ -240,6 +240,8 @@ class Environment:
 def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> list[str]:
     """What to do where the words of a step that failed do not say it: pip's and venv's seldom do."""
     free_bytes, said = shutil.disk_usage(home).free, "\n".join(words)
+    if os.strerror(errno.EDQUOT) in said:
+        return [f"The quota for {home} is used up: make room, or choose another place with BALLAST_HOME=/path."]
     if free_bytes < little_bytes or os.strerror(errno.ENOSPC) in said:
         left = f"{home} has {free_bytes // 2**20} MB left"
         return [f"{left}: make room, or choose another place with BALLAST_HOME=/path."]

@@ -25,7 +25,8 @@ from e2e.kubernetes.node import NODE, Node, missing_for_node
 from ballast_cli.image import build_archive, build_layers
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
-from ballast_cli.image_contents import PLACE, ROOT, USER, Flavour, content_key, missing_for_contents
+from ballast_cli.image_contents import PLACE, USER, Flavour, content_key, missing_for_contents
+from ballast_cli.places import ROOT
 
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"

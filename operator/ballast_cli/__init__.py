@@ -1,4 +1,8 @@
-"""`./ballast`: one module per command. This file is imported before every command, so it imports nothing."""
+"""`./ballast`: one module per command. This file is imported before every command, so it imports next to nothing."""
+
+import errno
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # on the disk, or in what of it somebody may have
 
 
 class CommandError(Exception):

@@ -19,7 +19,6 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` has held it back
 
 import argparse
-import errno
 import importlib
 import io
 import os
@@ -28,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from ballast_cli import CommandError, examples
+from ballast_cli import NO_ROOM, CommandError, examples
 
 KUBE_VERBS = ("get", "apply", "patch", "delete", "describe", "wait")
 MODULES = {
@@ -118,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in NO_ROOM:
             raise
         _forget_output()
         where = f": {error.filename}" if error.filename else ""

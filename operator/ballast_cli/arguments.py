@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -42,11 +41,6 @@ def pods_folder(text: str) -> Path:
     if why := disturbing(found):
         raise ArgumentTypeError(f"{text}: {why}")
     return found
-
-
-def kept(name: str) -> Path:
-    """The folder of a command that keeps something, where nobody names another."""
-    return Path(os.environ.get("BALLAST_HOME", Path(__file__).resolve().parents[2] / ".ballast")) / name
 
 
 def at_least_one(text: str) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ballast_cli import CommandError
 from ballast_cli.compiled import CannotCompile, compiled_packages
+from ballast_cli.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
     "broker", "coordinators", "scale", "partitions", "replication", "failover", "metadata", "moves", "operator",
     "planner", "topics",

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import folder, kept, minutes
+from ballast_cli.arguments import folder, minutes
+from ballast_cli.places import ROOT, kept
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[2]
 LONG_MINUTES = 10.0
 
 

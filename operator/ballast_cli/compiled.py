@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ballast_cli import CommandError
 from ballast_cli.image_base import cache_folder
+from ballast_cli.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "broker-image"
 COMPILER = SOURCES / "compile.py"
 LOCK = ROOT / "requirements" / "compiler.lock"

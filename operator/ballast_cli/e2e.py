@@ -12,13 +12,12 @@ import argparse
 import os
 import re
 import sys
-from pathlib import Path
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import minutes
+from ballast_cli.places import ROOT
 from ballast_cli.test import source_variables
 
-ROOT = Path(__file__).resolve().parents[2]
 PROVIDERS = ("embedded", "host", "kind", "current")
 CANNOT_RUN_HERE = 3
 TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
@@ -52,8 +51,17 @@ def scenario(part: str) -> str:
     return part
 
 
+def refused(args: argparse.Namespace) -> str | None:
+    if args.away is not None and (args.faults is not None or args.scenario):
+        return "--away is a scenario of its own: without --faults, and without names of scenarios."
+    if args.faults is None:
+        return None if args.seed is None else "--seed is of --faults."
+    if args.provider != "host" or args.scenario:
+        return "--faults breaks a node of its own: with --provider host, and without names of scenarios."
+    return None
+
+
 def run(args: argparse.Namespace) -> int:
-    _check(args)
     command = [sys.executable, "-P", "-m", "pytest", "-m", "kubernetes", "tests/kubernetes", "--quiet"]
     if args.list:
         command += ["--collect-only"]
@@ -83,17 +91,6 @@ def scenarios() -> list[str]:
     texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "kubernetes").glob("test_*.py")}
     marked = {stem: text for stem, text in texts.items() if "pytest.mark.kubernetes" in text}
     return [name for stem, text in marked.items() for name in (stem, *TEST.findall(text))]
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.away is not None and (args.faults is not None or args.scenario):
-        raise CommandError("--away is a scenario of its own: without --faults, and without names of scenarios.")
-    if args.faults is None:
-        if args.seed is not None:
-            raise CommandError("--seed is of --faults.")
-        return
-    if args.provider != "host" or args.scenario:
-        raise CommandError("--faults breaks a node of its own: with --provider host, and without names of scenarios.")
 
 
 def _prepare(name: str, whole: bool) -> None:

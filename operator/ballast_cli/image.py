@@ -19,8 +19,9 @@ from pathlib import Path
 from ballast_cli import CommandError
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import Base, BaseError, cache_folder, debian_base, missing_for_base
-from ballast_cli.image_contents import ROOT, Flavour, content_key, missing_for_contents, stage
+from ballast_cli.image_contents import Flavour, content_key, missing_for_contents, stage
 from ballast_cli.image_start import StartError, broker_start_seconds
+from ballast_cli.places import ROOT
 
 WAYS = ("docker", "buildah", "archive")
 MEGABYTE = 1_000_000

@@ -23,8 +23,8 @@ from typing import Any
 
 from ballast_cli import CommandError, compiled
 from ballast_cli.image_archive import write_layer
+from ballast_cli.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PLACE = "/opt/ballast"
 USER = 10_001
 PYTHON = (3, 11)  # of the base; wheels are chosen for it

@@ -16,7 +16,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import kept
+from ballast_cli.places import kept
 from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, NoKubernetesError, find_access
 
 Obj = dict[str, Any]

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
     parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]", help="of brokers")
     command_config.add_argument(parser)
-    parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
+    parser.add_argument("--json", metavar="FILE", help="the plan: generate writes it there, too; the others need it")
     parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
     parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: onto these (default: all)")
     parser.add_argument(
@@ -80,11 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="execute, verify: follow to the end")
 
 
-def run(args: argparse.Namespace) -> int:
+def refused(args: argparse.Namespace) -> str | None:
     for name, takers in ACTIONS_OF.items():
         if getattr(args, name) not in (None, False) and args.action not in takers:
             option, whose = name.replace("_", "-"), ", ".join(sorted(takers))
-            raise CommandError(f"{args.action} has no --{option}: it is of {whose}.")
+            return f"{args.action} has no --{option}: it is of {whose}."
+    return None if args.json or args.action == "generate" else "--json FILE is needed: the plan"
+
+
+def run(args: argparse.Namespace) -> int:
     options = command_config.library_options(args, CLIENT_ID)
     if args.action == "generate":
         with _connected(args.bootstrap, options, "Nothing was changed.") as cluster:
@@ -122,8 +126,6 @@ def _timeout_s(args: argparse.Namespace) -> float:
 
 
 def _plan_of(args: argparse.Namespace) -> Plan:
-    if not args.json:
-        raise CommandError("--json FILE is needed: the plan")
     try:
         return read_plan(Path(args.json).read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -21,29 +21,32 @@ import shutil
 import sys
 from pathlib import Path
 
-from ballast_cli import CommandError
 from ballast_cli.arguments import at_least_one, folder
 from ballast_cli.chaos import data_folder, on_data, say
+from ballast_cli.places import ROOT
 from ballast_cli.soaks import Soak, simulation
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMES = {"kill": 200, "frames": 1_000_000, "moves": 100, "operator": 100, "sim": simulation.TIMES}
 NAMES = "|".join(TIMES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = ", ".join(f"{name}: {times:,}" for name, times in TIMES.items())
-    parser.add_argument("name", choices=tuple(TIMES), metavar=NAMES)
+    parser.add_argument("name", choices=tuple(TIMES), metavar=NAMES, help="which one")
     parser.add_argument("--times", type=at_least_one, metavar="N", help=f"how many ({usual})")
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="all but sim: what the dice give (any)")
     parser.add_argument("--data", type=folder, metavar="DIR", help="all but sim: the data's place (.ballast/NAME-S)")
 
 
-def run(args: argparse.Namespace) -> int:
+def refused(args: argparse.Namespace) -> str | None:
     foreign = ("seed", "data") if args.name == "sim" else ("first",)
-    if any(getattr(args, name) is not None for name in foreign):
-        raise CommandError(f"'soak {args.name}' has no --{' or --'.join(foreign).replace('first', 'from')}.")
+    if all(getattr(args, name) is None for name in foreign):
+        return None
+    return f"'{args.name}' has no --{' or --'.join(foreign).replace('first', 'from')}."
+
+
+def run(args: argparse.Namespace) -> int:
     times = args.times or TIMES[args.name]
     sys.path.append(str(ROOT))
     if args.name == "sim":

@@ -18,12 +18,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from ballast_cli.compiled import compiled_packages
+from ballast_cli.places import ROOT
 
 PASSES_ARGUMENTS_ON = True
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("broker-image", "operator", "spark")
 COMPILED = "--compiled"
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())"

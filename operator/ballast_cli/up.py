@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import sqlite3
 import sys
@@ -22,14 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ballast_cli import CommandError
-from ballast_cli.arguments import at_least_one, kept, pods_folder, port
+from ballast_cli import NO_ROOM, CommandError
+from ballast_cli.arguments import at_least_one, pods_folder, port
 from ballast_cli.kube import MANAGER
+from ballast_cli.places import ROOT, kept
 from ballast_cli.reach import CONNECT_SECONDS
 from ballast_local.last_applied import ANNOTATION
 
-ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
+LITTLE_BYTES = 2**20
 NAMESPACE = "default"
 READY_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -130,7 +132,8 @@ class Stack:
             failed.cancel()
             operator.cancel()
         if operator.done() and not operator.cancelled():
-            return f"the operator has ended; see {self.data / 'operator.log'}"
+            by = f", by {signal.Signals(-code).name}" if (code := operator.result()) < 0 else ""
+            return f"the operator has ended{by}; see {self.data / 'operator.log'}"
         return f"nothing can be written to {self.data} any more: is the disk full, or was it removed?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,8 +198,10 @@ def _why(error: OSError) -> str:
 
 
 def _room(error: Exception, data: Path) -> str:
-    """What to do, where it is a full disk that nothing could be written to: in the system's words, or SQLite's."""
-    if os.strerror(errno.ENOSPC) in str(error) or "disk is full" in str(error):
+    """What to do, where it is a full disk, or a quota, that nothing could be written to: in the system's words, or
+    SQLite's, who takes one without room for its index for one that fails."""
+    full = any(each in str(error) for each in (*map(os.strerror, NO_ROOM), "disk is full"))
+    if full or (isinstance(error, sqlite3.Error) and shutil.disk_usage(data).free < LITTLE_BYTES):
         return f". Make room in {data}, or choose another directory with --data."
     return ""
 

@@ -10,7 +10,8 @@ import pytest
 
 from ballast_cli import CommandError, image
 from ballast_cli.image_archive import write_archive, write_layer
-from ballast_cli.image_contents import PASSWD, ROOT, Flavour, content_key, source_files, split_lock
+from ballast_cli.image_contents import PASSWD, Flavour, content_key, source_files, split_lock
+from ballast_cli.places import ROOT
 
 
 @pytest.fixture

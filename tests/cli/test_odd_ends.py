@@ -28,7 +28,8 @@ from tests.moves.brokers import Brokers
 
 from ballast_cli import CommandError, demo
 from ballast_cli.__main__ import main
-from ballast_cli.up import ROOT, Stack, _next_steps, require_ports
+from ballast_cli.places import ROOT
+from ballast_cli.up import Stack, _next_steps, require_ports
 from ballast_local.store import Store
 
 PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
@@ -290,11 +291,25 @@ def test_up_does_not_wait_for_a_port_that_another_kafka_has(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "said", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), sqlite3.OperationalError("database or disk is full")]
+    ("said", "free_bytes"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), None),
+        (sqlite3.OperationalError("database or disk is full"), None),
+        (sqlite3.OperationalError("disk I/O error"), 0),  # what it says where there was no room for its -shm
+    ],
 )
 def test_up_on_a_full_disk_says_what_to_do(
-    said: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    said: Exception,
+    free_bytes: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if free_bytes is not None:
+        usage = shutil.disk_usage(tmp_path)._replace(free=free_bytes)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
     async def fail(_: Store) -> None:
         raise said
 

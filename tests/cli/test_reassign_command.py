@@ -115,7 +115,9 @@ def test_an_option_of_another_action_is_refused(
     """As Apache Kafka's tool does: who thinks that a plan is throttled would learn it from the network."""
     path = tmp_path / "plan.json"
     path.write_text(write_plan({}))
-    assert main(["reassign", action, "--bootstrap", "localhost:1", "--json", str(path), option]) == 2
+    with pytest.raises(SystemExit) as ended:  # as of any argument that cannot be: before anything is installed
+        main(["reassign", action, "--bootstrap", "localhost:1", "--json", str(path), option])
+    assert ended.value.code == 2
     assert f"{action} has no {option.partition('=')[0]}: it is of {whose}." in capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from tests.local.conftest import APPLY, DEFINITIONS, Running
 from tests.waiting import eventually
 
 from ballast_cli import demo_prometheus
-from ballast_cli.up import ROOT, Stack, _serving, changed_cluster, example_cluster
+from ballast_cli.places import ROOT
+from ballast_cli.up import Stack, _serving, changed_cluster, example_cluster
 
 CLUSTERS = "/apis/ballast.dev/v1alpha1/namespaces/default/kafkaclusters"
 
@@ -90,6 +92,22 @@ async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path: Path
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
+
+
+@pytest.mark.parametrize(("code", "how"), [(-signal.SIGKILL, ", by SIGKILL"), (1, "")])
+async def test_an_operator_that_was_killed_is_told_by_what(
+    code: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log has nothing of that."""
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    stack, operator = Stack(tmp_path), Ending()
+    stack._operator = operator
+    monkeypatch.setattr(stack._local, "failed", never)
+    operator.ended.set_result(code)
+    assert await stack.ended() == f"the operator has ended{how}; see {tmp_path}/operator.log"
 
 
 async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,10 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
         ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
+        ("e2e --seed 3", "ballast e2e: --seed is of --faults."),
+        ("soak sim --data x", "ballast soak: 'sim' has no --seed or --data."),
+        ("reassign verify --bootstrap h:1 --json x --throttle 5", "verify has no --throttle: it is of execute."),
+        ("reassign execute --bootstrap h:1", "ballast reassign: --json FILE is needed: the plan"),
         ("image --name=", "argument --name: it is empty"),
         ("rebalance --bootstrap h:1 --band 7", "argument --band: 7 does not lie between 0 and 1"),
         ("rebalance --bootstrap h:1 --apply", "ballast rebalance: a Reassignment belongs to a KafkaCluster: "),
@@ -393,6 +397,8 @@ def test_a_full_disk_is_told_although_venv_does_not(tmp_path: Path) -> None:
     for words, little_bytes in (["returned 1"], 2**62), (["[Errno 28] No space left on device"], 0):
         (line,) = advice(tmp_path, words, little_bytes)
         assert re.fullmatch(rf"{tmp_path} has \d+ MB left: make room, or choose another place .*", line)
+    (line,) = advice(tmp_path, ["[Errno 122] Disk quota exceeded"], little_bytes=0)
+    assert line.startswith(f"The quota for {tmp_path} is used up: make room, or choose another place ")
 
 
 def test_a_directory_whose_name_separates_paths_is_refused(checkout: Checkout, tmp_path: Path) -> None:

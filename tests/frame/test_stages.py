@@ -10,7 +10,8 @@ from argparse import Namespace
 import pytest
 
 from ballast_cli import test as command
-from ballast_cli.test import ROOT, Stage
+from ballast_cli.places import ROOT
+from ballast_cli.test import Stage
 
 FINE = ("-c", "")
 WRONG = ("-c", "print('a sentence of it'); raise SystemExit(3)")

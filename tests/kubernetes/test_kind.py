@@ -10,7 +10,8 @@ import pytest
 from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.providers import Kind, ProviderError, image_name, running
 
-from ballast_cli.image_contents import ROOT, Flavour
+from ballast_cli.image_contents import Flavour
+from ballast_cli.places import ROOT
 
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >> "{log}"

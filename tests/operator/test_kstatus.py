@@ -13,7 +13,7 @@ import yaml
 from tests.docs.commands import block
 from tests.local.conftest import DEFINITIONS, Running
 
-from ballast_cli.up import ROOT
+from ballast_cli.places import ROOT
 from ballast_local.cel import compile_expression
 from ballast_operator.model.fields import write
 from ballast_operator.model.reassignment import Phase

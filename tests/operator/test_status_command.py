@@ -21,7 +21,7 @@ from tests.operator.world import World
 from ballast_cli import CommandError, kube_api, status
 from ballast_cli.__main__ import main
 from ballast_cli.picture import draw, summary
-from ballast_cli.up import ROOT
+from ballast_cli.places import ROOT
 from ballast_operator.kafka_client import ConnectionSettings
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView

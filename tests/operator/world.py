@@ -19,8 +19,9 @@ from typing import Any, Self, TypeVar
 from e2e.sockets import forget_sockets
 from tests.operator.apache import free_ports
 
+from ballast_cli.places import ROOT
 from ballast_cli.status import observe_cluster
-from ballast_cli.up import ROOT, Stack
+from ballast_cli.up import Stack
 from ballast_local.workloads import node
 from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from ballast_cli.places import ROOT
 from ballast_cli.soaks import Outcome
 
-SCENARIOS = Path(__file__).resolve().parents[3] / "tests" / "operator"
+SCENARIOS = ROOT / "tests" / "operator"
 TOPICS = 200
 REASSIGNMENTS = 20
 KILLS_PER_OUTAGE = 5
