@@ -206,6 +206,30 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-04", "OPR-35")
+def test_what_is_left_in_kafka_is_told_before_the_object_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all definitions are deleted, Kopf ends every task while the finalizer is on its way."""
+    cache, told = Cache(), Told()
+    throttle = {"resource": "Broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
+    running = {"phase": "Running", "startedAt": NOW, "throttle": [throttle]}
+    cache.put_reassignment(body("going", {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}, running, **GOING))
+    cache.whole = True
+
+    async def scenario() -> None:
+        shared = shared_by(cache, told)
+        cycle = ClusterCycle(CLUSTER, shared)
+
+        async def ended(*_: object) -> bool:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(shared.writer, "set_finalizer", ended)
+        with pytest.raises(asyncio.CancelledError):
+            await cycle.run(Work(reassignments=True, cluster=True))
+        assert shared.events._queue.get_nowait()["reason"] == "LeftInKafka"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.spec("OPR-04", "OPR-08")
 def test_a_cluster_that_was_not_listed_yet_is_not_gone() -> None:
     """After a start, topics may be heard of before their cluster: their deletion waits until it is known."""

@@ -273,8 +273,7 @@ class ManagedCluster:
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
         wanted, now = scene.cluster.spec.brokers, seconds_of(self._shared.now())
         explained = self.explain()
-        # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
-        up = sum(pod.ready and not plan.comes(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
+        up = sum(plan.is_up(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
         if explained is None and up < wanted:
             return CLUSTER["Starting"].says(online=up, brokers=wanted)
         verdict = explained or health(scene.view, wanted)

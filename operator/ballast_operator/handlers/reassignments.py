@@ -87,8 +87,9 @@ class ReassignmentHandler:
             if self._refusals.due(reassignment):
                 with self._refusals.told(reassignment):
                     if goes:
-                        await self._resting.release(reassignment)
+                        # First, since nobody who comes after this process finds the object any more.
                         self._tell_left(reassignment)
+                        await self._resting.release(reassignment)
                     elif verdict is not None:
                         await self._telling.tell(reassignment, verdict, again)
                     return

@@ -53,6 +53,8 @@ class PodFacts:
     ready_since: str | None = None
     held_by: tuple[str, ...] = ()
     """Finalizers that keep it although all that was in it has ended."""
+    unheard: bool = False
+    """Not ready by its kubelet's silence alone: its containers were when it was last heard."""
 
     @property
     def port(self) -> int | None:
@@ -237,6 +239,9 @@ def pod_facts(pod: Object) -> PodFacts:
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=conditions.get("Ready") == "True" and not meta.get("deletionTimestamp"),
+        unheard=conditions.get("Ready") != "True"
+        and conditions.get("ContainersReady") == "True"
+        and not meta.get("deletionTimestamp"),
         ready_since=changed.get("Ready"),
         held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),

@@ -301,6 +301,11 @@ def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
     return now_seconds - seconds_of(pod.ready_since) < COMING_SECONDS
 
 
+def is_up(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
+    """A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner, if it can tell."""
+    return view.is_online(pod.ordinal) if pod.unheard else pod.ready and not comes(pod, view, now_seconds)
+
+
 def is_on_its_way(broker: int, kube: KubeFacts, view: KafkaView, now_seconds: float) -> bool:
     """Whether one that does not answer is about to; a pod that stays away is told as such."""
     pod = kube.pods.get(broker)

@@ -22,12 +22,14 @@ class Reach:
 
 
 def reach_of(cluster: KafkaCluster, kube: KubeFacts) -> Reach | None:
-    """The brokers' pods that are ready, by the way that they were made for: the spec may want another one."""
+    """The brokers' pods that are ready, or where all kubelets are silent may still be, by the way that they were made
+    for: the spec may want another one."""
     secret = cluster.spec.internal_secret
     if len(kube.internal) == 1:
         secret = next(iter(kube.internal)) or None
     default = security.endpoints(cluster)[0].port
-    running = [pod for _, pod in sorted(kube.pods.items()) if pod.address and pod.ready]
+    found = [pod for _, pod in sorted(kube.pods.items()) if pod.address]
+    running = [pod for pod in found if pod.ready] or [pod for pod in found if pod.unheard]
     if not running:
         return None
     hosts = [(pod.address or "", names.host(cluster, pod.name)) for pod in running] if secret else []

@@ -192,6 +192,14 @@ def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> No
 
 
 @pytest.mark.spec("OPR-44")
+def test_a_broker_whose_kubelet_is_silent_is_up_while_kafka_says_so() -> None:
+    silent = PodFacts("demo-1", "u", 1, False, "10.0.0.1", unheard=True)
+    assert managed.is_up(silent, WHOLE, 0.0)
+    assert not managed.is_up(replace(silent, ordinal=7), WHOLE, 0.0)
+    assert not managed.is_up(replace(silent, unheard=False), WHOLE, 0.0), "its pod tells sooner than Kafka"
+
+
+@pytest.mark.spec("OPR-44")
 def test_brokers_that_work_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
     """Nodes that Kubernetes does not hear have pods that are not ready, and end them all when they are heard again."""
     silent = {n: PodFacts(f"demo-{n}", "u", n, False, f"10.0.0.{n}", "old") for n in (1, 2)}

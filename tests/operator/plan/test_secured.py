@@ -12,7 +12,7 @@ import yaml
 from kafka.cluster import get_ip_port_afi
 from tests.operator.making import cluster
 
-from ballast_operator.plan.kube import KubeFacts, kube_facts
+from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts, pod_facts
 from ballast_operator.plan.secured import reach_of, security_held, subject_changed
 from ballast_operator.reachability import why_unreachable
 from ballast_operator.resources import pods
@@ -49,6 +49,25 @@ def test_by_tls_each_address_has_to_show_the_name_of_its_pod() -> None:
     assert reach.bootstrap == "10.0.0.0:9091,10.0.0.1:9091"
     assert reach.secret == "inside"
     assert dict(reach.hosts)["10.0.0.1"] == "demo-1.demo-brokers.default.svc"
+
+
+@pytest.mark.spec("OPR-44")
+def test_pods_whose_kubelets_are_all_silent_are_asked_themselves() -> None:
+    """Kubernetes says then that they are not ready, and knows nothing of their containers."""
+
+    def told(**conditions: str) -> PodFacts:
+        status = {"podIP": "10.0.0.7", "conditions": [{"type": t, "status": s} for t, s in conditions.items()]}
+        return pod_facts({"metadata": {"name": "demo-1", "uid": "u"}, "spec": {}, "status": status})
+
+    whole, silent = seen(1), told(Ready="False", ContainersReady="True")
+    ready = reach_of(cluster(), replace(whole, pods={**whole.pods, 1: silent}))
+    assert ready is not None
+    assert ready.bootstrap == "10.0.0.0:9092"
+    alone = reach_of(cluster(), replace(whole, pods={1: silent}))
+    assert alone is not None
+    assert alone.bootstrap == "10.0.0.7:9092"
+    starting = told(Ready="False", ContainersReady="False")
+    assert reach_of(cluster(), replace(whole, pods={1: starting})) is None
 
 
 def test_pods_with_ipv6_addresses_are_reached_at_their_port() -> None:
