@@ -3,7 +3,7 @@
 A topic that was created by an operator that died before it could say so in the status would look like somebody else's.
 One ConfigMap per cluster holds the intentions of a whole batch, so this costs one write per batch, not one per topic.
 An entry goes when the status of its object tells the same. Writes are conditional on the version read, so of two
-operators that both believe to be the leader one fails before it touches Kafka.
+operators that both believe to be the leader one fails before it touches Kafka, and observes anew before it tries again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
 from ballast_operator.apply.refused import refusal_told
 from ballast_operator.apply.writer import MANAGER
 from ballast_operator.cache import Cache
@@ -27,6 +27,7 @@ from ballast_operator.status import TOPIC, NotServedError
 KEY = "intents.json"
 # Of the 1 MiB that a ConfigMap may have.
 MOST_BYTES = 900_000
+WITHDRAWALS = 5
 
 
 class Ledger:
@@ -40,6 +41,9 @@ class Ledger:
         self._resource_version: str | None = None
         self._intents: dict[str, Intent] | None = None
         self._heard: dict[str, float] = {}
+        # What is to be dropped, and could not be yet; whether the ConfigMap still has any of it.
+        self._refused: frozenset[str] = frozenset()
+        self._owes = False
 
     @property
     def uid(self) -> str:
@@ -66,7 +70,8 @@ class Ledger:
 
     def _keep(self, intents: dict[str, Intent]) -> None:
         now = monotonic()
-        self._intents = intents
+        self._owes = not self._refused.isdisjoint(intents)
+        self._intents = intents = {uid: one for uid, one in intents.items() if uid not in self._refused}
         self._heard = {uid: self._heard.get(uid, now) for uid in intents}
 
     async def record(self, intents: Mapping[str, Intent], cache: Cache) -> frozenset[str]:
@@ -75,6 +80,7 @@ class Ledger:
         The result names those that there is no room for: they may not be carried out until others are told.
         """
         known = await self.load()
+        self._refused -= intents.keys()
         merged = self._unresolved(known, cache)
         room = MOST_BYTES - len(_text(merged))
         crowded = set()
@@ -88,23 +94,34 @@ class Ledger:
                 continue
             room -= size
             merged[uid] = entry
-        if merged != known:
-            await self._save(merged)
+        await self._bring(known, merged)
         return frozenset(crowded)
 
     async def withdraw(self, uids: Collection[str]) -> None:
-        """Drop what Kafka has refused for certain: a topic of that name that comes later is somebody else's."""
-        known = await self.load()
-        left = {uid: intent for uid, intent in known.items() if uid not in uids}
-        if left != known:
-            await self._save(left)
+        """Drop what Kafka has refused for certain: a topic of that name that comes later is somebody else's, also where
+        this cannot be written just now."""
+        self._refused |= (await self.load()).keys() & set(uids)
+        for attempt in range(1, WITHDRAWALS + 1):
+            known = await self.load()
+            try:
+                await self._bring(known, {uid: intent for uid, intent in known.items() if uid not in uids})
+                return
+            except ApiError as error:
+                if not error.conflict or attempt == WITHDRAWALS:
+                    raise
 
     async def prune(self, cache: Cache) -> None:
         """Drop what statuses tell by now."""
         known = await self.load()
-        left = self._unresolved(known, cache)
-        if left != known:
-            await self._save(left)
+        try:
+            await self._bring(known, self._unresolved(known, cache))
+        except ApiError as error:
+            if not error.conflict:  # else it is read anew, and there is time
+                raise
+
+    async def _bring(self, known: Mapping[str, Intent], wanted: dict[str, Intent]) -> None:
+        if wanted != known or self._owes:
+            await self._save(wanted)
 
     def _unresolved(self, intents: Mapping[str, Intent], cache: Cache) -> dict[str, Intent]:
         """Without those whose object is deleted. One that was not heard of yet, as after a start, is not deleted."""
@@ -132,6 +149,7 @@ class Ledger:
             self._intents = None
             raise
         self._resource_version = answer["metadata"]["resourceVersion"]
+        self._refused = frozenset()
         self._keep(intents)
 
     def _body(self, intents: Mapping[str, Intent]) -> dict[str, Any]:

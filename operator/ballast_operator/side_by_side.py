@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 # Fewer than the API is asked at the same time: what the next batch, or another cluster, needs does not wait behind
-# all of these.
-AT_ONCE = 8
+# all of these. Of an API server that takes 150 ms for each request it makes 200 a second.
+AT_ONCE = 32
 
 
 async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -14,7 +14,8 @@ from tests.operator.world import World
 from ballast_operator.apply.kafka import create_topics
 from ballast_operator.cache import Cache
 from ballast_operator.handlers import topics as handler_of_topics
-from ballast_operator.handlers.topics import Batch, TopicHandler
+from ballast_operator.handlers.topic_statuses import Batch
+from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import Answer, KafkaConnection, _send_side_by_side
 from ballast_operator.ledger import Ledger
 from ballast_operator.model.actions import CreateTopic

@@ -15,10 +15,12 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache
 from ballast_operator.handlers import managed as handler
 from ballast_operator.handlers import restarts
+from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import Beside, KubeObjects
-from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
+from ballast_operator.handlers.managed import CORDON, ManagedCluster
+from ballast_operator.handlers.scene import Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain
@@ -100,7 +102,7 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
         assert broker == 3
         return topics, frozenset(), {}
 
-    monkeypatch.setattr(handler, "observe_topics", said_by)
+    monkeypatch.setattr(scene_module, "observe_topics", said_by)
     managed, scene, told = scene_of(view(brokers=range(4)))
     said = await managed._scale_down(scene, [], frozenset({3}))
     assert (said and said.reason, told.replicas) == ("ScalingDown", [])
@@ -165,7 +167,7 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
     async def least(*_: object) -> dict[str, int]:
         return {"orders": 1}
 
-    monkeypatch.setattr(handler, "observe_topics", said_by)
+    monkeypatch.setattr(scene_module, "observe_topics", said_by)
     monkeypatch.setattr(restarts, "observe_min_insync", least)
     managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
     said = await managed._roll(scene)
@@ -477,7 +479,7 @@ async def test_brokers_that_are_empty_and_vote_are_not_held(monkeypatch: pytest.
     async def nothing(*_: object) -> tuple[Any, Any, Any]:
         return {}, frozenset(), {}
 
-    monkeypatch.setattr(handler, "observe_topics", nothing)
+    monkeypatch.setattr(scene_module, "observe_topics", nothing)
     managed, scene, told = scene_of(view(brokers=range(4)))
     voting = replace(scene, identity=Identity("id", (0, 1, 2, 3)))
     said = await managed._scale_down(voting, [], frozenset())

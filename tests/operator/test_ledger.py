@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.operator.making import NOW, topic_view
 from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
 from ballast_operator import ledger as ledger_module
-from ballast_operator.apply.kubernetes import ApiError, KubernetesApi
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import ClusterCycle
+from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.ledger import KEY, Ledger, _read, _write, joined
 from ballast_operator.model.cluster import read_cluster
+from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import Key
-from ballast_operator.plan.topics import Intent
+from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.plan.topics import Intent, TopicFacts
 from ballast_operator.worker import Again, Work
 
 CREATION = Intent("orders", create=True, config=("retention.ms",))
@@ -134,6 +138,87 @@ def test_what_the_ledger_has_no_room_for_waits_until_there_is_some() -> None:
         assert crowded == set(), "a hundred are told by now"
 
     asyncio.run(scenario())
+
+
+class Versions(OneConfigMap):
+    """It takes a change onto the present version only, and none while it is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.version, self.away = "{}", 1, False
+
+    async def find(self, path: str) -> dict[str, Any] | None:
+        return {"metadata": {"resourceVersion": str(self.version)}, "data": {KEY: self.text}}
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self.away:
+            raise ApiUnavailableError("connection refused")
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            raise ApiError(409, "Conflict", "the object has been modified")
+        self.text, self.version = body["data"][KEY], self.version + 1
+        return {"metadata": {"resourceVersion": str(self.version)}}
+
+    def somebody_writes(self, **more: Intent) -> None:
+        self.text = json.dumps(json.loads(self.text) | {uid: _write(intent) for uid, intent in more.items()})
+        self.version += 1
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
+@pytest.mark.parametrize("away", [False, True])
+async def test_what_kafka_has_refused_stays_withdrawn_whoever_writes_meanwhile(away: bool) -> None:
+    """A topic of that name that somebody else made then was taken for ours."""
+    api = Versions()
+    held = ledger(api)
+    await held.record({"u": CREATION}, Cache())
+    api.somebody_writes(other=CREATION)
+    api.away = away
+    if away:
+        with pytest.raises(ApiUnavailableError):
+            await held.withdraw({"u"})
+        api.away = False
+        assert (await held.load()).keys() == {"other"}
+        await held.prune(Cache())
+    else:
+        await held.withdraw({"u"})
+    assert json.loads(api.text).keys() == {"other"}
+    await held.record({"u": CREATION}, Cache())
+    assert (await held.load()).keys() == json.loads(api.text).keys() == {"u", "other"}
+
+
+@pytest.mark.spec("OPR-04", "OPR-05")
+async def test_a_ledger_that_somebody_else_has_written_is_read_anew_and_no_cycle_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All topics of the cluster waited two seconds and more. Nothing is done before a new look."""
+    api, cache, events = Versions(), Cache(), list[str]()
+    _, topic = cache.put_topic(topic_body("u"))
+    assert topic is not None
+    held = ledger(api)
+    handler = TopicHandler(CLUSTER, cache, cast(Any, Told()), shared_by(cache).events)
+
+    async def observe(topics: Mapping[Key, KafkaTopic], *_: Any) -> dict[Key, TopicFacts]:
+        if not events:
+            api.somebody_writes(other=CREATION)
+        events.append("looks")
+        made = {"view": topic_view((0,)), "config": {}} if "acts" in events else {"missing": True}
+        return {key: TopicFacts(intent=(await held.load()).get("u"), **cast(Any, made)) for key in topics}
+
+    async def act(*_: Any) -> tuple[dict[Key, Outcome], set[Key]]:
+        events.append("acts")
+        assert "u" in json.loads(api.text)
+        return {topic.key: Outcome()}, set()
+
+    monkeypatch.setattr(handler, "_observe", observe)
+    monkeypatch.setattr(handler, "_act_on_kafka", act)
+    await held.load()
+    again = Again()
+    await handler.handle([topic.key], NOW, again, cast(Any, object()), held)
+    assert (events, again.topics) == (["looks", "looks", "acts", "looks"], set())
+    cache.whole = True
+    api.somebody_writes()
+    await held.prune(cache)
+    await held.prune(cache)
+    assert json.loads(api.text).keys() == {"u"}, "the other's object is gone"
 
 
 class Broken(OneConfigMap):

@@ -20,12 +20,14 @@ from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers import clusters as clusters_module
 from ballast_operator.handlers import plans as plans_module
+from ballast_operator.handlers import topic_statuses as statuses_module
 from ballast_operator.handlers import topics as topics_module
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
 from ballast_operator.handlers.throttling import share_of
-from ballast_operator.handlers.topics import Batch, TopicHandler
+from ballast_operator.handlers.topic_statuses import Batch
+from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.ledger import Ledger
@@ -41,6 +43,7 @@ from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
 from ballast_operator.runtime import Runtime
+from ballast_operator.side_by_side import AT_ONCE
 from ballast_operator.status import REASSIGNMENT
 from ballast_operator.worker import Again, Work
 from ballast_planner import Plan
@@ -264,7 +267,7 @@ def test_what_was_found_out_for_an_object_is_not_written_to_its_successor() -> N
     cache.remove_topic(topic.key, "uid-orders")
     cache.put_topic(body("orders", spec, uid="another"))
 
-    asyncio.run(topics_by(cache, told)._write(batch, NOW))
+    asyncio.run(topics_by(cache, told)._statuses.write(batch, NOW))
     assert told.reasons == {}
 
 
@@ -577,10 +580,10 @@ def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
     handler = topics_by(cache, told)
-    asyncio.run(handler._write(batch, NOW))
-    assert told.asked < 10
+    asyncio.run(handler._statuses.write(batch, NOW))
+    assert told.asked <= AT_ONCE
     assert batch.retry == batch.topics.keys()
-    assert (batch.refused, handler._events._queue.qsize()) == (set(), 0)
+    assert (batch.refused, handler._statuses._events._queue.qsize()) == (set(), 0)
 
 
 @pytest.mark.spec("OPR-05", "OPR-06")
@@ -598,7 +601,7 @@ def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
                 raise ApiUnavailableError("PATCH", ApiError(500, "InternalError", "failed calling webhook"))
             return await super().write_status(resource, status)
 
-    monkeypatch.setattr(topics_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(statuses_module, "monotonic", lambda: now[0])
     cache, told, batch = Cache(), Webhook(), Batch({})
     for index in range(100):
         _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))
@@ -606,9 +609,9 @@ def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
         batch.topics[topic.key] = topic
         batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
     handler = topics_by(cache, told)
-    asyncio.run(handler._write(batch, NOW))
+    asyncio.run(handler._statuses.write(batch, NOW))
     assert {key.name for key in batch.refused} <= {f"t{index}" for index in range(0, 100, 10)}
-    assert handler._events._queue.qsize() == len(batch.refused)
+    assert handler._statuses._events._queue.qsize() == len(batch.refused)
     written = {f"t{index}" for index in range(100) if index % 10}
     assert (told.reasons.keys() == written) is (seconds == 0.0)
     assert now[0] - 1000.0 <= 50.0

@@ -103,9 +103,11 @@ class Asks:
         pass
 
 
-async def test_a_look_that_comes_further_is_not_stuck_however_long_it_takes() -> None:
+async def test_a_look_that_comes_further_is_not_stuck_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand statuses took longer than liveness waits where each request took two seconds: the operator was ended,
     and began again, for ever."""
+    monkeypatch.setattr("ballast_operator.apply.kubernetes.FIRST_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr("ballast_operator.kafka_client.BOOTSTRAP_TIMEOUT_MS", 100)
     runtime = Runtime(ApiAccess("http://127.0.0.1:1"))
     key = Key("default", "demo")
     cycle = Asks(runtime.api, runtime.alive)

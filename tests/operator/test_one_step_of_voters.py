@@ -12,7 +12,7 @@ from tests.operator.making import cluster, view
 
 from ballast_operator.handlers import voters
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.handlers.managed import Scene
+from ballast_operator.handlers.scene import Scene
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.quorum import DYNAMIC, STATIC, Member, QuorumView

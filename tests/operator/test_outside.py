@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any, cast
@@ -83,6 +84,48 @@ def monitors(api: Api) -> list[str]:
 
 def outside(first: int, name: str = "OUTSIDE") -> Body:
     return {"name": name, "port": 9094, "nodePorts": {"host": "node.example", "first": first}}
+
+
+class Slow(Api):
+    """`turns` counts how often it was asked something while nothing else was being asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = self.asked = self._now = 0
+
+    async def _take_time(self) -> None:
+        self.turns += self._now == 0
+        self.asked += 1
+        self._now += 1
+        await asyncio.sleep(0.01)
+        self._now -= 1
+
+    async def find(self, path: str) -> Body | None:
+        await self._take_time()
+        if path.startswith("/api/v1/nodes/"):
+            return {"metadata": {"labels": {"zone": path.rpartition("-")[2]}}}
+        return await super().find(path)
+
+    async def items(self, path: str, label_selector: str = "") -> AsyncIterator[Body]:
+        await self._take_time()
+        for ordinal in range(12 if path.endswith("/pods") else 0):
+            meta = {"name": f"demo-{ordinal}", "uid": f"u{ordinal}", "labels": {"ballast.dev/role": "broker"}}
+            yield {"metadata": meta, "spec": {"nodeName": f"node-{ordinal}"}}
+
+
+@pytest.mark.spec("OPR-05", "OPR-41")
+async def test_objects_of_a_cluster_are_asked_for_side_by_side() -> None:
+    """Of twelve brokers that can be reached from outside a look was dozens of requests, one after the other."""
+    api = Slow()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 12, 1, **outside(32000))
+    api.turns = api.asked = 0
+    await lay_out(objects, 12, 1, before=range(12), **outside(32000))
+    assert (api.turns, api.asked) == (6, 31)
+    api.turns = api.asked = 0
+    found = await objects.facts(cluster(brokers=12, rack={"topologyKey": "zone"}))
+    assert len(found.pods) == 12
+    assert (api.turns, api.asked) == (2, 15)
 
 
 @pytest.mark.spec("OPR-40", "OPR-41")

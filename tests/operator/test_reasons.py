@@ -18,8 +18,8 @@ from tests.operator.world import World
 from ballast_operator.handlers import claims
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import ManagedCluster
-from ballast_operator.handlers.managed import Scene as ManagedScene
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.scene import Scene as ManagedScene
 from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.cluster import ClusterStatus
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView

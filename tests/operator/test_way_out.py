@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import kopf
 import pytest
+from kopf._cogs.clients import api, watching
 from kopf._cogs.clients.errors import APIError
 
 from ballast_operator import main
@@ -137,3 +139,22 @@ async def test_signals_come_to_the_operator_whatever_kopf_does() -> None:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+async def test_a_watch_that_stays_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server says something once a minute. Where nothing comes through any more, nobody closes the stream."""
+
+    async def silent(url: str, **_: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield None
+
+    monkeypatch.setattr(api, "stream", silent)
+    settings = main.settings_of()
+    assert 60 < settings.watching.inactivity_timeout <= 120
+    settings.watching.inactivity_timeout = 0.01
+    resource: Any = SimpleNamespace(get_url=lambda **_: "/watch")
+    waiter, everywhere = asyncio.get_running_loop().create_future(), None
+    heard = watching.watch_objs(
+        settings=settings, resource=resource, namespace=everywhere, since="7", operator_pause_waiter=waiter
+    )
+    assert [event async for event in heard] == []

@@ -29,7 +29,8 @@ ATTEMPTS = 5
 ANSWERED_ATTEMPTS = 2
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 5.0
-MAX_PARALLEL_REQUESTS = 24
+# kube-apiserver itself lets 200 changes in at a time.
+MAX_PARALLEL_REQUESTS = 64
 # A little more than an API server waits for the slowest webhook that there may be.
 REQUEST_TIMEOUT_SECONDS = 35.0
 TOKEN_LIFE_SECONDS = 60.0

@@ -10,27 +10,26 @@ from ballast_operator.model.kafka import KafkaView
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts
 from ballast_operator.resources.layout import Layout
+from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import CLUSTER, Verdict
 
 
 async def mark_drained(objects: KubeObjects, cluster: KafkaCluster, claims: Iterable[ClaimFacts]) -> None:
     """Before they are given up: afterwards nobody could tell them from those that were lost."""
-    for claim in claims:
-        if not claim.drained:
-            await objects.mark_claim(cluster, claim, True)
+    lacking = [claim for claim in claims if not claim.drained]
+    await side_by_side(lacking, lambda claim: objects.mark_claim(cluster, claim, True))
 
 
 async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: KafkaView) -> Verdict | None:
     """Why a claim is not as large as the spec says, if one is not."""
     cluster = layout.cluster
-    for claim in plan.claims_in_use_again(layout, kube):
-        await objects.mark_claim(cluster, claim, False)
-    refusal = None
-    for name, size in plan.claims_to_grow(layout, kube).items():
-        refusal = await objects.grow_claim(cluster, name, size) or refusal
-    for unused in _going(layout, kube, view):
-        await objects.delete_claim(cluster, unused.name, unused.uid)
-    if refusal:
+    again = plan.claims_in_use_again(layout, kube)
+    await side_by_side(again, lambda claim: objects.mark_claim(cluster, claim, False))
+    sizes = plan.claims_to_grow(layout, kube).items()
+    refusals = await side_by_side(sizes, lambda each: objects.grow_claim(cluster, *each))
+    going = _going(layout, kube, view)
+    await side_by_side(going, lambda unused: objects.delete_claim(cluster, unused.name, unused.uid))
+    for refusal in filter(None, reversed(refusals)):
         return CLUSTER["VolumeTooSmall"].says(error=refusal.rstrip(".") + ".")
     growing = sorted(plan.growing_claims(layout, kube), key=lambda claim: (not claim.growth_failed, claim.name))
     if growing:

@@ -8,8 +8,9 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
@@ -32,6 +33,7 @@ from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLE
 from ballast_operator.resources.pods import claim_templates
 from ballast_operator.resources.properties import config_map_name
 from ballast_operator.resources.security import internal_secrets
+from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import CLUSTER, NotServedError
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BELOW = ("pods", "persistentvolumeclaims")
 APPLIED = f"{GROUP}/applied"
 GONE_POLLS = 50
 GONE_POLL_SECONDS = 0.2
@@ -106,16 +109,15 @@ class KubeObjects:
 
     async def facts(self, cluster: KafkaCluster) -> KubeFacts:
         """What exists now."""
-        namespace = cluster.meta.namespace
-        stateful_set = await self._stateful_set(cluster, BROKER_ROLE)
-        label = f"{CLUSTER_LABEL}={cluster.meta.name}"
-        found_pods = [pod async for pod in self._api.items(path_of("v1", "pods", namespace), label)]
-        claims = [c async for c in self._api.items(path_of("v1", "persistentvolumeclaims", namespace), label)]
+        dedicated = self._identity is not None and self._identity.dedicated
+        roles = (BROKER_ROLE, CONTROLLER_ROLE) if dedicated else (BROKER_ROLE,)
+        asked: list[Callable[[], Awaitable[Any]]] = [partial(self._listed, cluster, kind) for kind in BELOW]
+        asked += [partial(self._stateful_set, cluster, role) for role in roles]
+        found_pods, claims, *found_sets = await side_by_side(asked, lambda ask: ask())
         for claim in claims:
             _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
-        facts = kube_facts(cluster, stateful_set, found_pods, claims)
-        dedicated = self._identity is not None and self._identity.dedicated
-        sets = (stateful_set, await self._stateful_set(cluster, CONTROLLER_ROLE) if dedicated else None)
+        sets: tuple[dict[str, Any] | None, dict[str, Any] | None] = (*found_sets, None)[:2]
+        facts = kube_facts(cluster, sets[0], found_pods, claims)
         controllers = max(facts.controllers, default=-1) + 1
         if sets[1] is not None:
             controllers = int(sets[1]["spec"]["replicas"])
@@ -125,8 +127,12 @@ class KubeObjects:
         uids = frozenset(one["metadata"]["uid"] for one in sets if one is not None)
         facts = replace(facts, sets=uids, controller_replicas=controllers)
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
-        self.nodes = {name: await self._node(name) for name in sorted(names_)}
+        self.nodes = {node.name: node for node in await side_by_side(sorted(names_), self._node)}
         return with_racks(cluster, facts, self.nodes)
+
+    async def _listed(self, cluster: KafkaCluster, plural: str) -> list[dict[str, Any]]:
+        path = path_of("v1", plural, cluster.meta.namespace)
+        return [one async for one in self._api.items(path, f"{CLUSTER_LABEL}={cluster.meta.name}")]
 
     async def _stateful_set(self, cluster: KafkaCluster, role: str) -> dict[str, Any] | None:
         """That of this name, unless it is somebody else's."""
@@ -148,12 +154,10 @@ class KubeObjects:
     async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
         """Bring all objects to the layout. The configuration comes before the pods that read it."""
         cluster = layout.cluster
-        await self.apply_owned(cluster, others.service_account(cluster))
-        await self.apply_owned(cluster, others.headless_service(cluster))
-        running = [pod.ports for pod in kube.pods.values()]
-        await self.apply_owned(cluster, others.bootstrap_service(cluster, running))
+        first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(layout)]
+        first.append(others.bootstrap_service(cluster, [pod.ports for pod in kube.pods.values()]))
+        await side_by_side(first, lambda body: self.apply_owned(cluster, body))
         beside = await self._apply_outside_services(layout, kube)
-        await self.apply_owned(cluster, others.config_map(layout))
         try:
             await self._apply_budget(cluster)
         except ApiError as error:
@@ -198,17 +202,19 @@ class KubeObjects:
         if self._outside != wanted:
             await self._drop_services(cluster, wanted)
             self._outside = wanted
+
+        async def refusal(service: dict[str, Any]) -> str | None:
+            try:
+                await self.apply_owned(cluster, service)
+            except ApiError as error:
+                return error.message
+            return None
+
         while left:
-            refused, why = [], None
-            for service in left:
-                try:
-                    await self.apply_owned(cluster, service)
-                except ApiError as error:
-                    refused.append(service)
-                    why = error
-            if why is not None and len(refused) == len(left):
-                return await self._beside(layout.cluster, kube, why.message, left)
-            left = refused[::-1]
+            said = await side_by_side(left, refusal)
+            if None not in said:
+                return await self._beside(cluster, kube, str(said[-1]), left)
+            left = [service for service, why in zip(left, said, strict=True) if why is not None]
         return Beside()
 
     async def _beside(self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]) -> Beside:
@@ -216,9 +222,7 @@ class KubeObjects:
         waiting = {others.broker_of(service) for service in refused}
         added = {broker for broker in waiting if kube.exists and broker >= kube.replicas > 0}
         moving = set()
-        for service in refused:
-            meta = service["metadata"]
-            found = await self._api.find(self._path("Service", meta["namespace"], meta["name"]))
+        for service, found in zip(refused, await side_by_side(refused, self._found_service), strict=True):
             ours = found is not None and _is_ours(cluster, found)
             if found is not None and ours and set(others.node_ports(found)).isdisjoint(others.node_ports(service)[:1]):
                 moving.add(others.broker_of(service))
@@ -229,12 +233,15 @@ class KubeObjects:
         wanted = {number for service in services for number in others.node_ports(service)}
         present = config_map_name(layout)
         outdated = {pod.name for pod in kube.pods.values() if pod.config != present}
-        for service in services:
-            if service["spec"]["selector"][others.POD_NAME] in outdated:
-                meta = service["metadata"]
-                found = await self._api.find(self._path("Service", meta["namespace"], meta["name"]))
-                if found is not None and _is_ours(layout.cluster, found):
-                    others.keep_former_node_ports(service, found, wanted)
+        kept = [service for service in services if service["spec"]["selector"][others.POD_NAME] in outdated]
+        for service, found in zip(kept, await side_by_side(kept, self._found_service), strict=True):
+            if found is not None and _is_ours(layout.cluster, found):
+                others.keep_former_node_ports(service, found, wanted)
+
+    async def _found_service(self, service: dict[str, Any]) -> dict[str, Any] | None:
+        return await self._api.find(
+            self._path("Service", service["metadata"]["namespace"], service["metadata"]["name"])
+        )
 
     async def _drop_services(self, cluster: KafkaCluster, outside: frozenset[str]) -> None:
         """Those of brokers and listeners that were."""

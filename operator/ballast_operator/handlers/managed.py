@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
@@ -20,6 +20,7 @@ from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.late_pods import LatePods
 from ballast_operator.handlers.own_reassignments import OwnReassignments, unique
 from ballast_operator.handlers.ownership import Ownership
+from ballast_operator.handlers.scene import Scene
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig
@@ -27,14 +28,12 @@ from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, O
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.quantity import counted, some_of
-from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.reassignment import ENDS
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
     observe_broker_configs,
     observe_directories,
     observe_ongoing,
-    observe_topics,
 )
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health, troubled
@@ -55,35 +54,6 @@ log = logging.getLogger(__name__)
 CORDON = "cordoned.log.dirs"
 LOOK_SECONDS = 2.0
 LAG_LOOK_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """Everything that this cycle knows about the cluster."""
-
-    cluster: KafkaCluster
-    identity: Identity
-    kube: KubeFacts
-    view: KafkaView
-    kafka: KafkaConnection
-    again: Again
-    quorum: QuorumView | None = None
-
-    @property
-    def layout(self) -> Layout:
-        """As it is to be just now."""
-        return plan.held_layout(self.cluster, self.identity, self.kube)
-
-    @property
-    def voting(self) -> frozenset[int]:
-        """Brokers that vote on the metadata, as far as anybody can tell."""
-        found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
-        return found if self.identity.dedicated else found.union(self.identity.voters)
-
-    async def as_told_by(self, broker: int) -> KafkaView:
-        """What this broker itself knows of topics."""
-        topics, _, errors = await observe_topics(self.kafka, None, broker)
-        return replace(self.view, topics=topics, topic_errors=errors)
 
 
 class ManagedCluster:

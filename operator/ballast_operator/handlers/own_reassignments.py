@@ -18,7 +18,7 @@ from ballast_operator.status import ready_condition, why_it_failed
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
-    from ballast_operator.handlers.managed import Scene
+    from ballast_operator.handlers.scene import Scene
 
 
 class OwnReassignments:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.apply.kubernetes import ApiError, ballast_path, path_of
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
 from ballast_operator.plan.ownership import Owner, is_owned, owners_wanted
 from ballast_operator.resources import names, others
 from ballast_operator.resources.layout import Identity
+from ballast_operator.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -57,13 +58,13 @@ class Ownership:
         return bool(seen == (cluster.meta.uid, cluster.meta.generation, None))
 
     async def _claims(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
-        done = True
-        for claim in kube.all_claims:
+        async def bring(claim: ClaimFacts) -> bool:
             path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim.name)
             version = {"uid": claim.uid, "resourceVersion": claim.resource_version}
             wanted = owners_wanted(cluster, claim.owners, kube.sets)
-            done &= await self._write(path, version, claim.owners, wanted)
-        return done
+            return await self._write(path, version, claim.owners, wanted)
+
+        return all(await side_by_side(kube.all_claims, bring))
 
     async def _identity(self, cluster: KafkaCluster, path: str, found: Mapping[str, Any]) -> bool:
         version = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}

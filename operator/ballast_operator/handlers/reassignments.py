@@ -17,8 +17,8 @@ from ballast_operator.events import WARNING
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import Resting, nothing_to_undo
-from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, LOOK_SECONDS, Telling
+from ballast_operator.handlers.resting import LOOK_SECONDS, Resting, nothing_to_undo
+from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, Telling
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -89,7 +89,7 @@ class ReassignmentHandler:
                     if goes:
                         # First, since nobody who comes after this process finds the object any more.
                         self._tell_left(reassignment)
-                        await self._resting.release(reassignment)
+                        await self._resting.release(reassignment, again)
                     elif verdict is not None:
                         await self._telling.tell(reassignment, verdict, again)
                     return

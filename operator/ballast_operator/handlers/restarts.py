@@ -17,7 +17,7 @@ from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST
 from ballast_operator.status import CLUSTER, EVENTS, Verdict
 
 if TYPE_CHECKING:
-    from ballast_operator.handlers.managed import Scene
+    from ballast_operator.handlers.scene import Scene
 
 SHOWN = 10
 

@@ -18,6 +18,8 @@ from ballast_operator.worker import Again
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
+# What somebody else has changed is looked at when that is heard of, or after so long.
+LOOK_SECONDS = 1.0
 GITOPS_MARKS = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/instance",
@@ -51,7 +53,7 @@ class Resting:
     async def _conclude(self, reassignment: Reassignment, again: Again) -> None:
         status = reassignment.status
         if reassignment.meta.deleting:
-            await self.release(reassignment)
+            await self.release(reassignment, again)
         elif status.phase in ENDS:
             if status.observed_generation != reassignment.meta.generation:
                 generation = reassignment.meta.generation
@@ -75,9 +77,9 @@ class Resting:
         else:
             await self._shared.writer.delete_reassignment(reassignment)
 
-    async def release(self, reassignment: Reassignment) -> None:
-        if reassignment.meta.finalized:
-            await self._shared.writer.set_finalizer(reassignment, False)
+    async def release(self, reassignment: Reassignment, again: Again) -> None:
+        if reassignment.meta.finalized and not await self._shared.writer.set_finalizer(reassignment, False):
+            again.reassignments_within(LOOK_SECONDS)
         self._plans.forget(reassignment)
 
 

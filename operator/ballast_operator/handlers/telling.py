@@ -9,7 +9,7 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import warn_of_ttl
+from ballast_operator.handlers.resting import LOOK_SECONDS, warn_of_ttl
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, ReassignmentStatus, RollbackStatus
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Step, refused
@@ -20,7 +20,6 @@ from ballast_operator.worker import Again
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
-LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
 # Every topic may own a Reassignment: a status does not name thousands.

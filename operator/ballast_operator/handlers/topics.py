@@ -12,23 +12,22 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.apply.refused import LONGEST_SECONDS, TRY_AGAIN_SECONDS, answer_in, refusal_in
+from ballast_operator.apply.refused import LONGEST_SECONDS, TRY_AGAIN_SECONDS
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, claim_order
 from ballast_operator.clock import monotonic
-from ballast_operator.events import WARNING, Events
+from ballast_operator.events import Events
 from ballast_operator.handlers.plans import observe_whole
 from ballast_operator.handlers.second_tries import SecondTries
-from ballast_operator.handlers.topic_events import tell_made_anew
-from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.handlers.topic_statuses import Batch, TopicStatuses, refusal
+from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.ledger import Ledger
-from ballast_operator.logs import about
 from ballast_operator.model.kafka import KafkaView, OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic
@@ -48,14 +47,13 @@ from ballast_operator.plan.topics import (
     Unreachable,
     is_begun,
     needs_brokers,
-    of_deletion,
     plan_topic,
     refused,
     topic_error,
     wanted_config_keys,
 )
-from ballast_operator.side_by_side import AT_ONCE, side_by_side
-from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
+from ballast_operator.side_by_side import side_by_side
+from ballast_operator.status import SHARED, Verdict
 from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
@@ -68,20 +66,6 @@ POLL_SECONDS = 0.1
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
 
 
-@dataclass
-class Batch:
-    """What a pass over some topics has found so far. `retry` are those to look at again soon, `refused` those of them
-    that Kubernetes lets nobody change."""
-
-    topics: dict[Key, KafkaTopic]
-    plans: dict[Key, TopicPlan] = field(default_factory=dict)
-    retry: set[Key] = field(default_factory=set)
-    refused: set[Key] = field(default_factory=set)
-    fresh: set[Key] = field(default_factory=set)
-    deleted: set[Key] = field(default_factory=set)
-    created_reassignments: bool = False
-
-
 class TopicHandler:
     """The topics of one cluster. Used by that cluster's worker only."""
 
@@ -89,8 +73,8 @@ class TopicHandler:
         self._cluster = cluster
         self._cache = cache
         self._writer = writer
-        self._events = events
         self._second_tries = SecondTries(cache)
+        self._statuses = TopicStatuses(cache, writer, events)
         # Topics whose replicas a running Reassignment moves, with its name; the reassignment handler keeps it.
         self.moved_topics: Mapping[str, str] = {}
 
@@ -115,6 +99,10 @@ class TopicHandler:
                         self._plan_without_kafka(batch, blocked)
                     else:
                         await self._rounds(batch, kafka, ledger)
+                except Exception:
+                    # Of what was not done to its end nothing is to tell yet: what has failed is told in a moment.
+                    batch.plans = {key: plan for key, plan in batch.plans.items() if not _acts(plan)}
+                    raise
                 finally:
                     if writing is not None:
                         await writing
@@ -127,7 +115,7 @@ class TopicHandler:
 
     async def _conclude(self, batch: Batch, now: str, again: Again, refused: set[Key]) -> None:
         try:
-            await self._write(batch, now)
+            await self._statuses.write(batch, now)
         finally:
             again.topics |= batch.retry
             refused |= batch.refused
@@ -161,7 +149,14 @@ class TopicHandler:
             acting = {key: plan for key, plan in plans.items() if _acts(plan)}
             if not acting:
                 return
-            done = await self._act(batch, acting, kafka, ledger)
+            try:
+                done = await self._act(batch, acting, kafka, ledger)
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+                # Somebody else has written the ledger: what is to be done follows from what is seen after that.
+                log.info("cluster %s: the ledger has changed meanwhile: %s", self._cluster, error)
+                done = set(acting)
             pending = {key: topic for key in done if (topic := self._cache.topics.get(key)) is not None}
             batch.topics.update(pending)
             if not pending:
@@ -296,7 +291,12 @@ class TopicHandler:
                 batch.plans[key] = replace(plan, verdict=refused_here[key])
                 continue
             outcome = outcomes.get(key, Outcome())
-            if outcome.ok or outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS"):
+            # It may have been done all the same, and to look takes less than to tell of it.
+            late = outcome.error == "REQUEST_TIMED_OUT" and key not in batch.late
+            if late:
+                batch.late.add(key)
+            benign = outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS")
+            if outcome.ok or benign or late:
                 done.add(key)
                 if plan.delete_id is not None:
                     batch.deleted.add(key)
@@ -361,7 +361,7 @@ class TopicHandler:
             except (ApiError, ApiUnavailableError) as error:
                 if isinstance(error, ApiUnavailableError) and error.answer is None:
                     raise
-                refused[key] = _refusal(error)
+                refused[key] = refusal(error)
                 batch.retry.add(key)
                 batch.refused.add(key)
 
@@ -380,87 +380,6 @@ class TopicHandler:
                 topic, plan.reassign["name"], plan.reassign["spec"], topic.spec.cluster_ref.name
             )
             batch.created_reassignments = True
-
-    # What is written.
-
-    async def _write(self, batch: Batch, now: str) -> None:
-        turn, began = asyncio.Semaphore(AT_ONCE), monotonic()
-        down: list[ApiUnavailableError] = []
-        answered: list[ApiUnavailableError] = []
-
-        async def write(key: Key, plan: TopicPlan) -> bool:
-            async with turn:
-                if answered and monotonic() - began > LONGEST_SECONDS:
-                    return False  # a webhook takes its time to fail
-                if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
-                    raise down[0]
-                try:
-                    return await self._write_one(key, plan, now)
-                except ApiUnavailableError as error:
-                    (down if error.answer is None else answered).append(error)
-                    raise
-
-        # A successor of that name has its own turn; nothing of what was found out concerns it.
-        plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
-        results = await asyncio.gather(*(write(*each) for each in plans.items()), return_exceptions=True)
-        unwritten: defaultdict[Exception, list[Key]] = defaultdict(list)
-        for key, result in zip(plans, results, strict=True):
-            if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
-                unwritten[result].append(key)
-                batch.retry.add(key)
-                if not isinstance(result, KafkaUnavailableError) and refusal_in(result) is not None:
-                    self._tell_refused(batch, key, result)
-            elif isinstance(result, BaseException):
-                raise result
-            elif not result:
-                batch.retry.add(key)
-            batch.retry |= self._heirs_to_tell(key, batch)
-        for error, keys in unwritten.items():  # an outage is one error for all of them
-            where = about("KafkaTopic", keys[0])
-            more = f" and {len(keys) - 1} more" if keys[1:] else ""
-            log.warning("KafkaTopic %s%s: status was not written: %s", keys[0], more, error, extra=where)
-
-    def _tell_refused(self, batch: Batch, key: Key, error: ApiError | ApiUnavailableError) -> None:
-        """What a status cannot say since nobody may write it."""
-        batch.refused.add(key)
-        verdict = _refusal(error)
-        self._events.send(batch.topics[key], WARNING, verdict.reason, verdict.message)
-
-    def _is_same(self, topic: KafkaTopic) -> bool:
-        current = self._cache.topics.get(topic.key)
-        return current is not None and current.meta.uid == topic.meta.uid
-
-    def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
-        """Younger objects for the same topic keep its id, to take over when this one goes."""
-        topic = self._cache.topics.get(key)
-        if topic is None or topic.status.topic_id == batch.topics[key].status.topic_id:
-            return set()
-        return {one.key for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != key}
-
-    async def _write_one(self, key: Key, plan: TopicPlan, now: str) -> bool:
-        topic = self._cache.topics.get(key)
-        if topic is None:
-            return True
-        if plan.remove_finalizer and topic.meta.finalized:
-            written = await self._writer.set_finalizer(topic, False)
-            if topic.meta.deleting or not written:
-                return written
-            topic = self._cache.topics.get(key) or topic
-        if topic.meta.deleting and not topic.meta.finalized:
-            return True
-        told, generation = of_deletion(topic, plan.verdict), plan.status.observed_generation or 0
-        said = conditions(topic.status.conditions, told, generation, now)
-        written = await self._writer.write_status(topic, replace(plan.status, conditions=said))
-        if written:
-            tell_made_anew(self._events, topic, plan.status)
-        return written
-
-
-def _refusal(error: ApiError | ApiUnavailableError) -> Verdict:
-    """Of what concerns one topic alone."""
-    answer = answer_in(error)
-    assert answer is not None
-    return TOPIC["KubernetesRefused"].says(error=answer.message.rstrip("."))
 
 
 def _acts(plan: TopicPlan) -> bool:

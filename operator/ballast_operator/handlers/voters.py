@@ -25,7 +25,7 @@ from ballast_operator.resources.names import CONTROLLER_LISTENER, CONTROLLER_POR
 from ballast_operator.status import CLUSTER, Verdict
 
 if TYPE_CHECKING:
-    from ballast_operator.handlers.managed import Scene
+    from ballast_operator.handlers.scene import Scene
 
 log = logging.getLogger(__name__)
 
