@@ -19,7 +19,6 @@ from ballast_broker.controller.commands.brokers import (
     before_registration,
     broker_heartbeat,
     check_registration,
-    fence_broker,
     listens_where_it_did,
     register_broker,
     register_controller,
@@ -55,8 +54,8 @@ from ballast_broker.controller.commands.scram import alter_user_scram_credential
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.controller.error_responses import error_response
 from ballast_broker.controller.feature_updates import update_features_of_all
+from ballast_broker.controller.fencing import Fencing
 from ballast_broker.controller.replica import MetadataReplica
-from ballast_broker.controller.sessions import NOT_YET, Sessions
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import MetadataImage
@@ -109,9 +108,6 @@ WITHIN_A_TIME = frozenset({19, 20, 37, 43, 45})
 ASKED_FOR = {43: "topic_partitions", 45: "topics"}
 API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
-PROBE_DELAYS_S = (0.0, 0.05, 0.2)
-PROBE_TIMEOUT_S = 1.0
-STALL_S = 0.1
 BEGIN_AGAIN_S = 1.0
 RECORDS_PER_SLICE = 500  # what need not be atomic travels in pieces that hold nobody's loop for long
 
@@ -148,10 +144,8 @@ class ControllerService:
         self._rules = rules
         self._clock = clock
         self._random = random
-        self._network = network
         self._timing = timing
         self._mutations = mutations
-        self._sessions = Sessions(timing.session_timeout_s)
         self._state: MetadataImage | None = None
         """With everything appended; None while not active."""
         self._claiming = -1
@@ -159,7 +153,15 @@ class ControllerService:
         self._last_commit: asyncio.Future[int] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._duties: list[asyncio.Task[None]] = []
-        self._watched: dict[int, tuple[object, int]] = {}
+        self._fencing = Fencing(
+            timing.session_timeout_s,
+            config.inter_broker_listener_name,
+            clock,
+            network,
+            image=lambda: self._state,
+            run=self._run,
+            spawn=self._spawn,
+        )
         self.activated = asyncio.Event()
         replica.leader_callbacks.append(self._leader_changed)
         replica.add_publisher(self._published)
@@ -190,7 +192,7 @@ class ControllerService:
         self._claiming = -1
         self._uncommitted = 0
         self._last_commit = None
-        self._watched.clear()
+        self._fencing.end()
         self.activated.clear()
         for duty in self._duties:
             duty.cancel()
@@ -207,13 +209,13 @@ class ControllerService:
     def _activate(self, image: MetadataImage) -> None:
         logger.info("active controller in epoch %d at offset %d", image.epoch, image.offset)
         self._state = image
-        self._sessions.begin(image, self._clock.monotonic())
+        self._fencing.begin(image)
         records: list[Any] = []
         if self._replica.loader.in_transaction:
             records.append(record("AbortTransactionRecord", reason="its controller is gone"))
         if not image.features.levels:
             records += bootstrap_records(self._config.min_insync_replicas)
-        self._duties = [self._spawn(self._finish_activation, records), self._spawn(self._watch_sessions)]
+        self._duties = [self._spawn(self._finish_activation, records), self._spawn(self._fencing.watch_sessions)]
         if self._timing.leader_balance_enable:
             self._duties.append(self._spawn(self._balance_leaders))
         if self._config.delegation_tokens is not None:
@@ -221,7 +223,7 @@ class ControllerService:
         # Whoever died with the last controller had no connection to us that could end: ask at once.
         for broker in image.cluster.unfenced():
             if broker.id != self._config.node_id:
-                self._duties.append(self._spawn(self._probe, broker.id, broker.epoch))
+                self._duties.append(self._spawn(self._fencing.probe, broker.id, broker.epoch))
 
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
@@ -381,8 +383,8 @@ class ControllerService:
     async def _register_broker(self, request: Any, origin: Any) -> Any:
         # The broker in our own process is the only one that could have this id.
         context = self._context()
-        held = origin is not None and self._sessions.holds_id(
-            request.broker_id, self._clock.monotonic(), at_its_place=listens_where_it_did(context, request)
+        held = origin is not None and self._fencing.holds_id(
+            request.broker_id, at_its_place=listens_where_it_did(context, request)
         )
         check_registration(context, request, session_is_valid=held)
         await self._run(lambda context: before_registration(context, request))
@@ -390,90 +392,19 @@ class ControllerService:
 
     async def _heartbeat(self, request: Any, origin: Any) -> Any:
         context = self._context()
-        liveness = self._sessions.liveness(context.image, request.broker_id)
-        outcome, following = broker_heartbeat(context, request, liveness)
-        now = self._clock.monotonic()
-        self._sessions.heard(request.broker_id, request.broker_epoch, now, request.current_metadata_offset)
+        outcome, following = broker_heartbeat(
+            context, request, self._fencing.liveness(context.image, request.broker_id)
+        )
         leaving = bool(outcome.records) and following is BrokerState.CONTROLLED_SHUTDOWN
-        if leaving:
-            self._sessions.shutting_down(request.broker_id, NOT_YET)
-        if following is BrokerState.SHUTDOWN_NOW:
-            self._sessions.forget(request.broker_id)
-        elif origin is not None:
-            self._watch(request.broker_id, request.broker_epoch, origin)
+        self._fencing.heard(request, following, origin, begins_to_leave=leaving)
 
         def written() -> None:
             if leaving:
-                self._sessions.shutting_down(request.broker_id, self._driver.end_offset - 1)
+                self._fencing.leaves_after(request.broker_id, self._driver.end_offset - 1)
 
         return await self._commit(outcome, written)
 
-    # ------------------------------------------------------------------ broken connections
-
-    def _watch(self, broker_id: int, epoch: int, origin: Any) -> None:
-        """Be told when the connection that this heartbeat came by ends."""
-        connection = getattr(origin, "connection", None)
-        if connection is None:
-            return
-        before = self._watched.get(broker_id)
-        self._watched[broker_id] = connection, epoch  # it may have registered anew by the same connection
-        if before is not None and before[0] is connection:
-            return
-
-        def closed() -> None:
-            last, its_epoch = self._watched.get(broker_id, (None, -1))
-            if last is connection:
-                del self._watched[broker_id]
-                self.connection_lost(broker_id, its_epoch)
-
-        connection.on_close(closed)
-
-    def connection_lost(self, broker_id: int, epoch: int) -> None:
-        """A broker's connection ended: see whether anybody listens there. Refused means dead; silence, its session."""
-        if self.is_active:
-            self._sessions.disconnected(broker_id)
-            self._spawn(self._probe, broker_id, epoch)
-
-    async def _probe(self, broker_id: int, epoch: int) -> None:
-        for delay in PROBE_DELAYS_S:
-            await asyncio.sleep(delay)
-            broker = self._state.cluster.brokers.get(broker_id) if self._state is not None else None
-            if broker is None or broker.epoch != epoch or broker.fenced or broker_id in self._watched:
-                return
-            # Others may be meant for clients elsewhere: what refuses us there says nothing of the broker.
-            between = broker.listeners.get(self._config.inter_broker_listener_name)
-            listener = between or next(iter(broker.listeners.values()))
-            try:
-                channel = await self._network.connect(listener.host, listener.port, timeout_s=PROBE_TIMEOUT_S)
-            except ConnectionRefusedError:
-                logger.info("broker %d is gone: fenced", broker_id)
-                await self._fence(broker_id)
-                return
-            except (OSError, TimeoutError):
-                return
-            channel.close()
-
-    async def _fence(self, broker_id: int) -> None:
-        self._sessions.forget(broker_id)
-        await self._run(lambda context: fence_broker(context, broker_id))
-
     # ------------------------------------------------------------------ duties
-
-    async def _watch_sessions(self) -> None:
-        while self._state is not None:
-            now = self._clock.monotonic()
-            due = self._sessions.next_deadline(self._state)
-            wake = now + self._timing.session_timeout_s / 2 if due is None else max(due, now + 0.01)
-            await asyncio.sleep(wake - now)
-            late = self._clock.monotonic() - wake
-            if late > STALL_S:
-                # We stood still, and heartbeats lie unread: read them first.
-                await asyncio.sleep(min(late, 1.0))
-            for broker_id in self._sessions.expired(self._context().image, self._clock.monotonic()):
-                if self._sessions.is_valid(broker_id, self._clock.monotonic()):
-                    continue  # it was heard while another one was being fenced
-                logger.info("broker %d has been silent for its session: fenced", broker_id)
-                await self._fence(broker_id)
 
     async def _balance_leaders(self) -> None:
         while True:

@@ -150,14 +150,14 @@ async def test_a_bug_in_fencing_one_broker_is_not_the_end_of_fencing(
     async with Cluster(voters=1, observers=1, timing=ServiceTiming(session_timeout_s=1.0)) as cluster:
         service, bugs = cluster.active.service, ["planted"]
         assert service is not None
-        fence = service._fence
+        fence = service._fencing._fence
 
         async def fence_at_the_second_try(broker_id: int) -> None:
             if bugs:
                 raise RuntimeError(bugs.pop())
             await fence(broker_id)
 
-        monkeypatch.setattr(service, "_fence", fence_at_the_second_try)
+        monkeypatch.setattr(service._fencing, "_fence", fence_at_the_second_try)
         cluster.nodes[2].lifecycle_task.cancel()
         await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced)
         assert not bugs
@@ -183,7 +183,8 @@ async def test_a_broker_that_speaks_while_another_one_is_fenced_is_not_fenced_wi
         cluster.active.replica.add_publisher(look)
         for each in silent:
             cluster.nodes[each].lifecycle_task.cancel()
-        service._sessions._sessions[2].heard_at = service._sessions._sessions[3].heard_at
+        sessions = service._fencing._sessions._sessions
+        sessions[2].heard_at = sessions[3].heard_at
         await cluster.until(lambda: bool(answers) and answers[0].done())
         await asyncio.sleep(0.2)
         assert len(fenced) == 1
