@@ -30,7 +30,7 @@ from ballast_broker.coordinator.tasks import Tasks
 from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.seams import Clock
-from ballast_broker.turns import InTurns
+from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
 
@@ -204,6 +204,9 @@ class GroupCoordinator:
         limit = self._config.offset_metadata_max_bytes
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
         entries = [each async for each in InTurns(records.offset_entries(group_id, accepted))]
+        turn = Turn()
+        batch = self._store.batch_of(entries)
+        await turn.ends_if_long()
         shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
         if (consumers := shard.consumers.get(group_id)) is not None:
             self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
@@ -211,7 +214,7 @@ class GroupCoordinator:
             self._check_committer(shard, group_id, member_id, instance_id, generation)
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
-            error = await self._write_offsets(shard, group_id, accepted, entries)
+            error = await self._write_offsets(shard, group_id, accepted, batch)
             answers |= dict.fromkeys(accepted, error)
         shard.forget_if_unused(group_id)
         return answers
@@ -232,9 +235,7 @@ class GroupCoordinator:
         if group.is_in(GroupState.COMPLETING_REBALANCE):
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    async def _write_offsets(
-        self, shard: Shard, group_id: str, offsets: Offsets, entries: Sequence[KeyValue]
-    ) -> ErrorCode:
+    async def _write_offsets(self, shard: Shard, group_id: str, offsets: Offsets, batch: bytearray) -> ErrorCode:
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
             if committed:
@@ -242,7 +243,7 @@ class GroupCoordinator:
                     shard.apply(group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        return await self._append(shard, entries, settled)
+        return await self._store.append_batch(shard.partition, batch, settled)
 
     def _append(
         self,

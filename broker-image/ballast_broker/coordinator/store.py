@@ -122,13 +122,18 @@ class CoordinatorStore:
         `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
         it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
         """
+        return self.append_batch(partition, self.batch_of(entries, producer), settled, verified)
+
+    def append_batch(
+        self, partition: int, batch: bytearray, settled: Settled, verified: Verification | None = None
+    ) -> Awaitable[ErrorCode]:
+        """The same, of what was made by `batch_of` before."""
         target = TopicPartition(self._topic, partition)
-        batch = self._batch_of(entries, producer)
         try:
             appending = self._replicas.append_own(target, batch, -1, verified=verified)
         except ApiError as refused:
             if refused.code in TOO_LARGE:
-                logger.error("%d records that belong together are too many: %s", len(entries), refused)
+                logger.error("%d bytes of records that belong together are too many: %s", len(batch), refused)
             settled(False)
             return later(CLIENT_ERROR.get(refused.code, refused.code))
         return _Appending(lambda: self._appended(target, appending, settled))
@@ -198,7 +203,7 @@ class CoordinatorStore:
         state = self._replicas.partition(TopicPartition(self._topic, partition))
         return state.leader_epoch if state is not None and state.is_leader else -1
 
-    def _batch_of(self, entries: Sequence[KeyValue], producer: Producer) -> bytearray:
+    def batch_of(self, entries: Sequence[KeyValue], producer: Producer = OUTSIDE) -> bytearray:
         now_ms = self._clock.wall_ms()
         return encode_batch(
             [Record(key=key, value=value, timestamp=now_ms) for key, value in entries],

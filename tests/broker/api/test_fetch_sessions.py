@@ -502,6 +502,7 @@ async def test_what_comes_to_one_of_many_partitions_while_others_are_read_is_tol
         reply = asker.ask(min_bytes=1, max_wait_ms=600_000, session_epoch=session_epoch)
         first, *_, last = replicas_of(one)
         await turns(3 * COUNT, lambda: bool(first.watched or first.parked))
+        await turns(2)  # without a session it is only about to be read
         assert not last.watched, "it is not read yet"
         one.produce(first.topic_partition, "a")
         answer = told(await asker.answer(reply))
