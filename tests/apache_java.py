@@ -15,10 +15,10 @@ COMPILE_TIMEOUT_S = 120
 
 
 def java(
-    *arguments: object, memory: str = "256m", options: Sequence[str] = (), classes: Path | None = None
+    *arguments: object, memory: str = "256m", options: Sequence[str] = (), classes: Sequence[Path] = ()
 ) -> list[str]:
-    """The command that runs a class of theirs, or one of `classes`, with these arguments."""
-    path = [f"{os.environ['BALLAST_KAFKA_JARS']}/*", *([] if classes is None else [str(classes)])]
+    """The command that runs a class of theirs, or one of `classes`, which come first, with these arguments."""
+    path = [*map(str, classes), f"{os.environ['BALLAST_KAFKA_JARS']}/*"]
     fast = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}"]
     fast.append(f"-Djava.io.tmpdir={left_behind()}")
     return ["java", *fast, *options, "-cp", os.pathsep.join(path), *map(str, arguments)]
@@ -31,10 +31,11 @@ def left_behind() -> Path:
 
 
 @functools.cache
-def compiled(program: Path) -> Path:
-    """A folder with the classes of this source: what Java would else do at each start is done once."""
+def compiled(program: Path, *before: Path) -> Path:
+    """A folder with the classes of this source: what Java would else do at each start is done once. Of what it uses
+    the jars `before` come first."""
     folder = _until_the_end("ballast-classes-")
-    jars = os.pathsep.join(map(str, Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")))
+    jars = os.pathsep.join(map(str, [*before, *Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")]))
     compiler = ["java", "-XX:TieredStopAtLevel=1", "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     done = subprocess.run(
         [*compiler, "-cp", jars, "-d", folder, program],

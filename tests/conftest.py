@@ -47,7 +47,7 @@ SHARED = ("ballast_world", "spark: SparkSession", "from e2e.kubernetes.world imp
 # kafka-python's threads: one that was told to end is given so long.
 CLIENT_THREAD = re.compile(r"kafka-io-|.*-network-thread$")
 CLIENT_ENDS_WITHIN_S = 2.0
-NEEDS_REAL = ("disks", "java", "go", "prometheus", "chromium", "kubernetes", "simulation")
+NEEDS_REAL = ("disks", "java", "go", "node", "prometheus", "chromium", "kubernetes", "simulation")
 IS_COMPILED = not storage_log.__file__.endswith(".py")
 OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",

@@ -1,8 +1,8 @@
 """Run everything that needs nothing but Python: lint, types, import rules, tests.
 
 Without arguments several files of tests run beside each other. With arguments, only pytest runs, and with them:
-./ballast test tests/broker -k recovery. Tests that need real disks, Java, Go, Prometheus, Chromium or Kubernetes run
-when their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
+./ballast test tests/broker -k recovery. Tests that need real disks, Java, Go, Node, Prometheus, Chromium or Kubernetes
+run when their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
 ./ballast test --spec-report. With --compiled before other arguments the broker is as an image has it, compiled where
 every request passes through: ./ballast test --compiled tests/broker.
 """

@@ -126,7 +126,7 @@ class JavaTransformer:
 
     def start(self) -> None:
         program = Path(__file__).with_name("Transformer.java")
-        command = java(program.stem, self._bootstrap, "source", "sink", GROUP, classes=compiled(program))
+        command = java(program.stem, self._bootstrap, "source", "sink", GROUP, classes=[compiled(program)])
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     def end(self) -> None:

@@ -67,7 +67,7 @@ def test_a_producer_whose_every_end_bumps_its_epoch(broker: RunningBroker, topic
 def test_a_producer_that_aborts_before_anything_was_sent_is_not_fenced(broker: RunningBroker, topic: str) -> None:
     """While markers of the transaction before are on their way."""
     create(broker, topic)
-    command = java("Aborting", broker.bootstrap, topic, ABORTS, classes=compiled(CLIENTS / "Aborting.java"))
+    command = java("Aborting", broker.bootstrap, topic, ABORTS, classes=[compiled(CLIENTS / "Aborting.java")])
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert values_of(broker, topic, ABORTS) == [b"%d" % number for number in range(ABORTS)]
@@ -185,7 +185,7 @@ def test_a_producer_goes_on_while_its_cluster_changes_how_transactions_end(
     broker = own_broker()
     broker.stays_where_it_is()
     create(broker, topic)
-    command = java("LeavingOpen", broker.bootstrap, topic, IN_A_ROW, classes=compiled(CLIENTS / "LeavingOpen.java"))
+    command = java("LeavingOpen", broker.bootstrap, topic, IN_A_ROW, classes=[compiled(CLIENTS / "LeavingOpen.java")])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
         try:
             bumps = [bumps_in_a_row(broker, topic, producer)]

@@ -69,7 +69,7 @@ def test_names_are_those_of_apache_kafka() -> None:
     asked = "".join("\t".join((principal, *rules)) + "\n" for principal, rules in cases)
     program = Path(__file__).with_name("KerberosNames.java")
     done = subprocess.run(
-        java("KerberosNames", classes=compiled(program)),
+        java("KerberosNames", classes=[compiled(program)]),
         input=asked, capture_output=True, text=True, timeout=50, check=True,
     )  # fmt: skip
     theirs = done.stdout.splitlines()

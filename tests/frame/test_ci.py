@@ -45,13 +45,14 @@ def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:11]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:12]] == [
         ["test", "ok"],
         ["compiled", "ok"],
         ["simulation", "no"],
         ["disks", "no"],
         ["java", "no"],
         ["go", "no"],
+        ["node", "no"],
         ["prometheus", "ok"],
         ["chromium", "no"],
         ["kubernetes", "no"],

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ COMPLAINTS = re.compile(
 )
 
 
-def java_says(*arguments: object, classes: Path | None = None) -> str:
+def java_says(*arguments: object, classes: Sequence[Path] = ()) -> str:
     done = subprocess.run(java(*arguments, classes=classes), capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -48,7 +49,7 @@ def kafka_sees(
 ) -> dict[str, str]:
     more = ["transactions"] if transactions else []
     arguments = (folder, "clean" if clean else "unclean", append, end, START_MS, *more)
-    said = java_says(PROGRAM.stem, *arguments, classes=compiled(PROGRAM))
+    said = java_says(PROGRAM.stem, *arguments, classes=[compiled(PROGRAM)])
     return dict(line.split(" ", 1) for line in said.splitlines())
 
 

@@ -109,7 +109,7 @@ def test_apache_kafka_assigns_the_same() -> None:
     asked = [(assignor, random_group(seed)) for seed in range(400) for assignor in sorted(ASSIGNORS)]
     lines = "\n".join(json.dumps(question(*each)) for each in asked)
     program = Path(__file__).with_name("Assignors.java")
-    command = java(program.stem, classes=compiled(program))
+    command = java(program.stem, classes=[compiled(program)])
     answer = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=120)
     theirs = [json.loads(line) for line in answer.stdout.splitlines()]
     different = []
