@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -115,13 +116,18 @@ class Checkout:
         return subprocess.Popen(
             [self.root / "ballast", *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=self.environment(), cwd=self.root,
+            env=self.environment(), cwd=self.root, preexec_fn=hear_hangups,
         )  # fmt: skip
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         with self.start(*arguments) as process:
             out, err = process.communicate(timeout=50)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def hear_hangups() -> None:
+    """As at a terminal, also where the tests run under `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def make_checkout(root: Path, home: Path, index: Index) -> Checkout:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.frame.conftest import Checkout, Index
+from tests.frame.conftest import Checkout, Index, hear_hangups
 from tests.waiting import eventually
 
 from ballast_cli.__main__ import MODULES
@@ -439,7 +439,7 @@ def test_a_terminal_that_is_closed_ends_pip_first(number: signal.Signals | None,
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", AT_A_TERMINAL, ready.root / "ballast", "broker"],
-        env=ready.environment(), stdin=theirs, stdout=theirs, stderr=theirs,
+        env=ready.environment(), stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=hear_hangups,
     ) as process:  # fmt: skip
         os.close(theirs)
         assert index.asked.acquire(timeout=20)
