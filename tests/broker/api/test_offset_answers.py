@@ -30,6 +30,7 @@ async def brokers(folder: Path, count: int = 1, **options: Any) -> AsyncIterator
         nodes = await cluster.add(*range(1, count + 1), directories=2)
         cluster.controller.create_topic("orders", [[1], [1]] if count == 1 else [[1, 2]])
         asker = Asker(Scene(()), replicas=nodes[0].replicas, image=lambda: cluster.controller.image)
+        asker.services.directories = nodes[0].replication.directories
         yield cluster, nodes, asker
 
 
