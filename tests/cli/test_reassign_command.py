@@ -123,7 +123,7 @@ def test_an_option_of_another_action_is_refused(
 
 def test_rates_are_taken_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
     """50Mi was refused, without a word of what is taken."""
-    words = ["execute", "--bootstrap", "a:1"]
+    words = ["execute", "--bootstrap", "a:1", "--json", "plan"]
     for rate, number in (("50Mi", 50 * 2**20), ("50000000", 50_000_000), ("0.5G", 500_000_000)):
         args = load("reassign").parse([*words, "--throttle", rate, "--replica-alter-log-dirs-throttle", rate])
         assert (args.throttle, args.replica_alter_log_dirs_throttle) == (number, number)

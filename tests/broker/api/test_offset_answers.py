@@ -16,6 +16,7 @@ from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
+from ballast_broker.real_world import RealClock
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -264,6 +265,7 @@ async def test_a_topic_id_of_zeros_is_answered_as_one_that_nobody_knows() -> Non
     zeros = "00000000-0000-0000-0000-000000000000"
     asker = Asker(Scene(()))
     asker.services.groups = SimpleNamespace(fetch_offsets=lambda *_: {})
+    asker.services.clock = RealClock()
     asked = [{"group_id": "g", "topics": [{"topic_id": UUID(zeros), "partition_indexes": [3]}]}]
     fetched = await asker.ask("OffsetFetch", 10, groups=asked)
     [topic] = fetched["groups"][0]["topics"]
