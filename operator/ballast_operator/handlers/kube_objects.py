@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -111,20 +111,22 @@ class KubeObjects:
         """What exists now."""
         dedicated = self._identity is not None and self._identity.dedicated
         roles = (BROKER_ROLE, CONTROLLER_ROLE) if dedicated else (BROKER_ROLE,)
-        asked: list[Callable[[], Awaitable[Any]]] = [partial(self._listed, cluster, kind) for kind in BELOW]
-        asked += [partial(self._stateful_set, cluster, role) for role in roles]
-        found_pods, claims, *found_sets = await side_by_side(asked, lambda ask: ask())
+        (found_pods, claims), found_sets = await asyncio.gather(
+            side_by_side(BELOW, partial(self._listed, cluster)),
+            side_by_side(roles, partial(self._stateful_set, cluster)),
+        )
         for claim in claims:
             _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
-        sets: tuple[dict[str, Any] | None, dict[str, Any] | None] = (*found_sets, None)[:2]
-        facts = kube_facts(cluster, sets[0], found_pods, claims)
+        sets = dict(zip(roles, found_sets, strict=True))
+        facts = kube_facts(cluster, sets[BROKER_ROLE], found_pods, claims)
         controllers = max(facts.controllers, default=-1) + 1
-        if sets[1] is not None:
-            controllers = int(sets[1]["spec"]["replicas"])
-            template = sets[1]["spec"]["template"]["spec"]
+        of_controllers = sets.get(CONTROLLER_ROLE)
+        if of_controllers is not None:
+            controllers = int(of_controllers["spec"]["replicas"])
+            template = of_controllers["spec"]["template"]["spec"]
             facts = replace(facts, internal=facts.internal | internal_secrets([template]))
-            facts = replace(facts, controllers_restarted_at=restart_asked(sets[1]))
-        uids = frozenset(one["metadata"]["uid"] for one in sets if one is not None)
+            facts = replace(facts, controllers_restarted_at=restart_asked(of_controllers))
+        uids = frozenset(one["metadata"]["uid"] for one in found_sets if one is not None)
         facts = replace(facts, sets=uids, controller_replicas=controllers)
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
         self.nodes = {node.name: node for node in await side_by_side(sorted(names_), self._node)}

@@ -234,14 +234,13 @@ def pod_facts(pod: Object) -> PodFacts:
         for volume in spec.get("volumes") or ()
         if "persistentVolumeClaim" in volume and volume["name"] != METADATA_VOLUME
     }
+    ready, stays = conditions.get("Ready") == "True", not meta.get("deletionTimestamp")
     return PodFacts(
         name=meta["name"],
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
-        ready=conditions.get("Ready") == "True" and not meta.get("deletionTimestamp"),
-        unheard=conditions.get("Ready") != "True"
-        and conditions.get("ContainersReady") == "True"
-        and not meta.get("deletionTimestamp"),
+        ready=ready and stays,
+        unheard=not ready and stays and conditions.get("ContainersReady") == "True",
         ready_since=changed.get("Ready"),
         held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),

@@ -40,6 +40,15 @@ async def open_store(path: Path, disk: Any = None, **log_config: Any) -> tuple[L
     return manager, MetadataStore(manager.disk, log.folder.path, log)
 
 
+async def reopened(
+    manager: LogManager, store: MetadataStore, path: Path, **log_config: Any
+) -> tuple[LogManager, MetadataStore]:
+    """As a node that stopped in order finds it."""
+    store.close()
+    await manager.shutdown()
+    return await open_store(path, **log_config)
+
+
 def lacking(store: MetadataStore) -> Position | None:
     return store.lacks
 
@@ -56,8 +65,7 @@ async def test_the_vote_and_the_log_survive_a_restart(tmp_path: Path) -> None:
     store.persist(Persisted(7, 2, -1))
     assert store.append(batch(2), 6, 5) == (0, 1)
     assert store.append(batch(3), 7, 5) == (2, 4)
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert store.load_persisted() == Persisted(7, 2, -1)
     assert (store.start_offset, store.end_offset, store.last_epoch) == (0, 5, 7)
     assert store.epoch_end_offset(6) == (6, 2)
@@ -100,8 +108,7 @@ async def test_snapshots_count_once_they_are_complete(tmp_path: Path) -> None:
         assert store.read_snapshot(SnapshotId(8, 2), nowhere, 100) == (b"", 5000)
     assert store.read_snapshot(SnapshotId(9, 2), 0, 100) is None
     store.new_snapshot(SnapshotId(10, 2)).write(b"half")
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert store.snapshots == [SnapshotId(4, 2), SnapshotId(8, 2)]
     assert not [name for name in store.disk.list(store.directory) if name.endswith(".part")]
     assert store.epoch_end_offset(1) == (-1, -1)
@@ -121,8 +128,7 @@ async def test_segments_that_lie_before_the_older_snapshot_go(tmp_path: Path) ->
     assert store.start_offset == 20
     first = min(name for name in store.disk.list(store.directory) if name.endswith(".log"))
     assert 10 < int(first.removesuffix(".log")) <= 20
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path, **small)
+    manager, store = await reopened(manager, store, tmp_path, **small)
     assert 10 < store.start_offset <= 20
     assert store.end_offset == 40
     assert len(store.read(20, 1 << 20, 40)) > 0
@@ -140,8 +146,7 @@ async def test_the_log_begins_after_a_fetched_snapshot(tmp_path: Path) -> None:
     assert store.epoch_end_offset(4) == (4, 50)
     assert store.epoch_end_offset(3) == (-1, -1), "what was before the snapshot cannot be compared any more"
     assert store.append(batch(1), 5, 5) == (50, 50)
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert (store.start_offset, store.end_offset, store.last_epoch) == (50, 51, 5)
     assert store.epoch_end_offset(4) == (4, 50)
     assert store.epoch_end_offset(3) == (-1, -1)
@@ -167,8 +172,7 @@ async def test_an_own_snapshot_that_is_done_when_the_log_begins_after_a_later_on
         reply = misfit(store, 5, 1, Fetch(5, 2, 60, 1, 500))
         assert reply is not None
         assert (reply.snapshot, reply.diverging) == (SnapshotId(50, 4), None)
-        await manager.shutdown()
-        manager, store = await open_store(tmp_path)
+        manager, store = await reopened(manager, store, tmp_path)
     await manager.shutdown()
 
 
@@ -201,12 +205,10 @@ async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Pat
     store.append(batch(2), epoch, 5)
     writer = store.new_snapshot(SnapshotId(40, 3))
     writer.finish()
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert (store.start_offset, store.end_offset, store.last_epoch) == (40, 40, 3)
     store.append(batch(2), 3, 5)
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert (store.start_offset, store.end_offset, store.last_epoch) == (40, 42, 3)
     await manager.shutdown()
 
@@ -220,9 +222,7 @@ async def test_what_is_not_there_any_more_is_lacking_until_it_is_there_again(tmp
     store.log.flush()
     store.flushed(store.position)
     store.log.truncate_to(2)
-    store.close()
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert lacking(store) == Position(3, 6)
     store.append(batch(9), 2, 5)
     store.flushed(store.position)
@@ -244,9 +244,7 @@ async def test_what_is_cut_to_follow_a_leader_is_not_lacking(tmp_path: Path) -> 
         store.flushed(store.position)
     store.truncate(4)
     assert FlushedEnd(store.disk, store.directory).said == Flushed(Position(3, 4), 3)
-    store.close()
-    await manager.shutdown()
-    manager, store = await open_store(tmp_path)
+    manager, store = await reopened(manager, store, tmp_path)
     assert store.lacks is None
     writer = store.new_snapshot(SnapshotId(9, 2))
     writer.write(snapshot_header_batch(0, 1, 2, None))
