@@ -1,5 +1,7 @@
-"""A marker arrives once more, late: its coordinator had given up the leader that it was sent to, and all was written by
-the next one. By then the first one leads again, and has records of the producer's next transaction.
+"""What was sent by a connection that its side gave up arrives all the same, after what was sent by the next one.
+
+So may a marker: its coordinator had given up the leader that it was sent to, and all was written by the next one. By
+then the first one leads again, and has records of the producer's next transaction.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import pytest
 from tests.sim.atomicity import everything_of
 from tests.sim.clients import SimClient, create_topic, find_topic_id, reassign
 from tests.sim.diary import Diary
+from tests.sim.directories import DirectoriesRun
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan, Run
+from tests.sim.test_many import check_that_all_hold, many
 from tests.sim.transactions import BROKER_ADDS, Group, Incarnation
 from tests.sim.transactors import NAME
 
@@ -23,6 +27,7 @@ from ballast_broker.storage.producers import ProducerStates
 from ballast_wire.names import TopicPartition
 
 ID, STATE, WRITTEN = "x", TopicPartition("__transaction_state", 0), TopicPartition(NAME, 0)
+SEEDS = range(8000, 8004)
 LATE_S = 8.0
 MOMENT_S = 20.0
 
@@ -49,6 +54,7 @@ class Scene:
     def __init__(self) -> None:
         self.cluster = Run(1, Plan(properties={"transaction.state.log.num.partitions": "1"}))
         self.fabric, machines = self.cluster.fabric, self.cluster.machines
+        self.fabric.given_up_arrives = True
         hosts = [machine.host for machine in machines]
         self.admin = SimClient(self.fabric, "admin", hosts)
         self.client = SimClient(self.fabric, "producer", hosts)
@@ -114,6 +120,20 @@ async def play() -> None:
     assert [*everything_of(leader, WRITTEN).visible.values()] == committed
     for machine in scene.cluster.machines:
         machine.kill()
+
+
+class LateRun(DirectoriesRun):
+    """With moves and directories that come and go, of which controllers are told."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed, plan)
+        self.fabric.given_up_arrives = True
+
+
+@pytest.mark.simulation
+@pytest.mark.timeout(600)
+def test_everything_holds_though_what_was_given_up_arrives_late() -> None:
+    check_that_all_hold(many(SEEDS), LateRun)
 
 
 @pytest.mark.spec("CLI-05", "REP-12")
