@@ -3,7 +3,7 @@
 The other end is a node's real dispatcher: frames are parsed, answered and framed as in production; only the sockets
 are missing. A node that is down refuses; one that is cut off is silent; one that stands still is sent what it will read
 when it goes on. What a process had sent before it died may arrive all the same, even after its next life has begun; so
-may, where a run wants that, what it had sent before it gave a connection up, after what it sent by the next one.
+may, where a run wants that, what a node had sent before it gave a connection up, after what it sent by the next one.
 Delays and cuts come from the seed.
 """
 
@@ -56,7 +56,7 @@ class Fabric:
     slow: dict[str, float] = field(default_factory=dict)  # so much longer takes what comes from there or goes there
     channels: list[SimChannel] = field(default_factory=list)
     unlimited: frozenset[str] | None = None  # who has no quota; None: nobody has one
-    given_up_arrives: bool = False  # what was sent by a connection that its side gave up
+    given_up_arrives: bool = False  # what a node sent by a connection that it gave up
     messages: int = 0
 
     def silence(self, node: str) -> None:
@@ -68,6 +68,9 @@ class Fabric:
                 channel.leave_behind(late_s)
             else:
                 channel.break_off()
+
+    def is_node(self, name: str) -> bool:
+        return any(listener.node == name for listener in self.listeners.values())
 
     def late_s(self) -> float:
         return self.rng.choice(LATE_S) * self.rng.random()
@@ -216,9 +219,11 @@ class SimChannel:
         return self._closed
 
     def close(self) -> None:
-        """The kernel goes on sending what it has not got rid of yet."""
-        may_be_late = self._fabric.given_up_arrives and all(each.may_be_late for each in self._there)
-        late_s = self._fabric.late_s() if may_be_late and self._there and not self._closed else 0.0
+        """The kernel goes on sending what it has not got rid of yet. Clients' own requests are left out: where an end
+        leaves the epoch, one that comes late may end, or write to, the next transaction."""
+        late_s = 0.0
+        if self._fabric.given_up_arrives and self._there and not self._closed and self._fabric.is_node(self.source):
+            late_s = self._fabric.late_s() if all(each.may_be_late for each in self._there) else 0.0
         if late_s:
             self.leave_behind(late_s)
         else:
