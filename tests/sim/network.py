@@ -2,7 +2,8 @@
 
 The other end is a node's real dispatcher: frames are parsed, answered and framed as in production; only the sockets
 are missing. A node that is down refuses; one that is cut off is silent; one that stands still is sent what it will read
-when it goes on. What a process had sent before it died may arrive all the same, even after its next life has begun.
+when it goes on. What a process had sent before it died may arrive all the same, even after its next life has begun; so
+may, where a run wants that, what a node had sent before it gave a connection up, after what it sent by the next one.
 Delays and cuts come from the seed.
 """
 
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 from tests.sim.disk import Crashed
 from tests.sim.loop import NODE, SimLoop
 
+from ballast_broker.coordinator.markers import API_KEY as WRITE_MARKERS_KEY
+from ballast_broker.coordinator.transactions import BUMPS_EPOCH
 from ballast_broker.net.connection_rates import CreationRates
 from ballast_broker.net_reply import ANONYMOUS, Dispatch, Pending, Time
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
@@ -28,7 +31,7 @@ LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
 ACCEPT_S = 0.02
 ADDRESS = "/10.0.0.1"
-LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # what a dead process had sent travels for up to so long; 0: it is lost
+LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # what nobody waits for any more travels for up to so long; 0: it is lost
 
 
 class Listener(NamedTuple):
@@ -53,17 +56,24 @@ class Fabric:
     slow: dict[str, float] = field(default_factory=dict)  # so much longer takes what comes from there or goes there
     channels: list[SimChannel] = field(default_factory=list)
     unlimited: frozenset[str] | None = None  # who has no quota; None: nobody has one
+    given_up_arrives: bool = False  # what a node sent by a connection that it gave up
     messages: int = 0
 
     def silence(self, node: str) -> None:
         """The node's process is gone: its listeners refuse, its connections break."""
         self.listeners = {where: who for where, who in self.listeners.items() if who.node != node}
         for channel in [c for c in self.channels if node in (c.source, c.target)]:
-            late_s = self.rng.choice(LATE_S) * self.rng.random()
+            late_s = self.late_s()
             if late_s and channel.source == node:
                 channel.leave_behind(late_s)
             else:
                 channel.break_off()
+
+    def is_node(self, name: str) -> bool:
+        return any(listener.node == name for listener in self.listeners.values())
+
+    def late_s(self) -> float:
+        return self.rng.choice(LATE_S) * self.rng.random()
 
     def partition(self, one: set[str], other: set[str], *, both_ways: bool = True) -> None:
         self.cut |= {(a, b) for a in one for b in other}
@@ -171,6 +181,7 @@ class Exchange:
     """A request and what became of it."""
 
     frame: bytes
+    may_be_late: bool
     answer: asyncio.Future[bytes]
     data: bytes | None = None
 
@@ -208,7 +219,15 @@ class SimChannel:
         return self._closed
 
     def close(self) -> None:
-        self.break_off()
+        """The kernel goes on sending what it has not got rid of yet. Clients' own requests are left out: where an end
+        leaves the epoch, one that comes late may end, or write to, the next transaction."""
+        late_s = 0.0
+        if self._fabric.given_up_arrives and self._there and not self._closed and self._fabric.is_node(self.source):
+            late_s = self._fabric.late_s() if all(each.may_be_late for each in self._there) else 0.0
+        if late_s:
+            self.leave_behind(late_s)
+        else:
+            self.break_off()
 
     def break_off(self) -> None:
         if self._closed:
@@ -228,7 +247,8 @@ class SimChannel:
                 self._loop.call_soon(future.cancel, context=self._listener.context.copy())
 
     def leave_behind(self, late_s: float) -> None:
-        """The side that connected is dead. What it had sent arrives later, and only then the other end hears of it."""
+        """The side that connected is dead, or has hung up. What it had sent arrives later, and only then the other end
+        hears of it."""
         sent = [exchange.frame for exchange in self._there]
         broken, self._peer.callbacks = self._peer.callbacks, []
         self.break_off()
@@ -274,7 +294,7 @@ class SimChannel:
         self._correlation_id += 1
         body = request.encode(version=version)
         frame = frame_request(request.API_KEY, version, self._correlation_id, self.source, body, flexible=flexible)
-        exchange = Exchange(frame, self._loop.create_future())
+        exchange = Exchange(frame, _may_be_late(request), self._loop.create_future())
         self._there.append(exchange)
         if not self._going and not self._busy:
             self._going = True
@@ -384,6 +404,13 @@ class SimChannel:
         if not exchange.answer.done():
             exchange.answer.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
         self.break_off()
+
+
+def _may_be_late(request: Any) -> bool:
+    """Of an end that leaves the producer its epoch, as before transaction.version 2, nobody can tell a marker that is
+    late from one of the next transaction; Apache Kafka cannot either."""
+    ends = request.markers if request.API_KEY == WRITE_MARKERS_KEY else ()
+    return all(each.transaction_version >= BUMPS_EPOCH for each in ends)
 
 
 def _bytes_of(parts: bytes | list[Any]) -> bytes:

@@ -6,10 +6,12 @@ on, and a mistake where nobody comes by is a test that cannot fail.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -35,6 +37,7 @@ from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import VoterSet
 from ballast_broker.replication import reading
+from ballast_broker.replication.assignments import Assignments
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult, Reader
 from ballast_broker.replication.replica import Replica
@@ -266,6 +269,15 @@ def take_what_was_aborted_for_newer(patch: Planting) -> None:
     patch.setattr(CleanedTransactions, "is_aborted", lambda self, batch: False)
 
 
+def tell_no_controller_where_replicas_move(patch: Planting) -> None:
+    def as_if_it_was_told(self: Assignments, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
+        agreed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        agreed.set_result(True)
+        return agreed
+
+    patch.setattr(Assignments, "assign", as_if_it_was_told)
+
+
 def commit_by_the_voters_of_the_election(patch: Planting) -> None:
     original = Leadership.follow_voters
 
@@ -371,4 +383,5 @@ BUGS: list[Plant] = [
     answer_an_end_before_it_is_replicated,
     leave_the_aborted_behind_in_a_move,
     take_what_was_aborted_for_newer,
+    tell_no_controller_where_replicas_move,
 ]

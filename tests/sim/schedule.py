@@ -10,7 +10,14 @@ from typing import Any
 from tests.sim import transactors
 from tests.sim.aimed import AimedFaults
 from tests.sim.atomicity import Judge, check_index, check_offsets, everything_of, wait_until_stable
-from tests.sim.checkers import Broken, Invariants, check_ledger, check_one_log_each, check_replicas_equal
+from tests.sim.checkers import (
+    Broken,
+    Invariants,
+    check_ledger,
+    check_one_log_each,
+    check_replicas_equal,
+    check_where_replicas_are,
+)
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
@@ -324,6 +331,7 @@ class Run:
         self._kept.check(self.machines)
         for machine in self.machines:
             check_one_log_each(machine, self.partitions)
+            check_where_replicas_are(machine)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"
         for machine in self.everybody:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"

@@ -55,7 +55,7 @@ BROKER_APIS = {
         _api(24, "AddPartitionsToTxn", 0, 5, "add_partitions_to_txn"),
         _api(25, "AddOffsetsToTxn", 0, 4, "add_offsets_to_txn"),
         _api(26, "EndTxn", 0, 5, "end_txn"),
-        _api(27, "WriteTxnMarkers", 1, 1, "write_txn_markers"),
+        _api(27, "WriteTxnMarkers", 1, 2, "write_txn_markers"),
         _api(28, "TxnOffsetCommit", 0, 5, "txn_offset_commit"),
         _api(29, "DescribeAcls", 1, 3, "describe_acls"),
         _api(30, "CreateAcls", 1, 3, "alter_acls"),

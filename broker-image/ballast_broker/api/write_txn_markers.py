@@ -11,8 +11,10 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.services import BrokerServices
 from ballast_broker.coordinator.markers import Marking, Outcomes
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_broker.coordinator.transactions import BUMPS_EPOCH
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_broker.storage.transactions import render_marker
+from ballast_broker.storage.validation import END_WITH_NEW_EPOCH
 from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -33,7 +35,7 @@ def _asked(request: Any) -> Iterator[Marking]:
         said = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result
         for topic in marker.topics:
             for number in topic.partition_indexes:
-                yield Marking(*said, TopicPartition(topic.name, number))
+                yield Marking(*said, marker.transaction_version, TopicPartition(topic.name, number))
 
 
 async def write_markers(broker: BrokerServices, markings: Iterable[Marking]) -> Outcomes:
@@ -61,7 +63,7 @@ def _write(broker: BrokerServices, marking: Marking) -> ErrorCode | Awaitable[Er
         committed=marking.committed, now_ms=broker.clock.wall_ms(),
     )  # fmt: skip
     try:
-        info = broker.replicas.append(partition, None, batch, ACKS_ALL, origin=COORDINATOR)
+        info = broker.replicas.append(partition, None, batch, ACKS_ALL, origin=_origin(marking))
     except DirectoryStalls:
         return asyncio.ensure_future(_write_by_thread(broker, marking, batch))
     except ApiError as refused:
@@ -75,13 +77,17 @@ def _write(broker: BrokerServices, marking: Marking) -> ErrorCode | Awaitable[Er
 async def _write_by_thread(broker: BrokerServices, marking: Marking, batch: bytearray) -> ErrorCode:
     partition = marking.partition
     try:
-        info = await broker.replicas.append_by_thread(partition, batch, ACKS_ALL, origin=COORDINATOR)
+        info = await broker.replicas.append_by_thread(partition, batch, ACKS_ALL, origin=_origin(marking))
     except ApiError as refused:
         return refused.code
     outcome = _commit(broker, partition, info.last_offset)
     if partition.topic == OFFSETS_TOPIC:
         return await _tell_groups(broker, marking, outcome)
     return outcome if isinstance(outcome, ErrorCode) else await outcome
+
+
+def _origin(marking: Marking) -> str:
+    return END_WITH_NEW_EPOCH if marking.version >= BUMPS_EPOCH else COORDINATOR
 
 
 def _commit(

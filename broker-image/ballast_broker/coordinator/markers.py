@@ -23,7 +23,8 @@ from ballast_wire.names import TopicPartition, by_topic
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+API_KEY = 27
+OLDEST_VERSION, VERSION = 1, 2
 RETRY_S = 0.1
 LOOK_S = 0.25
 """How often one that waits for an answer looks whether others lead the partitions by now."""
@@ -38,6 +39,7 @@ class Ending:
     producer_id: int
     epoch: int
     committed: bool
+    version: int
     left: set[TopicPartition]
     coordinator_epoch: Callable[[], int]
     """-1 where this broker does not coordinate it any more."""
@@ -52,6 +54,8 @@ class Marking(NamedTuple):
     epoch: int
     coordinator_epoch: int
     committed: bool
+    version: int
+    """Of transactions: where it raises the epoch, a partition knows a marker that comes late from one of the next."""
     partition: TopicPartition
 
 
@@ -150,7 +154,7 @@ class MarkerSender:
 
     async def _ask(self, link: PeerLink, broker: int, waiting: Waiting) -> Any | None:
         """None where the broker leads none of the partitions any more: it is frozen, or cut off."""
-        asking = asyncio.get_running_loop().create_task(link.call(_request(waiting), VERSION))
+        asking = asyncio.get_running_loop().create_task(_ask_to_write(link, _request(waiting)))
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
         try:
             while not asking.done():
@@ -208,9 +212,17 @@ class MarkerSender:
             link.close()
 
 
+async def _ask_to_write(link: PeerLink, request: Any) -> Any:
+    """A broker of a release before knows no version of transactions."""
+    highest = await link.highest(API_KEY)
+    return await link.call(request, VERSION if highest >= VERSION else OLDEST_VERSION)
+
+
 def _markings(waiting: Waiting) -> list[Marking]:
     return [
-        Marking(ending.producer_id, ending.epoch, ending.coordinator_epoch(), ending.committed, partition)
+        Marking(
+            ending.producer_id, ending.epoch, ending.coordinator_epoch(), ending.committed, ending.version, partition
+        )
         for ending, partitions in waiting.items()
         for partition in sorted(partitions)
     ]
@@ -229,6 +241,7 @@ def _request(waiting: Waiting) -> Any:
                 transaction_result=ending.committed,
                 topics=[marker.WritableTxnMarkerTopic(name=n, partition_indexes=i) for n, i in topics.items()],
                 coordinator_epoch=ending.coordinator_epoch(),
+                transaction_version=ending.version,
             )
         )
     return kind(markers=markers)

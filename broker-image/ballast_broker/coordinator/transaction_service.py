@@ -352,6 +352,7 @@ class TransactionCoordinator:
             producer_id=prepared.producer_id,
             epoch=prepared.epoch,
             committed=prepared.is_committing,
+            version=prepared.version,
             left=set(prepared.partitions),
             coordinator_epoch=lambda: self._store.epoch(part.partition) if self._is_current(part) else -1,
             marked=transaction.mark,

@@ -29,10 +29,14 @@ class PeerLink:
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
         self._asking = 0
-        self._known: tuple[Channel, frozenset[int]] | None = None
+        self._known: tuple[Channel, dict[int, int]] | None = None
 
     async def knows(self, api_key: int) -> bool:
-        """Whether who is there takes this: a node of a release before may not, and breaks off then. Fails as `call`.
+        """Whether who is there takes this: a node of a release before may not, and breaks off then. Fails as `call`."""
+        return await self.highest(api_key) >= 0
+
+    async def highest(self, api_key: int) -> int:
+        """The newest version that who is there takes, -1 where none is known. Fails as `call`.
 
         Asked once for each connection, as who is behind the next one may be of another release.
         """
@@ -40,9 +44,9 @@ class PeerLink:
         if known is None or known[0] is not self._channel or known[0].closed:
             channel, answer = await self._call(message("ApiVersionsRequest")(**SOFTWARE), API_VERSIONS_VERSION, 1.0)
             if answer.error_code:  # it may answer better the next time
-                return False
-            known = self._known = channel, frozenset(each.api_key for each in answer.api_keys)
-        return api_key in known[1]
+                return -1
+            known = self._known = channel, {each.api_key: each.max_version for each in answer.api_keys}
+        return known[1].get(api_key, -1)
 
     async def call(self, request: Any, version: int, *, patience: float = 1.0) -> Any:
         """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""

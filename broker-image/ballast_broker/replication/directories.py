@@ -92,7 +92,9 @@ class Directories:
         directory = replica.online_log().directory
         if assigned is not None:
             self._assignments.known(replica.topic_id, number, assigned)
-        if replica.topic_partition in self._movers.moves:
+        move = self._movers.moves.get(replica.topic_partition)
+        if move is not None:
+            self._movers.metadata_says(move, assigned)
             return
         future = self._logs.get_future(replica.topic_partition)
         if future is not None:

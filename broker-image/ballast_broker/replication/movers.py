@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
 from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step
@@ -89,6 +90,12 @@ class Movers:
         self._mover(topic_partition).add(move)
         log.info("%s moves from %s to %s", topic_partition, move.source, move.destination)
         return move
+
+    def metadata_says(self, move: Move, assigned: UUID | None) -> None:
+        """What was told of an earlier move may arrive after the controller agreed to this one, and would stay."""
+        destination = self._logs.directory(move.destination)
+        if move.stage is Stage.AGREED and destination is not None and assigned != destination.id:
+            self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
 
     def cancel(self, move: Move, *, assign_back: bool = True) -> None:
         if not move.ended:

@@ -17,6 +17,7 @@ from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.transactions import read_marker
 from ballast_broker.storage.validation import (
     CLIENTS,
+    END_WITH_NEW_EPOCH,
     TRANSACTION,
     check_follower_batch,
     check_leader_batch,
@@ -99,6 +100,8 @@ def _check_transaction(
         marker = read_marker(batch)
         if marker is not None:
             producers.check_marker(producer_id, marker.coordinator_epoch, end, partition)
+        if origin == END_WITH_NEW_EPOCH:
+            producers.check_ends_earlier(producer_id, epoch, end, partition)
         return None
     if origin == TRANSACTION:
         sequence = header.base_sequence

@@ -348,6 +348,16 @@ class ProducerStates:
                 f"{coordinator_epoch} (zombie), {state.coordinator_epoch} (current)",
             )
 
+    def check_ends_earlier(self, producer_id: int, epoch: int, offset: int, partition: object) -> None:
+        """Refuse a marker that comes once more, late: the transaction that is open began with the epoch that this end
+        gave to the producer, so it is the next one. Where none is open it may come as often as it likes."""
+        if self.is_open(producer_id, epoch):
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {producer_id} at offset {offset} in {partition} is {epoch}, with which its next "
+                "transaction has begun: the marker ends the one before",
+            )
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget those that wrote nothing for `producer.id.expiration.ms` and have no transaction open."""
         for producer_id, known in list(self.verifications.items()):

@@ -27,9 +27,11 @@ from ballast_wire.records import (
 )
 
 LAST_CODEC: Final = 4
-# Where a batch comes from: a client, a client in a request with a transactional id; others are coordinators.
+# Where a batch comes from: a client, a client in a request with a transactional id; others are coordinators, one of
+# which ends a transaction with an epoch that its producer did not have before.
 CLIENT: Final = "client"
 TRANSACTION: Final = "transaction"
+END_WITH_NEW_EPOCH: Final = "end with a new epoch"
 CLIENTS: Final = (CLIENT, TRANSACTION)
 
 

@@ -55,18 +55,22 @@ class Desk(Asker):
         random: Any = RealRandom()
         self.fetches = Fetch(self.services, FetchSessions(10, random, time.monotonic), RequestMetrics())
 
-    def write(self, producer: int, sequence: int, count: int = 1, *, partition: TopicPartition = ORDERS) -> int:
+    def write(
+        self, producer: int, sequence: int, count: int = 1, *, partition: TopicPartition = ORDERS, epoch: int = 0
+    ) -> int:
         records = [Record(value=b"x", timestamp=time.time_ns() // 1_000_000)] * count
         batch = encode_batch(
-            records, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
+            records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True
         )
         origin = "transaction" if partition == ORDERS else "coordinator"
         info = self.node.replicas.append(partition, None, batch, 1, origin=origin, verified=NOT_ASKED)
         return int(info.first_offset)
 
     async def end(
-        self, producer: int, *partitions: TopicPartition, committed: bool, epoch: int = 0, coordinator_epoch: int = 0
-    ) -> list[ErrorCode]:
+        self, producer: int, *partitions: TopicPartition, committed: bool, epoch: int = 0, coordinator_epoch: int = 0,
+        version: int | None = None,
+    ) -> list[ErrorCode]:  # fmt: skip
+        """`version` of transactions: said by the newest request only."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions:
             topics.setdefault(topic, []).append(number)
@@ -75,7 +79,9 @@ class Desk(Asker):
             "coordinator_epoch": coordinator_epoch,
             "topics": [{"name": name, "partition_indexes": found} for name, found in topics.items()],
         }  # fmt: skip
-        answer = await self.ask("WriteTxnMarkers", 1, markers=[marker])
+        if version is not None:
+            marker["transaction_version"] = version
+        answer = await self.ask("WriteTxnMarkers", 1 if version is None else 2, markers=[marker])
         [told] = answer["markers"]
         assert told["producer_id"] == producer
         return [ErrorCode(each["error_code"]) for topic in told["topics"] for each in topic["partitions"]]
@@ -180,6 +186,41 @@ async def test_each_partition_has_its_own_answer(tmp_path: Path) -> None:
         stale = await broker.end(7, ORDERS, committed=True, epoch=2, coordinator_epoch=4)
         assert stale == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         assert (await broker.ask("WriteTxnMarkers", 1, markers=[]))["markers"] == []
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_a_marker_that_comes_again_late_does_not_end_the_next_transaction(tmp_path: Path, stalls: bool) -> None:
+    """What a coordinator sent by a connection that it gave up may arrive long after what it sent by the next one."""
+    async with desk(tmp_path, [1]) as (_, broker):
+        log = broker.node.log(ORDERS)
+        slow_until = asyncio.get_running_loop().time() + 3600 if stalls else 0.0
+        broker.write(7, 0, epoch=0)
+        broker.write(7, 0, epoch=0, partition=GROUPS)
+        log.directory.slow_until = slow_until
+        for _ in range(2):  # while nothing else is open it may
+            assert await broker.end(7, ORDERS, GROUPS, committed=True, epoch=1, version=2) == [NONE, NONE]
+        log.directory.slow_until = 0.0
+        broker.write(7, 0, epoch=1)
+        broker.write(7, 0, epoch=1, partition=GROUPS)
+        log.directory.slow_until = slow_until
+        began, told = log.last_stable_offset, list(broker.groups.told)
+        late = await broker.end(7, ORDERS, GROUPS, committed=True, epoch=1, version=2)
+        assert late == [ErrorCode.INVALID_PRODUCER_EPOCH] * 2
+        assert (log.last_stable_offset, broker.groups.told) == (began, told)
+        assert await broker.end(7, ORDERS, GROUPS, committed=False, epoch=2, version=2) == [NONE, NONE]
+        assert [each.first_offset for each in log.aborted_transactions(0, log.log_end_offset)] == [began]
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("version", [None, 0, 1])
+async def test_an_end_that_leaves_the_epoch_ends_what_began_with_it(tmp_path: Path, version: int | None) -> None:
+    async with desk(tmp_path, [1]) as (_, broker):
+        for first in (0, 1):
+            broker.write(7, first)
+            assert await broker.end(7, ORDERS, committed=True, version=version) == [NONE]
+        log = broker.node.log(ORDERS)
+        assert log.last_stable_offset == log.log_end_offset
 
 
 @pytest.mark.spec("CLI-05")

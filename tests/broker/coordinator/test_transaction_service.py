@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eventually, round_trip, told
 
-from ballast_broker.coordinator import transaction_service
+from ballast_broker.coordinator import markers, transaction_service
 from ballast_broker.coordinator.leadership import TransactionLeadership
 from ballast_broker.coordinator.markers import MarkerSender, Marking, Outcomes
 from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC, CoordinatorStore
@@ -48,6 +48,8 @@ class Brokers:
         self.requests: list[tuple[int, Any]] = []
         self.away: set[int] = set()
         self.slow: asyncio.Event | None = None
+        self.newest = 2  # the version of their requests
+        self.asked_in: list[int] = []
 
     async def connect(self, host: str, port: int, *, timeout_s: float) -> Any:
         if host != HOST or port in self.away:
@@ -84,6 +86,11 @@ class Connection:
         self._broker = broker
 
     async def call(self, request: Any, version: int) -> Any:
+        if request.API_KEY == message("ApiVersionsRequest").API_KEY:
+            answer = message("ApiVersionsResponse")
+            known = answer.ApiVersion(api_key=markers.API_KEY, min_version=1, max_version=self._brokers.newest)
+            return round_trip(answer(api_keys=[known]), version)
+        self._brokers.asked_in.append(version)
         request = round_trip(request, version)
         self._brokers.requests.append((self._broker, request))
         if self._brokers.slow is not None:
@@ -301,9 +308,22 @@ async def test_markers_of_this_brokers_own_partitions_are_not_sent(tmp_path: Pat
         await coordinator.end("x", producer, True, 0)
         await is_in(coordinator, S.COMPLETE_COMMIT)
         refused, taken = made.brokers.own
-        assert refused == taken == Marking(*producer, taken.coordinator_epoch, True, ON_1)
+        assert refused == taken == Marking(*producer, taken.coordinator_epoch, True, 0, ON_1)
         assert taken.coordinator_epoch >= 0
         assert [(each[0], each[5]) for each in made.brokers.markers()] == [(2, ON_2)]
+
+
+@pytest.mark.parametrize(("newest", "told"), [(2, 2), (1, 0)])
+async def test_markers_say_whether_the_end_raises_the_epoch_to_brokers_that_know_of_it(
+    tmp_path: Path, newest: int, told: int
+) -> None:
+    async with scene(tmp_path) as (made, coordinator):
+        made.brokers.newest = newest
+        producer = await begun(coordinator)
+        await coordinator.end("x", producer, True, 2)
+        await is_in(coordinator, S.COMPLETE_COMMIT)
+        assert set(made.brokers.asked_in) == {newest}
+        assert {each.transaction_version for _, asked in made.brokers.requests for each in asked.markers} == {told}
 
 
 async def test_an_end_that_is_in_the_log_is_carried_out_by_whoever_leads_it_next(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import Usage
 
 from ballast_broker.replication import movers
-from ballast_broker.replication.moves import Stage
+from ballast_broker.replication.assignments import ASSIGN_VERSION, Wish
+from ballast_broker.replication.movers import Movers
+from ballast_broker.replication.moves import Move, Stage
 from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.disk import RealDisk
@@ -117,6 +119,30 @@ async def test_a_cancelled_move_leaves_nothing_and_the_controller_knows(tmp_path
         assert node.log(ORDERS).cleaning_paused == 0
         registration = cluster.controller.registration(ORDERS)
         assert registration.directories == (node.log(ORDERS).directory.id,)
+
+
+@pytest.mark.spec("DIR-16", "DIR-29")
+async def test_what_is_told_of_an_earlier_move_and_comes_after_this_one_was_agreed_to_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        second = node.directories[1]
+        assignments, source = node.replication.assignments, node.log(ORDERS).directory.id
+        swap = Movers._swap
+
+        async def after_a_late_request(self: Movers, move: Move, *logs: Any) -> None:
+            late = assignments._request([Wish((move.topic_id, ORDERS.partition), source)])
+            await cluster.controller.call(late, ASSIGN_VERSION)
+            assert cluster.controller.registration(ORDERS).directories == (source,)
+            await swap(self, move, *logs)
+
+        monkeypatch.setattr(Movers, "_swap", after_a_late_request)
+        move(node, second)
+        await moved(node, second)
+        await eventually(lambda: not len(assignments))
+        registration = cluster.controller.registration(ORDERS)
+        assert registration.directories == (node.log(ORDERS).directory.id,) != (source,)
 
 
 @pytest.mark.spec("DIR-16")
