@@ -105,11 +105,13 @@ class MetadataStore:
 
     @property
     def last_epoch(self) -> int:
-        entries = self.log.epochs.entries
+        return self._epoch_at(self.end_offset)
+
+    def _epoch_at(self, offset: int) -> int:
+        """The latest that began there or before; where the log has none, that of the snapshot it goes on from."""
+        began = (epoch for epoch, first in reversed(self.log.epochs.entries) if first <= offset)
         snapshot = self.latest_snapshot
-        if entries:
-            return entries[-1][0]
-        return snapshot.epoch if snapshot is not None else 0
+        return next(began, snapshot.epoch if snapshot is not None else 0)
 
     @property
     def latest_snapshot(self) -> SnapshotId | None:
@@ -341,9 +343,7 @@ class MetadataStore:
             found.release()
 
     def truncate(self, offset: int) -> None:
-        epochs = (epoch for epoch, first in reversed(self.log.epochs.entries) if first < offset)
-        snapshot = self.latest_snapshot
-        self._say_no_more_than(Position(next(epochs, snapshot.epoch if snapshot else 0), offset))
+        self._say_no_more_than(Position(self._epoch_at(offset - 1), offset))
         self.log.truncate_to(offset)
         self._history.cut(self.end_offset)
 
