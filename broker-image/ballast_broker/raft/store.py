@@ -261,7 +261,7 @@ class MetadataStore:
         )
 
     def voters_remembered(self) -> list[int]:
-        """Of a static quorum: those of the last life."""
+        """The voters that `quorum-state` names, as a static quorum writes them: who voted when this node last ran."""
         return [each["voterId"] for each in self._quorum_state().get("currentVoters", ())]
 
     def _quorum_state(self) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class MetadataStore:
         self._history.begin_after(snapshot.offset, voters)
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> tuple[bytes, int] | None:
-        """A piece and the whole size; None where there is no such snapshot."""
+        """Up to `size` bytes from `position` on, and the size of the whole; None where there is no such snapshot."""
         if snapshot not in self.snapshots:
             return None
         file = self.disk.open(self.path_of(snapshot), writable=False)
