@@ -266,7 +266,7 @@ class Node:
 
     # -- going on -------------------------------------------------------------------------------------------------
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """A task that must not end by itself: if it fails, the node does."""
+        """If it fails, the node does."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -1,6 +1,6 @@
-"""Work on thousands of things, of which each is little: so much of it in a turn of the event loop, and no more.
+"""Work on thousands of small things, for 5 ms in a turn of the event loop; then others have their turn.
 
-Whoever goes through them so has others come between any two, and says where that must not be.
+Other code may run between any two of the things: what uses this says how it bears that.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Turn:
-    """One after the other, each begun when the one before had been long enough."""
+    """How long the present turn has been; `ends_if_long` ends it after 5 ms and begins the next."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
         self._until_s = self._now() + LONGEST_TURN_S
 
     async def ends_if_long(self) -> bool:
-        """Whether others had theirs."""
+        """Whether others had their turn meanwhile."""
         if self._now() <= self._until_s:
             return False
         await asyncio.sleep(0)
@@ -30,8 +30,8 @@ class Turn:
 
 
 class InTurns(Generic[T]):
-    """`async for`: each of them; when 5 ms are over, others have their turn before the next, and behind the last: what
-    follows, as the encoding of an answer, takes its time as well."""
+    """`async for` through all of them. When 5 ms are over, others have their turn before the next one; where that
+    happened, they have another after the last, as what follows (encoding an answer, say) takes its time as well."""
 
     def __init__(self, things: Iterable[T]) -> None:
         self._things = iter(things)

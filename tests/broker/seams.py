@@ -18,9 +18,11 @@ class TurnedClock:
         return int(self.now * 1000)
 
 
-class SeededRandom:
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
+class DrawnRandom:
+    """Draws from a generator that others may draw from as well."""
+
+    def __init__(self, drawn_from: random.Random) -> None:
+        self._random = drawn_from
 
     def random(self) -> float:
         return self._random.random()
@@ -30,3 +32,8 @@ class SeededRandom:
 
     def bytes_of(self, count: int) -> bytes:
         return self._random.randbytes(count)
+
+
+class SeededRandom(DrawnRandom):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(random.Random(seed))

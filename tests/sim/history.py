@@ -28,6 +28,13 @@ def driver_of(machine: Machine) -> RaftDriver | None:
     return None if machine.process is None else getattr(machine.process.node, "driver", None)
 
 
+def driver(machine: Machine) -> RaftDriver:
+    """Of one that runs."""
+    found = driver_of(machine)
+    assert found is not None
+    return found
+
+
 @dataclass(frozen=True)
 class Unclean:
     """An election of somebody who may lack what was committed."""

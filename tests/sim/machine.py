@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tests.broker.seams import DrawnRandom
 from tests.sim.cleaner import SlowCleaner
 from tests.sim.disk import SimDisk, Store
 from tests.sim.loop import NODE, SimLoop
@@ -35,20 +36,6 @@ class SimClock:
 
     def monotonic(self) -> float:
         return self._loop.time()
-
-
-class SimRandom:
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def random(self) -> float:
-        return self._rng.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._rng.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._rng.randbytes(count)
 
 
 class SimThreads:
@@ -108,7 +95,7 @@ class Machine:
         world = World(
             disk,
             self.clock,
-            SimRandom(random.Random(self._rng.random())),
+            DrawnRandom(random.Random(self._rng.random())),
             threads,
             self._threads(),
             SimNetwork(self._fabric, self.host),

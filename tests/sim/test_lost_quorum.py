@@ -7,12 +7,10 @@ import copy
 
 import pytest
 from tests.sim.clients import SimClient, create_topic
-from tests.sim.history import driver_of
+from tests.sim.history import driver
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan, Run
-
-from ballast_broker.raft.driver import RaftDriver
 
 
 class TwoVotersAndABroker(Run):
@@ -22,12 +20,6 @@ class TwoVotersAndABroker(Run):
         if node_id == 3:
             properties |= {"process.roles": "broker", "listeners": "PLAINTEXT://n3:9092"}
         return properties
-
-
-def driver(machine: Machine) -> RaftDriver:
-    found = driver_of(machine)
-    assert found is not None
-    return found
 
 
 @pytest.mark.spec("CLU-03")

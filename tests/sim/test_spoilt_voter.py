@@ -10,23 +10,16 @@ import pytest
 from tests.sim.clients import SimClient, create_topic
 from tests.sim.disk import Inode
 from tests.sim.faults import DIRECTORIES
-from tests.sim.history import driver_of
+from tests.sim.history import driver
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan, Run
 
-from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.flushed_end import FLUSHED_END
 from ballast_wire.records import iterate_batches
 
 pytestmark = pytest.mark.spec("CLU-06")
 FOLDER = f"{DIRECTORIES[0]}/__cluster_metadata-0"
-
-
-def driver(machine: Machine) -> RaftDriver:
-    found = driver_of(machine)
-    assert found is not None
-    return found
 
 
 def knows(machine: Machine, topic: str) -> bool:

@@ -9,24 +9,17 @@ from typing import Any
 import pytest
 from tests.sim.clients import SimClient
 from tests.sim.disk import Store
-from tests.sim.history import driver_of
+from tests.sim.history import driver, driver_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan
 from tests.sim.voters import ChangingRun
 
-from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 GONE = (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND)
 pytestmark = pytest.mark.spec("CLU-05")
-
-
-def driver(machine: Machine) -> RaftDriver:
-    found = driver_of(machine)
-    assert found is not None
-    return found
 
 
 def addition(machine: Machine) -> Any:

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.generic import FetchTopics, Forgotten, fetch_request
 
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -35,7 +36,6 @@ from ballast_wire.fast.writer import unsigned_varint
 from ballast_wire.headers import skip_header_tags
 from ballast_wire.messages import message
 
-Request = message("FetchRequest")
 Response = message("FetchResponse")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -43,57 +43,12 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 FIRST_WITH_DIRECTORY = 17
 FIRST_WITH_HIGH_WATERMARK = 18
 NO_HIGH_WATERMARK = 2**63 - 1
-Topics = list[tuple[str, UUID, list[FetchPartition]]]
-Forgotten = list[tuple[str, UUID, list[int]]]
 
 ASKED = st.builds(
     FetchPartition, INT32, INT32, INT64, INT32, INT64, INT32, directory_id=st.uuids(), high_watermark=INT64
 )
 TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), st.lists(ASKED, max_size=3)), max_size=3)
 FORGOTTEN = st.lists(st.tuples(st.text(max_size=9), st.uuids(), st.lists(INT32, max_size=3)), max_size=2)
-
-
-def generic_request(
-    version: int, replica: tuple[int, int], session: tuple[int, int], topics: Topics, gone: Forgotten
-) -> bytes:
-    partition_of = Request.FetchTopic.FetchPartition
-    extra = {"replica_state": Request.ReplicaState(replica_id=replica[0], replica_epoch=replica[1])}
-    request = Request(
-        version=version,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        isolation_level=1,
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=[
-            Request.FetchTopic(
-                topic=name,
-                topic_id=topic_id,
-                partitions=[
-                    partition_of(
-                        partition=p.partition,
-                        current_leader_epoch=p.current_leader_epoch,
-                        fetch_offset=p.fetch_offset,
-                        last_fetched_epoch=p.last_fetched_epoch,
-                        log_start_offset=p.log_start_offset,
-                        partition_max_bytes=p.max_bytes,
-                        replica_directory_id=p.directory_id,
-                        high_watermark=p.high_watermark,
-                    )
-                    for p in partitions
-                ],
-            )
-            for name, topic_id, partitions in topics
-        ],
-        forgotten_topics_data=[
-            Request.ForgottenTopic(topic=name, topic_id=topic_id, partitions=numbers)
-            for name, topic_id, numbers in gone
-        ],
-        rack_id="rack",
-        **(extra if version >= FIRST_WITH_REPLICA_STATE else {"replica_id": replica[0]}),
-    )
-    return bytes(request.encode(version=version))
 
 
 def as_told_in(version: int, p: FetchPartition) -> FetchPartition:
@@ -110,11 +65,11 @@ def as_told_in(version: int, p: FetchPartition) -> FetchPartition:
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.tuples(INT32, INT64), st.tuples(INT32, INT32), TOPICS, FORGOTTEN)
 def test_requests_are_read_as_the_generic_codec_wrote_them(
-    version: int, replica: tuple[int, int], session: tuple[int, int], topics: Topics, gone: Forgotten
+    version: int, replica: tuple[int, int], session: tuple[int, int], topics: FetchTopics, gone: Forgotten
 ) -> None:
     with_session, with_id = version >= FIRST_WITH_SESSION, version >= FIRST_WITH_TOPIC_ID
     gone = gone if with_session else []
-    frame = b"before" + generic_request(version, replica, session, topics, gone)
+    frame = b"before" + fetch_request(version, topics, replica=replica, session=session, gone=gone, rack="rack")
     parsed = parse_fetch(memoryview(frame), 6, version)
     assert parsed[2:6] == (500, 1, 1 << 20, 1)
     assert (parsed.session_id, parsed.session_epoch) == (session if with_session else (0, -1))
@@ -130,8 +85,8 @@ def test_requests_are_read_as_the_generic_codec_wrote_them(
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, TOPICS, st.data())
-def test_a_truncated_request_is_refused(version: int, topics: Topics, data: st.DataObject) -> None:
-    body = generic_request(version, (-1, -1), (0, -1), topics, [])
+def test_a_truncated_request_is_refused(version: int, topics: FetchTopics, data: st.DataObject) -> None:
+    body = fetch_request(version, topics, rack="rack")
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(MalformedRequest):
         parse_fetch(memoryview(body)[:cut], 0, version)

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.generic import ProduceTopics, produce_request
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.produce import (
@@ -27,39 +28,20 @@ from ballast_wire.fast.produce import (
 from ballast_wire.fast.reader import MOST_TEXT_BYTES, MalformedRequest
 from ballast_wire.messages import message
 
-Request = message("ProduceRequest")
 Response = message("ProduceResponse")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-Topics = list[tuple[str, UUID, list[tuple[int, bytes | None]]]]
 PARTITIONS = st.lists(st.tuples(INT32, st.none() | st.binary(max_size=300)), max_size=3)
 TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), PARTITIONS), max_size=3)
-
-
-def generic_request(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics) -> bytes:
-    topic_of, partition_of = Request.TopicProduceData, Request.TopicProduceData.PartitionProduceData
-    data = [
-        topic_of(
-            version=version,
-            name=name,
-            topic_id=topic_id,
-            partition_data=[partition_of(version=version, index=i, records=r) for i, r in partitions],
-        )
-        for name, topic_id, partitions in topics
-    ]
-    request = Request(
-        version=version, transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=data
-    )
-    return bytes(request.encode(version=version))
 
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.none() | st.text(max_size=20), st.integers(-1, 1), INT32, TOPICS)
 def test_requests_are_read_as_the_generic_codec_wrote_them(
-    version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics
+    version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: ProduceTopics
 ) -> None:
-    frame = b"before" + generic_request(version, transactional_id, acks, timeout_ms, topics)
+    frame = b"before" + produce_request(version, transactional_id, acks, timeout_ms, topics)
     parsed = parse_produce(memoryview(frame), 6, version)
     assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms) == (transactional_id, acks, timeout_ms)
     found = [
@@ -73,7 +55,7 @@ def test_requests_are_read_as_the_generic_codec_wrote_them(
 
 @pytest.mark.spec("LOG-03")
 def test_batches_stay_where_they_are_in_the_buffer() -> None:
-    frame = bytearray(generic_request(9, None, 1, 1000, [("t", UUID(int=1), [(0, b"batch")])]))
+    frame = bytearray(produce_request(9, None, 1, 1000, [("t", UUID(int=1), [(0, b"batch")])]))
     (topic,) = parse_produce(memoryview(frame), 0, 9).topics
     batches = topic.partitions[0].batches
     assert batches is not None
@@ -84,8 +66,8 @@ def test_batches_stay_where_they_are_in_the_buffer() -> None:
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, TOPICS, st.data())
-def test_a_truncated_request_is_refused(version: int, topics: Topics, data: st.DataObject) -> None:
-    body = generic_request(version, None, 1, 1000, topics)
+def test_a_truncated_request_is_refused(version: int, topics: ProduceTopics, data: st.DataObject) -> None:
+    body = produce_request(version, None, 1, 1000, topics)
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(MalformedRequest):
         parse_produce(memoryview(body)[:cut], 0, version)
@@ -110,9 +92,9 @@ def test_a_count_of_two_billion_costs_no_memory(version: int) -> None:
 @pytest.mark.spec("CLI-08", "CLI-10")
 def test_a_text_is_no_longer_than_all_versions_can_say_it() -> None:
     longest = "t" * MOST_TEXT_BYTES
-    body = generic_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest, UUID(int=0), [])])
+    body = produce_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest, UUID(int=0), [])])
     assert parse_produce(memoryview(body), 0, FIRST_FLEXIBLE).topics[0].topic == longest
-    body = generic_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest + "t", UUID(int=0), [])])
+    body = produce_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest + "t", UUID(int=0), [])])
     with pytest.raises(MalformedRequest, match="longer than 32767"):
         parse_produce(memoryview(body), 0, FIRST_FLEXIBLE)
 

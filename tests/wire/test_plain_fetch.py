@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.generic import NO_SESSION, FetchTopics, fetch_request
 
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -15,63 +16,25 @@ from ballast_wire.fast.fetch import (
     FIRST_WITH_TOPIC_ID,
     LAST_VERSION,
     FetchAnswer,
+    FetchPartition,
     encode_fetch_response,
     parse_fetch,
 )
 from ballast_wire.fast.plain_fetch import MOST, PlainAnswer, answer_plain_fetch, parse_plain_fetch
 from ballast_wire.fast.reader import MalformedRequest
-from ballast_wire.messages import message
 
-Request = message("FetchRequest")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=30)
-NO_HIGH_WATERMARK = 2**63 - 1
-Asked = tuple[int, int, int, int, int, int]
-Topics = list[tuple[str, UUID, list[Asked]]]
 
 
 def body(
-    version: int, topics: Topics, *, replica: int = -1, session: tuple[int, int] = (0, -1), rack: str = ""
+    version: int, topics: FetchTopics, *, replica: int = -1, session: tuple[int, int] = NO_SESSION, rack: str = ""
 ) -> bytes:
-    """As it lies behind the client's id. A topic: name, id, [(partition, epoch, offset, last epoch, start, most)]."""
-    partition_of = Request.FetchTopic.FetchPartition
-    request = Request(
-        version=version,
-        replica_id=replica,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        isolation_level=1,
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=[
-            Request.FetchTopic(
-                version=version,
-                topic=name,
-                topic_id=topic_id,
-                partitions=[
-                    partition_of(
-                        version=version,
-                        partition=p,
-                        current_leader_epoch=epoch,
-                        fetch_offset=offset,
-                        last_fetched_epoch=last,
-                        log_start_offset=start,
-                        partition_max_bytes=most,
-                        high_watermark=NO_HIGH_WATERMARK,
-                    )
-                    for p, epoch, offset, last, start, most in partitions
-                ],
-            )
-            for name, topic_id, partitions in topics
-        ],
-        forgotten_topics_data=[],
-        rack_id=rack,
-        **({"replica_state": Request.ReplicaState(replica_id=replica, replica_epoch=-1)} if replica >= 0 else {}),
-    )
-    return (b"\x00" if version >= FIRST_FLEXIBLE else b"") + bytes(request.encode(version=version))
+    """As it lies behind the client's id, so with the header's tags where it has them."""
+    request = fetch_request(version, topics, replica=(replica, -1), session=session, rack=rack)
+    return (b"\x00" if version >= FIRST_FLEXIBLE else b"") + request
 
 
 def same(view: memoryview, version: int) -> bool:
@@ -97,10 +60,10 @@ def same(view: memoryview, version: int) -> bool:
     return True
 
 
-ASKED = st.tuples(INT32, INT32, INT64, INT32, INT64, INT32)
+ASKED = st.tuples(INT32, INT32, INT64, INT32, INT64, INT32).map(lambda asked: FetchPartition(*asked))
 
 
-def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int = 3) -> st.SearchStrategy[Topics]:
+def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int = 3) -> st.SearchStrategy[FetchTopics]:
     partitions = st.lists(ASKED, min_size=at_least, max_size=3)
     unique = (lambda topic: topic[0], lambda topic: topic[1])
     return st.lists(st.tuples(names, st.uuids(), partitions), min_size=at_least, max_size=at_most, unique_by=unique)
@@ -108,17 +71,17 @@ def topics_of(names: st.SearchStrategy[str], *, at_least: int = 1, at_most: int 
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, topics_of(NAMES), st.text(max_size=20))
-def test_consumers_without_a_session_are_taken(version: int, topics: Topics, rack: str) -> None:
+def test_consumers_without_a_session_are_taken(version: int, topics: FetchTopics, rack: str) -> None:
     assert same(memoryview(body(version, topics, rack=rack)), version)
 
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.integers(1, MOST), st.integers(1, 3))
 def test_of_as_many_partitions_as_a_byte_counts(version: int, partitions: int, topics: int) -> None:
-    asked = [(number, -1, number, -1, -1, 1) for number in range(partitions)]
+    asked = [FetchPartition(number, -1, number, -1, -1, 1) for number in range(partitions)]
     names = [(f"topic-{number}", UUID(int=number), asked) for number in range(topics)]
     assert same(memoryview(body(version, names)), version)
-    too_many = [*asked, *((MOST + number, -1, 0, -1, -1, 1) for number in range(MOST))]
+    too_many = [*asked, *(FetchPartition(MOST + number, -1, 0, -1, -1, 1) for number in range(MOST))]
     assert not same(memoryview(body(version, [("topic", UUID(int=1), too_many)])), version)
 
 
@@ -129,7 +92,7 @@ def test_of_as_many_partitions_as_a_byte_counts(version: int, partitions: int, t
     st.sampled_from([-1, 0, 3]),
     st.sampled_from([(0, -1), (0, 0), (7, 4)]),
 )
-def test_other_shapes_are_left_alone(version: int, topics: Topics, replica: int, session: tuple[int, int]) -> None:
+def test_other_shapes_are_left_alone(version: int, topics: FetchTopics, replica: int, session: tuple[int, int]) -> None:
     if same(memoryview(body(version, topics, replica=replica, session=session)), version):
         assert topics
         assert all(partitions for _, _, partitions in topics)
@@ -137,13 +100,13 @@ def test_other_shapes_are_left_alone(version: int, topics: Topics, replica: int,
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, topics_of(NAMES))
-def test_a_topic_that_is_named_twice_is_left_alone(version: int, topics: Topics) -> None:
+def test_a_topic_that_is_named_twice_is_left_alone(version: int, topics: FetchTopics) -> None:
     assert not same(memoryview(body(version, [*topics, topics[0]])), version)
 
 
 @pytest.mark.spec("CLI-08")
 @given(VERSIONS, topics_of(NAMES, at_most=2), st.data())
-def test_bytes_that_were_changed_mean_the_same_to_both(version: int, topics: Topics, data: st.DataObject) -> None:
+def test_bytes_that_were_changed_mean_the_same_to_both(version: int, topics: FetchTopics, data: st.DataObject) -> None:
     frame = bytearray(body(version, topics, rack="r"))
     for _ in range(data.draw(st.integers(1, 2))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.generic import ProduceTopics, produce_request
 
 from ballast_wire.fast.produce import (
     FIRST_FLEXIBLE,
@@ -17,33 +18,19 @@ from ballast_wire.fast.produce import (
     parse_produce,
 )
 from ballast_wire.fast.single_produce import FIRST_VERSION, SingleAnswer, parse_single_produce
-from ballast_wire.messages import message
 
-Request = message("ProduceRequest")
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-Topics = list[tuple[str, UUID, list[tuple[int, bytes | None]]]]
 NAMES = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=30)
 BEFORE = b"before"
 
 
-def body(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: Topics) -> bytes:
+def body(version: int, transactional_id: str | None, acks: int, timeout_ms: int, topics: ProduceTopics) -> bytes:
     """As it lies behind the client's id, so with the header's tags where it has them."""
-    topic_of, partition_of = Request.TopicProduceData, Request.TopicProduceData.PartitionProduceData
-    data = [
-        topic_of(
-            version=version,
-            name=name,
-            topic_id=topic_id,
-            partition_data=[partition_of(version=version, index=i, records=r) for i, r in partitions],
-        )
-        for name, topic_id, partitions in topics
-    ]
-    request = Request(
-        version=version, transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=data
+    return (b"\x00" if version >= FIRST_FLEXIBLE else b"") + produce_request(
+        version, transactional_id, acks, timeout_ms, topics
     )
-    return (b"\x00" if version >= FIRST_FLEXIBLE else b"") + bytes(request.encode(version=version))
 
 
 @pytest.mark.spec("CLI-10")
@@ -73,7 +60,7 @@ TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), PARTITIONS), max_
 
 @pytest.mark.spec("CLI-10")
 @given(VERSIONS, st.none() | st.text(max_size=5), TOPICS)
-def test_other_shapes_are_left_alone(version: int, transactional_id: str | None, topics: Topics) -> None:
+def test_other_shapes_are_left_alone(version: int, transactional_id: str | None, topics: ProduceTopics) -> None:
     frame = BEFORE + body(version, transactional_id, 1, 1000, topics)
     single = parse_single_produce(memoryview(frame), len(BEFORE), version)
     if single is not None:

@@ -76,11 +76,11 @@ class Asker(Protocol):
 
 
 class Authorizer:
-    """The one without entries: everybody may do everything."""
+    """Where no entries are enforced: everybody may do everything."""
 
     enforces = False
     generation = 0
-    """Another one whenever a decision may have become another one."""
+    """Changes whenever any decision may have changed."""
 
     def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
         """Asked by who is about to do it: a refusal is logged."""

@@ -2,10 +2,10 @@
 
 Raw non-blocking sockets on the event loop. Frames are handled where they lie in a buffer that all connections share; of
 a large one that is not complete the connection keeps the buffer, or gets one of its own that grows with what really
-comes; the kernel fills it directly. A produce
-may be answered later (acks=all) while further produces come in; anything else is handled one after the other. Nothing
-is read while replies cannot be written or a request is being worked on: that is the backpressure. A turn of the loop
-handles at most `REQUESTS_PER_TURN` requests of one connection, for `LONGEST_TURN_S` at most. Loop thread only.
+comes; the kernel fills it directly. A produce may be answered later (acks=all) while further produces come in; anything
+else is handled one after the other. Nothing is read while replies cannot be written or a request is being worked on:
+that is the backpressure. A turn of the loop handles at most `REQUESTS_PER_TURN` requests of one connection, for
+`LONGEST_TURN_S` at most. Loop thread only.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Gives the Raft core time, network and disk. All of it runs on the loop; only the flush runs in a thread.
 
 The driver carries out the core's effects in order, and calls the core back when something was flushed, answered or
-is due. A stall of the loop is not taken for a dead peer (`alarm.py`).
+is due. A stall of the loop is not taken for a dead peer (`alarm.py`). What is committed goes to the listener by
+`handing_over.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 from uuid import UUID
@@ -19,6 +19,7 @@ from ballast_broker.raft.answering import Answering
 from ballast_broker.raft.complaints import Complaints
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.handing_over import TRY_AGAIN_S, HandingOver
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     NOBODY,
@@ -38,19 +39,16 @@ from ballast_broker.raft.messages import (
     Truncate,
 )
 from ballast_broker.raft.peers import Peers
-from ballast_broker.raft.store import MetadataStore, lacks_handles, next_offset
+from ballast_broker.raft.store import MetadataStore, lacks_handles
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Position, Timeouts
 from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
 from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_broker.seams import Clock, Network, Random, Threads
-from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
-TRY_AGAIN_S = 0.1  # where nothing more can be opened
 REQUEST_TIMEOUT_S = 2.0
-APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
 
 
@@ -106,10 +104,7 @@ class RaftDriver:
         self._alarm = Alarm(self.core, self.now, self.run)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
-        self._applied = 0
-        self._applying = False
-        self._handed_over = asyncio.Event()
+        self._handing_over = HandingOver(self, listener)
         self._reading = asyncio.Lock()
         """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
         self._in_run = False
@@ -127,11 +122,11 @@ class RaftDriver:
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
             async with self._reading:
-                await self._read(snapshot)
+                await self._handing_over.begin_with(snapshot)
         self.spawn(self._flush_loop())
         self.core.start(self.now())
         self.run()
-        self._apply_committed()
+        self._handing_over.go_on()
 
     def found(self, first: Voter) -> None:
         """From now on this is the only voter of a quorum that was not there before."""
@@ -154,7 +149,7 @@ class RaftDriver:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         self.peers.close()
-        self._fail_appends()
+        self._handing_over.fail_waiting()
         self.answering.close()
         self.store.close()
 
@@ -169,12 +164,12 @@ class RaftDriver:
         if not task.cancelled():
             error = task.exception()
             if isinstance(error, Exception):
-                self._fail(error)
+                self.fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         logger.error("the metadata log cannot go on: %s", error, exc_info=error)
         self.stopped = True
-        self._fail_appends()
+        self._handing_over.fail_waiting()
         self._listener.failed(error)
 
     def now(self) -> float:
@@ -218,7 +213,7 @@ class RaftDriver:
     @property
     def applied_offset(self) -> int:
         """The first offset not yet handed to the listener."""
-        return self._applied
+        return self._handing_over.offset
 
     # ------------------------------------------------------------------ appending, as leader
 
@@ -232,7 +227,7 @@ class RaftDriver:
         try:
             first, last = self.store.append(batch, self.core.epoch, self.clock.wall_ms())
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
         except ApiError as error:
             if not lacks_handles(error):
@@ -240,18 +235,11 @@ class RaftDriver:
             self._lead_no_more(error)
             self.run()
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
-        committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._appends.append((last, committed))
+        committed = self._handing_over.when_at(last)
         self._flush_wanted.set()
         self.core.appended(self.now())
         self.run()
         return first, committed
-
-    def _fail_appends(self) -> None:
-        while self._appends:
-            _, committed = self._appends.popleft()
-            if not committed.done():
-                committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
 
     # ------------------------------------------------------------------ requests from others
 
@@ -279,7 +267,7 @@ class RaftDriver:
                 for effect in effects:
                     self._carry_out(effect)
         except Exception as error:  # a disk that fails or a log that disagrees: nothing may go on from here
-            self._fail(error)
+            self.fail(error)
         finally:
             self._in_run = False
         if not self.stopped:
@@ -355,62 +343,16 @@ class RaftDriver:
     def _high_watermark(self, effect: HighWatermark) -> None:
         self.store.committed_up_to(effect.offset)
         self.voter_requests.committed_up_to(effect.offset)
-        self._apply_committed()
+        self._handing_over.go_on()
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
         if effect.leader != self.node_id:
-            self._fail_appends()
+            self._handing_over.fail_waiting()
             self.voter_requests.leads_no_more()
         nobody = effect.leader == NOBODY
         who = "no leader is known" if nobody else f"node {effect.leader} leads the metadata quorum"
         logger.info("epoch %d: %s", effect.epoch, who)
         self._listener.leader_changed(effect.leader, effect.epoch)
-
-    # ------------------------------------------------------------------ handing over what is committed
-
-    def _apply_committed(self) -> None:
-        """A piece at a time, so that a long log does not hold the loop."""
-        if self._applying or self.stopped or self._applied >= self._committed_offset():
-            return
-        self._applying = True
-        self._handed_over.clear()
-        try:
-            data = self.store.read(self._applied, APPLY_BYTES, self._committed_offset())
-            end_offset = next_offset(data)
-        except Exception as error:
-            self._applying = False
-            self._handed_over.set()
-            if lacks_handles(error):
-                asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._apply_committed)
-            else:
-                self._fail(error)
-            return
-        self._hand_over(self._listener.committed(data), end_offset)
-
-    def _committed_offset(self) -> int:
-        return min(self.core.high_watermark, self.store.end_offset)
-
-    def _hand_over(self, steps: Iterator[None], end_offset: int) -> None:
-        """For so long, and what is left in the next turn: one batch may change thousands of replicas."""
-        if self.stopped:
-            return
-        loop, until_s = asyncio.get_running_loop(), self.now() + LONGEST_TURN_S
-        try:
-            for _ in steps:
-                if self.now() > until_s:
-                    loop.call_soon(self._hand_over, steps, end_offset)
-                    return
-        except Exception as error:
-            self._fail(error)
-            return
-        self._applied, self._applying = end_offset, False
-        self._handed_over.set()
-        while self._appends and self._appends[0][0] < self._applied:
-            last, committed = self._appends.popleft()
-            if not committed.done():
-                committed.set_result(last)
-        if self._applied < self._committed_offset():
-            loop.call_soon(self._apply_committed)
 
     # ------------------------------------------------------------------ flushing
 
@@ -461,28 +403,19 @@ class RaftDriver:
         complete = await snapshot_loading.fetched(self, loading)
         if complete:
             async with self._reading:
-                while self._applying and not self.stopped:  # what was committed before it goes first
-                    await self._handed_over.wait()
+                await self._handing_over.pause()  # what was committed before it goes first
                 if self.stopped or self.core.loading is not loading:
                     return  # the role changed meanwhile: the log is left alone, as if the process had died here
                 self._generation += 1
                 complete = snapshot_loading.begins_the_log(self, snapshot)
                 if complete:
-                    await self._read(snapshot)
+                    await self._handing_over.begin_with(snapshot)
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
             self.store.flushed(Position(snapshot.epoch, snapshot.offset))
             self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self.run()
-        self._apply_committed()
-
-    async def _read(self, snapshot: SnapshotId) -> None:
-        self._applied = snapshot.offset
-        self._applying = True  # what is committed meanwhile comes after it
-        try:
-            await snapshot_loading.with_handles(lambda: self._listener.load_snapshot(snapshot))
-        finally:
-            self._applying = False
+        self._handing_over.go_on()
 
 
 _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {

@@ -71,7 +71,7 @@ class Elections(ABC):
     ) -> None:
         self.me = me
         self.directory = directory
-        """Who has another one under our id is somebody else."""
+        """Of this node's metadata log: a voter with our id and another directory is not this node."""
         self.bootstrap = tuple(bootstrap)
         """Whom to ask for the leader, besides voters."""
         if log.last_epoch > persisted.epoch:

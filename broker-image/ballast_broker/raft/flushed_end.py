@@ -23,7 +23,7 @@ _SIZE = 45  # all numbers have their full width: what is written over another is
 class Flushed(NamedTuple):
     end: Position
     voters: int
-    """How many there were by the log."""
+    """How many voters the log named then."""
 
 
 NOTHING = Flushed(NOWHERE, 0)

@@ -105,11 +105,13 @@ class MetadataStore:
 
     @property
     def last_epoch(self) -> int:
-        entries = self.log.epochs.entries
+        return self._epoch_at(self.end_offset)
+
+    def _epoch_at(self, offset: int) -> int:
+        """The latest that began there or before; where the log has none, that of the snapshot it goes on from."""
+        began = (epoch for epoch, first in reversed(self.log.epochs.entries) if first <= offset)
         snapshot = self.latest_snapshot
-        if entries:
-            return entries[-1][0]
-        return snapshot.epoch if snapshot is not None else 0
+        return next(began, snapshot.epoch if snapshot is not None else 0)
 
     @property
     def latest_snapshot(self) -> SnapshotId | None:
@@ -259,7 +261,7 @@ class MetadataStore:
         )
 
     def voters_remembered(self) -> list[int]:
-        """Of a static quorum: those of the last life."""
+        """The voters that `quorum-state` names, as a static quorum writes them: who voted when this node last ran."""
         return [each["voterId"] for each in self._quorum_state().get("currentVoters", ())]
 
     def _quorum_state(self) -> dict[str, Any]:
@@ -341,9 +343,7 @@ class MetadataStore:
             found.release()
 
     def truncate(self, offset: int) -> None:
-        epochs = (epoch for epoch, first in reversed(self.log.epochs.entries) if first < offset)
-        snapshot = self.latest_snapshot
-        self._say_no_more_than(Position(next(epochs, snapshot.epoch if snapshot else 0), offset))
+        self._say_no_more_than(Position(self._epoch_at(offset - 1), offset))
         self.log.truncate_to(offset)
         self._history.cut(self.end_offset)
 
@@ -395,7 +395,7 @@ class MetadataStore:
         self._history.begin_after(snapshot.offset, voters)
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> tuple[bytes, int] | None:
-        """A piece and the whole size; None where there is no such snapshot."""
+        """Up to `size` bytes from `position` on, and the size of the whole; None where there is no such snapshot."""
         if snapshot not in self.snapshots:
             return None
         file = self.disk.open(self.path_of(snapshot), writable=False)

@@ -32,7 +32,7 @@ class Voter:
     directory: UUID | None = None
     """None in a static quorum: the id alone counts."""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
-    """By listener; they do not make it another voter."""
+    """By listener. A voter whose addresses change stays the same voter."""
     versions: tuple[int, int] = SUPPORTED
 
     def __str__(self) -> str:

@@ -317,7 +317,7 @@ class Movers:
         return sum(1 for mover in self._movers.values() if len(mover.queue)) < self._count()
 
     def _begin_ahead(self, mover: Mover, move: Move, copy: SegmentCopy, future: Log) -> None:
-        """Two files fill a disk that takes more than one processor copies."""
+        """A second file beside the first: a fast disk takes more than one processor can copy."""
         segment = copy.following
         if segment is None or segment.size < SMALLEST_COPY_BYTES or self.rate.limited:
             return
@@ -325,7 +325,7 @@ class Movers:
             mover.begin_ahead(move, adoption.CopyAhead(segment, future))
 
     async def copy_ahead(self, move: Move, copy: CopyAhead) -> None:
-        """As far as it goes: whoever takes it over copies the rest."""
+        """As much as rate and room allow: whoever takes the segment over copies the rest."""
         while copy.file.left_bytes and not self.rate.limited and self.has_room(move, SEGMENT_PIECE_BYTES):
             await self._copy_piece(move, copy.file)
 

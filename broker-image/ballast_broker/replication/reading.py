@@ -286,7 +286,8 @@ class Reader:
     def _read_some(
         self, params: FetchParams, entries: list[FetchEntry], size: int, held: int, left: int, *, first: bool
     ) -> tuple[list[FetchResult], int, int, int, bool]:
-        """Of an answer that has so many bytes and files by now, and room for so many bytes; and what it has then."""
+        """Reads these for an answer that has `size` bytes in `held` files by now, and room for `left` more. What is
+        found; the same three, as they are then; and whether any of it must be told at once."""
         results = []
         urgent = False
         for entry in entries:

@@ -38,7 +38,7 @@ class Credential(NamedTuple):
 
 
 class TokenLogin(NamedTuple):
-    """Of a delegation token that there is."""
+    """What a delegation token that exists lets a client in as."""
 
     owner: str
     credential: Credential

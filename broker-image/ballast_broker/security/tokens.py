@@ -137,7 +137,7 @@ def _claims(text: bytes) -> Mapping[str, Any]:
 
 
 def identity_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Identity:
-    """Of what is signed."""
+    """Whom a token's claims name, once its signature has been checked; TokenError where they do not hold now."""
     ends_at_s, issued_at_s = _time(claims, "exp"), _time(claims, "iat")
     begins_at_s = _time(claims, "nbf") if "nbf" in claims else issued_at_s
     if now_s - rules.skew_s >= ends_at_s:

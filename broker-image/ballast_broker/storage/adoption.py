@@ -318,7 +318,7 @@ def take_over_state(source: Log, future: Log) -> None:
 
 
 def take_over_start(source: Log, future: Log) -> None:
-    """As far as the future log goes by now."""
+    """The source's high watermark and log start, as far as the future log reaches by now."""
     future.update_high_watermark(source.high_watermark)
     start = min(source.start_offset, future.high_watermark)
     if start > future.start_offset:

@@ -52,7 +52,7 @@ class Chores:
         self._flush_added = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Does them until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._remove_when_due())
             group.create_task(self._flush_when_asked())

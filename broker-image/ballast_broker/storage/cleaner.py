@@ -88,7 +88,7 @@ class CleanResult:
     read_bytes: int = 0
     keys: int = 0
     out_of_room: bool = False
-    """There was none for the group that comes next."""
+    """The disk had no room for the group after these."""
 
 
 def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> CleanResult:

@@ -141,7 +141,7 @@ class Compactor:
 
     @property
     def left_alone(self) -> int:
-        """How many logs only grow."""
+        """How many logs are not cleaned, and so only grow: those that cannot be, and those that lack room for it."""
         return len(self.uncleanable.keys() | self.without_room.keys())
 
     async def run(self) -> None:

@@ -66,7 +66,7 @@ class Maintenance:
         self._chores[log.directory].flush_later(log)
 
     def log_is_gone(self) -> None:
-        """From its directory; the checkpoints there are written anew."""
+        """A log has left its directory: the checkpoints there are written anew."""
         self._gone.set()
 
     @property

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.broker.raft.memory import static_voters
+from tests.broker.seams import DrawnRandom
 
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
@@ -53,20 +54,6 @@ Entry = tuple[int, str | VoterSet]  # epoch, value
 
 class Violation(AssertionError):
     """An invariant does not hold; the message has the seed and the last events."""
-
-
-class Rng:
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def random(self) -> float:
-        return self._rng.random()
-
-    def randrange(self, stop: int) -> int:
-        return self._rng.randrange(stop)
-
-    def bytes_of(self, count: int) -> bytes:
-        return self._rng.randbytes(count)
 
 
 class SimLog:
@@ -303,7 +290,7 @@ class World:
         node.log.flushed_to(node.log.end_offset)
         timeouts = Timeouts()
         node.core = RaftCore(
-            node_id, node.persisted, node.log, Rng(self.rng), timeouts,
+            node_id, node.persisted, node.log, DrawnRandom(self.rng), timeouts,
             directory=node.directory, bootstrap=node.bootstrap,
         )  # fmt: skip
         span = f"{node.log.start_offset}..{node.log.end_offset}"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.raft.simulator import Faults, Rng, SimNode, World
+from tests.broker.raft.simulator import Faults, SimNode, World
+from tests.broker.seams import DrawnRandom
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
@@ -192,7 +193,7 @@ def test_who_was_told_of_a_leader_before_it_started_follows_it_in_patience() -> 
     world = quiet_world(1)
     node = next(each for each in world.nodes.values() if each is not leader_of(world) and each.id in world.voters)
     leader = leader_of(world).id
-    core = RaftCore(node.id, node.persisted, node.log, Rng(world.rng))
+    core = RaftCore(node.id, node.persisted, node.log, DrawnRandom(world.rng))
     core.handle_begin_epoch(world.now, BeginEpoch(core.epoch, leader))
     core.start(world.now)
     core.tick(world.now + 0.4)

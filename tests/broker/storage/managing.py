@@ -80,6 +80,12 @@ class World:
         self.managers.append(manager)
         return manager
 
+    async def started(self, **config: Any) -> LogManager:
+        """Another life of the broker, or the first."""
+        manager = self.manager(**config)
+        await manager.start()
+        return manager
+
     def kill(self, manager: LogManager) -> None:
         """As if the process had died: nothing is written, locks and descriptors go."""
         for log in [*manager.logs.values(), *manager.future_logs.values()]:

@@ -18,15 +18,13 @@ from ballast_broker.storage.manager import LogManager
 
 def test_deleting_and_creating_again(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(create(manager), 2)
         manager.delete(partition())
         assert manager.get(partition()) is None
         assert create(manager).log_end_offset == 0
         world.kill(manager)
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert again.logs[partition()].log_end_offset == 0
         assert not again.future_logs
 
@@ -48,8 +46,7 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) 
         await asyncio.gather(task, return_exceptions=True)
 
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         log = create(manager)
         write(log, 9)
         log.advance_log_start_offset(7)
@@ -58,13 +55,11 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) 
         (manager.rename_stray if by == "set aside" else manager.delete)(partition())
         if by == "deleted before a crash":
             world.kill(manager)
-            manager = world.manager(log_dirs=(world.paths[0],))
-            await manager.start()
+            manager = await world.started(log_dirs=(world.paths[0],))
         await without_the_old_one(manager)
         write(create(manager), 3)
         world.kill(manager)
-        again = world.manager(log_dirs=(world.paths[0],))
-        await again.start()
+        again = await world.started(log_dirs=(world.paths[0],))
         log = again.logs[partition()]
         assert (log.log_start_offset, log.log_end_offset) == (0, 3)
 
@@ -88,8 +83,7 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world: World
     """A process that is killed in the second after a topic was made again must not lose what was acknowledged."""
 
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         log = create(manager)
         write(log, 9)
         log.advance_log_start_offset(7)
@@ -103,8 +97,7 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world: World
         else:
             world.kill(manager)
         bear_times_of_a_clock_that(world, goes, f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
-        again = world.manager(log_dirs=(world.paths[0],))
-        await again.start()
+        again = await world.started(log_dirs=(world.paths[0],))
         log = again.logs[partition()]
         assert (log.log_start_offset, log.log_end_offset) == (2 if clean else 0, 8)
         assert not list(Path(log.folder.path).glob("*.outdated")) or not clean
@@ -117,8 +110,7 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world: World
 @pytest.mark.parametrize("namesake", [False, True])
 def test_what_was_written_since_a_log_was_made_is_believed(world: World, goes: str, namesake: bool) -> None:
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         if namesake:
             write(create(manager), 1)
             await manager.maintenance.checkpoint_everything()
@@ -135,8 +127,7 @@ def test_what_was_written_since_a_log_was_made_is_believed(world: World, goes: s
             *(f"{world.paths[0]}/{name}" for name in (checkpoint.LOG_START_OFFSETS, checkpoint.RECOVERY_POINTS)),
         )
         world.kill(manager)
-        again = world.manager(log_dirs=(world.paths[0],))
-        await again.start()
+        again = await world.started(log_dirs=(world.paths[0],))
         log = again.logs[partition()]
         assert (log.log_start_offset, log.recovery_point, log.high_watermark) == (7, 9, 9)
 
@@ -148,8 +139,7 @@ def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(wo
     """What they say is from before it went; it was cut elsewhere."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         write(log, 9)
         log.flush()
@@ -160,8 +150,7 @@ def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(wo
             write(future, 3)
             manager.swap_future(partition())()
         world.kill(manager)
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         log = again.logs[partition()]
         assert (log.directory.path, log.log_end_offset, log.recovery_point) == (first.path, 3, 0)
         await again.maintenance.checkpoint_everything()
@@ -173,8 +162,7 @@ def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(wo
 @pytest.mark.spec("LOG-41", "TOP-24")
 def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world: World) -> None:
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         log = create(manager)
         write(log, 9)
         log.advance_log_start_offset(7)
@@ -198,8 +186,7 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world:
             partition(): 7
         }
         world.kill(manager)
-        another = world.manager(log_dirs=(world.paths[0],))
-        await another.start()
+        another = await world.started(log_dirs=(world.paths[0],))
         log = another.logs[partition()]
         assert (log.log_start_offset, log.log_end_offset) == (0, 3)
 
@@ -211,8 +198,7 @@ def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world
     """After an election of a leader that lacked what DeleteRecords had deleted here."""
 
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         log = create(manager)
         write(log, 9)
         log.advance_log_start_offset(7)
@@ -220,8 +206,7 @@ def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world
         log.truncate_to(4)
         write(log, 2)
         world.kill(manager)
-        again = world.manager(log_dirs=(world.paths[0],))
-        await again.start()
+        again = await world.started(log_dirs=(world.paths[0],))
         assert again.logs[partition()].log_end_offset == 6
 
     run(story())
@@ -243,8 +228,7 @@ class SlowDisk(BadDisk):
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_checkpoint_is_written_by_one_at_a_time(world: World, cancelled: bool) -> None:
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         log = create(manager)
         disk = manager.disk = SlowDisk()
         first, second = (
@@ -272,8 +256,7 @@ async def checkpoint_of_a_record(manager: LogManager, log: Log) -> None:
 @pytest.mark.parametrize("name", [checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, checkpoint.LOG_START_OFFSETS])
 def test_checkpoints_cut_in_the_middle_only_cost_work(world: World, name: str) -> None:
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         for number in range(5):
             write(create(manager, number), 4)
         for log in manager.logs.values():
@@ -285,8 +268,7 @@ def test_checkpoints_cut_in_the_middle_only_cost_work(world: World, name: str) -
         path = Path(world.paths[0], name)
         for size in range(len(path.read_bytes())):
             path.write_bytes(path.read_bytes()[: -1 if size else None])
-            again = world.manager(log_dirs=(world.paths[0],))
-            await again.start()
+            again = await world.started(log_dirs=(world.paths[0],))
             assert [log.log_end_offset for log in again.logs.values()] == [4] * 5
             world.kill(again)
 

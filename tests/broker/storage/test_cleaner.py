@@ -262,19 +262,22 @@ def test_small_segments_are_joined_within_the_limits(bench: Bench) -> None:
     assert len(log.segments) < many / 2
 
 
+class DyingDisk(RealDisk):
+    """Dies at a rename, when so many were done."""
+
+    left = 10**9
+
+    def rename(self, old: str, new: str) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().rename(old, new)
+
+
 @pytest.mark.spec("LOG-02")
 @pytest.mark.spec("LOG-25")
 def test_a_crash_at_any_step_of_the_swap(bench: Bench, read_all: ReadAll) -> None:
     """The disk dies at its n-th rename, for every n; then the folder is loaded as after a crash."""
-
-    class DyingDisk(RealDisk):
-        left = 10**9
-
-        def rename(self, old: str, new: str) -> None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            super().rename(old, new)
 
     bench.disk = bench.context.disk = disk = DyingDisk()
     steps, died = 0, True

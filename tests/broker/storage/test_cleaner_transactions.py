@@ -8,12 +8,11 @@ import shutil
 
 import pytest
 from tests.broker.storage.conftest import Bench
-from tests.broker.storage.test_cleaner import COMPACT, compact
+from tests.broker.storage.test_cleaner import COMPACT, DyingDisk, compact
 from tests.broker.storage.test_transactions import end, told
 
 from ballast_broker.storage.cleaner_process import CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
-from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.slices import AppendInfo
@@ -157,15 +156,6 @@ async def test_the_process_is_told_of_transactions_too(bench: Bench) -> None:
 @pytest.mark.spec("LOG-25")
 def test_a_crash_at_any_step_of_the_swap_shows_nothing_that_was_aborted(bench: Bench) -> None:
     """The disk dies at its n-th rename, for every n; beyond the map aborted records are still there."""
-
-    class DyingDisk(RealDisk):
-        left = 10**9
-
-        def rename(self, old: str, new: str) -> None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            super().rename(old, new)
 
     bench.disk = bench.context.disk = disk = DyingDisk()
     steps, died, left_behind = 0, True, set()

@@ -21,8 +21,7 @@ from ballast_wire.records import Record, encode_batch
 @pytest.mark.spec("DIR-30")
 def test_swapping_in_a_future_log(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         current = create(manager)
         write(current, 5)
         held = current.read(0, 1000, upper_offset=5)
@@ -54,8 +53,7 @@ def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world: World, gap: 
     """Whether it reaches the next one, and so whether that one is marked, is found out in the thread."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         current = create(manager)
         write(current, 5)
         current.roll(7 if gap else None)
@@ -83,8 +81,7 @@ def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world: World, 
     """Up to `same` both have the same; only the copy has segments that begin at 3 and at 9."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         current = create(manager)
         future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
         for log in (current, future):
@@ -114,8 +111,7 @@ def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world: World, 
 
 @pytest.mark.spec("DIR-31")
 async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world: World) -> None:
-    manager = world.manager()
-    await manager.start()
+    manager = await world.started()
     current = create(manager)
     write(current, 5)
     future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
@@ -135,8 +131,7 @@ async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world
 @pytest.mark.parametrize("when", ["copying", "between the renames", "both renamed, one forgotten"])
 def test_killed_in_the_middle_of_a_move(world: World, when: str) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         current = create(manager)
         write(current, 5)
         target = next(d for d in manager.directories if d is not current.directory)
@@ -149,8 +144,7 @@ def test_killed_in_the_middle_of_a_move(world: World, when: str) -> None:
             os.rename(current.folder.path, gone)
         if when == "both renamed, one forgotten":
             os.rename(future.folder.path, f"{target.path}/t-0")
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         log = again.logs[partition()]
         assert log.log_end_offset == 5
         if when == "copying":
@@ -170,8 +164,7 @@ def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: 
     """A move has just ended, another one begins, the broker is killed, and the disk between the two fails."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         write(log, 5)
         _, second, third = sorted(manager.directories, key=lambda directory: directory is not log.directory)
@@ -184,13 +177,11 @@ def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: 
                 manager.swap_future(partition())
         world.kill(manager)
         world.bad_disk.bad = (second.path,)
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert partition() not in again.logs
         world.kill(again)
         world.bad_disk.bad = ()
-        healed = world.manager()
-        await healed.start()
+        healed = await world.started()
         assert healed.logs[partition()].log_end_offset == 5
         assert healed.future_logs[partition()].log_end_offset == 3
 
@@ -200,8 +191,7 @@ def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: 
 @pytest.mark.spec("LOG-24", "DIR-29")
 def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhile(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         current = create(manager)
         write(current)
         future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
@@ -223,14 +213,12 @@ def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_remove
     """Its replica was made anew meanwhile, and may have been written to: then there are two logs with other records."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         write(log, 3)
         folder, taken_out = Path(log.folder.path), log.directory.path
         await manager.shutdown()
-        others = world.manager(log_dirs=tuple(path for path in world.paths if path != taken_out))
-        await others.start()
+        others = await world.started(log_dirs=tuple(path for path in world.paths if path != taken_out))
         anew = create(others, assigned_directory=log.directory.id)
         assert "t-0 is made anew, empty" in caplog.text
         anew.assign_epoch(1, 0)
@@ -239,8 +227,7 @@ def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_remove
             anew.append_as_leader(batch, 1, now_ms=1_750_000_000_000)
         new_folder = Path(anew.folder.path)
         await others.shutdown()
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         await again.maintenance.remove_everything_waiting()
         current = again.logs[partition()]
         if written:
@@ -261,20 +248,17 @@ def test_of_two_logs_with_the_same_records_one_goes(world: World) -> None:
     """As a loss of power in the middle of a swap leaves them; more is written to the one that was swapped in."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         write(log, 3)
         folder = Path(log.folder.path)
         other = next(directory.path for directory in manager.directories if directory is not log.directory)
         await manager.shutdown()
         shutil.copytree(folder, f"{other}/t-0")
-        written = world.manager(log_dirs=tuple(path for path in world.paths if path != str(folder.parent)))
-        await written.start()
+        written = await world.started(log_dirs=tuple(path for path in world.paths if path != str(folder.parent)))
         write(written.logs[partition()], 2)
         await written.shutdown()
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         await again.maintenance.remove_everything_waiting()
         assert again.logs[partition()].folder.path == f"{other}/t-0"
         assert again.logs[partition()].end_offset == 5

@@ -74,8 +74,7 @@ def test_a_flush_survives_that_its_files_go_or_get_other_names(
     disk = world.disk = RacingDisk()
 
     async def story(moment: int) -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager, moment)
         for _ in range(3):
             write(log, 2)
@@ -115,8 +114,7 @@ def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(
     disk = world.disk = RacingDisk()
 
     async def story(moment: int) -> bool:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager, moment)
         for _ in range(3):
             write(log, 2)
@@ -151,8 +149,7 @@ def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(
     """Even if that comes before the thread that makes the swap's own renames durable."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(create(manager), 2)
         future = manager.create_future(partition(), manager.directories[1])
         write(future, 2)
@@ -204,15 +201,13 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(
         return again
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         for _ in range(3):
             write(log, 2)
             log.roll()
         world.kill(manager)
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         assert scanned == [0, 2, 4, 6]
         manager = await maintained(manager, 6)
         assert scanned == [6]
@@ -232,8 +227,7 @@ def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others
     """Apache Kafka does it once then."""
 
     async def story() -> None:
-        manager = world.manager(log_flush_scheduler_interval_ms=interval_ms)
-        await manager.start()
+        manager = await world.started(log_flush_scheduler_interval_ms=interval_ms)
         times = iter(range(2))
 
         async def flush_old() -> None:
@@ -258,8 +252,7 @@ def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(
     """One that is set back an hour must not leave an hour's records in memory alone."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         log.update_config(LogConfig(flush_ms=1000))
         for passed_s, end, flushed in ((5.0, 1, 1), (5.5, 2, 1), (6.0, 3, 3), (7.5, 4, 4)):
@@ -283,8 +276,7 @@ def test_many_segments_are_flushed_for_a_second_at_a_time(world: World, monkeypa
         synced[0] += 1
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         for _ in range(8):
             write(log)

@@ -42,8 +42,7 @@ def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replica
 ) -> None:
     async def story() -> None:
         apart = str(tmp_path / "metadata")
-        manager = world.manager(metadata_log_dir=apart)
-        await manager.start()
+        manager = await world.started(metadata_log_dir=apart)
         log = await manager.open_raft_log(LogConfig())
         assert log.folder.path == f"{apart}/__cluster_metadata-0"
         write(log, 3)
@@ -55,8 +54,7 @@ def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replica
             await manager.shutdown()
         else:
             world.kill(manager)
-        again = world.manager(metadata_log_dir=apart)
-        await again.start()
+        again = await world.started(metadata_log_dir=apart)
         assert (await again.open_raft_log(LogConfig())).log_end_offset == 3
         assert len(again.logs) == 9
 
@@ -69,8 +67,7 @@ def test_no_metadata_log_is_begun_where_another_directory_has_one(world: World, 
     """As when `log.dirs` are put in another order, or a new disk before the others."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(await manager.open_raft_log(LogConfig()), 3)
         await manager.shutdown()
         before = world.paths[0]
@@ -79,8 +76,7 @@ def test_no_metadata_log_is_begun_where_another_directory_has_one(world: World, 
         with pytest.raises(DirectoryRefused, match=f"the metadata log is in {before}: set metadata.log.dir"):
             await world.manager(**elsewhere).start()
         world.kill(world.managers[-1])
-        again = world.manager(metadata_log_dir=before)
-        await again.start()
+        again = await world.started(metadata_log_dir=before)
         assert (await again.open_raft_log(LogConfig())).log_end_offset == 3
 
     run(story())
@@ -90,8 +86,7 @@ def test_no_metadata_log_is_begun_where_another_directory_has_one(world: World, 
 def test_the_only_voter_begins_no_metadata_log_on_a_disk_that_is_not_mounted(world: World, tmp_path: Path) -> None:
     async def story() -> None:
         home = tmp_path / "metadata"
-        manager = world.manager(metadata_log_dir=str(home), alone_has_metadata=True)
-        await manager.start()
+        manager = await world.started(metadata_log_dir=str(home), alone_has_metadata=True)
         await manager.open_raft_log(LogConfig())
         await manager.shutdown()
         home.rename(tmp_path / "mounted-elsewhere")
@@ -132,8 +127,7 @@ def test_a_first_start_that_died_halfway_is_followed_by_another(
 @pytest.mark.parametrize("clean", [True, False])
 def test_stop_and_start(world: World, clean: bool) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         for number in range(9):
             write(create(manager, number), number)
         assert [sum(log.directory is d for log in manager.logs.values()) for d in manager.directories] == [3, 3, 3]
@@ -144,8 +138,7 @@ def test_stop_and_start(world: World, clean: bool) -> None:
         else:
             await manager.maintenance.checkpoint_high_watermarks()
             world.kill(manager)
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert [d.was_clean for d in again.directories] == [clean] * 3
         assert not os.path.exists(os.path.join(world.paths[0], ".kafka_cleanshutdown"))
         for number in range(9):
@@ -215,8 +208,7 @@ def test_identity_survives_and_strangers_are_refused(world: World) -> None:
             world.kill(manager)
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(create(manager), 3)
         await manager.shutdown()
         ids, _ = await start()
@@ -248,8 +240,7 @@ def test_directories_that_were_made_survive_a_loss_of_power(world: World, seed: 
         world.disk = SimDisk(store)
         world.disk.make_directory(world.paths[0])  # by a process that died then
         world.disk = SimDisk(store)
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         await manager.shutdown()
         store.lose_power()
         for directory in manager.directories:
@@ -263,12 +254,10 @@ def test_a_cluster_id_is_generated_only_when_asked_for(world: World) -> None:
         with pytest.raises(DirectoryRefused, match=r"cluster\.id"):
             await world.manager(cluster_id=None).start()
         world.kill(world.managers[-1])
-        manager = world.manager(cluster_id=None, generate_cluster_id=True)
-        await manager.start()
+        manager = await world.started(cluster_id=None, generate_cluster_id=True)
         assert len(manager.cluster_id or "") == 22
         world.kill(manager)
-        again = world.manager(cluster_id=None, generate_cluster_id=True)
-        await again.start()
+        again = await world.started(cluster_id=None, generate_cluster_id=True)
         assert again.cluster_id == manager.cluster_id
 
     run(story())
@@ -277,8 +266,7 @@ def test_a_cluster_id_is_generated_only_when_asked_for(world: World) -> None:
 @pytest.mark.spec("DIR-02")
 def test_preferred_before_assigned_before_fewest(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         first, second, third = manager.directories
         assert create(manager, 0, assigned_directory=third.id).directory is third
         assert create(manager, 1, assigned_directory=third.id).directory is third
@@ -307,8 +295,7 @@ def test_preferences_for_replicas_that_never_come_do_not_add_up(world: World, mo
 @pytest.mark.spec("DIR-44")
 def test_a_cordoned_directory_takes_nothing_new(world: World) -> None:
     async def story() -> None:
-        manager = world.manager(cordoned_log_dirs=frozenset({world.paths[0]}))
-        await manager.start()
+        manager = await world.started(cordoned_log_dirs=frozenset({world.paths[0]}))
         assert {create(manager, n).directory.path for n in range(6)} == set(world.paths[1:])
 
     run(story())
@@ -339,8 +326,7 @@ def test_a_failing_disk_is_passed_over_and_nothing_old_is_created_again(world: W
 @pytest.mark.spec("DIR-41")
 def test_a_failed_write_takes_one_directory_offline(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         logs = [create(manager, number) for number in range(3)]
         for log in logs:
             write(log, 2)
@@ -358,8 +344,7 @@ def test_a_failed_write_takes_one_directory_offline(world: World) -> None:
         await manager.shutdown()
         assert not os.path.exists(f"{bad.path}/.kafka_cleanshutdown")
         world.bad_disk.bad = ()
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert [again.logs[partition(n)].log_end_offset for n in range(3)] == [2, 3, 2]
 
     run(story())
@@ -368,16 +353,14 @@ def test_a_failed_write_takes_one_directory_offline(world: World) -> None:
 @pytest.mark.spec("LOG-34")
 def test_strays_are_set_aside_and_kept(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(create(manager), 2)
         manager.rename_stray(partition())
         (path,) = manager.strays
         assert path.endswith("-stray")
         assert manager.get(partition()) is None
         await manager.shutdown()
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert dict(again.strays) == {path: partition()}
         assert os.path.exists(path)
 
@@ -387,16 +370,14 @@ def test_strays_are_set_aside_and_kept(world: World) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_file_named_like_a_partition_is_passed_over(world: World, clean: bool) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         write(create(manager), 2)
         if clean:
             await manager.shutdown()
         world.kill(manager)
         for path in world.paths:
             Path(path, "core-1234").write_bytes(b"not a log")
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         assert len(again.online_directories()) == len(world.paths)
         assert list(again.logs) == [partition()]
         assert again.logs[partition()].log_end_offset == 2
@@ -434,8 +415,7 @@ def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_d
     monkeypatch.setattr(starting, "SLICE", 1)
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         for number, topic in enumerate("abcdefghi"):
             manager.get_or_create(
                 partition(topic=topic), UUID(int=number + 1), LogConfig(), is_new=True,
@@ -443,8 +423,7 @@ def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_d
             )  # fmt: skip
         await manager.shutdown()
         world.disk = CountingDisk(starting.WAITS_OF_SLOW_DISK if slow else 0)
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         assert len(manager.logs) == 9
         assert (world.disk.looking.most > 1) == slow
 
@@ -454,8 +433,7 @@ def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_d
 @pytest.mark.spec("DIR-41")
 def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         await manager.maintenance.checkpoint_high_watermarks()
         world.bad_disk.bad = (world.paths[1],)
         await manager.maintenance.checkpoint_high_watermarks()
@@ -471,13 +449,11 @@ def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world: Wor
 def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(world: World, bench: Bench) -> None:
     async def story() -> None:
         world.defaults = LogConfig(file_delete_delay_ms=2_000)
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         create(manager)
         manager.delete(partition())
         world.kill(manager)
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         manager.set_aside_the_unclaimed(lambda topic_partition, topic_id: False)  # there is no replica
         assert manager.maintenance.removals_waiting == 1
         bench.clock.now_ms += 2_001
@@ -501,8 +477,7 @@ class NobodyElses(list[str]):
 @pytest.mark.spec("LOG-24")
 def test_what_waits_in_a_folder_goes_with_it_and_nobody_looks_at_the_others(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log, (first, second) = create(manager), world.paths[:2]
         assert log.folder.path == f"{first}/t-0"
         manager.maintenance.remove_later(NobodyElses([f"{first}/t-1/0.log.deleted"]), 60_000)
@@ -525,8 +500,7 @@ def test_what_cannot_be_removed_for_something_in_its_way_is_no_fault_of_the_disk
         def in_the_way(path: str) -> None:
             raise OSError(code, os.strerror(code), path)
 
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         manager.delete(partition())
         with monkeypatch.context() as patched:
@@ -562,8 +536,7 @@ def test_a_large_log_is_removed_bit_by_bit(world: World, bench: Bench, monkeypat
         return await run_in_thread(timed)
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log, other = create(manager), create(manager, 1)
         for each in (log, other):
             for _ in range(20):
@@ -637,8 +610,7 @@ def test_a_failure_met_by_a_thread_is_told_on_the_loop(world: World) -> None:
 
 def test_a_log_that_is_there_is_never_created_over(world: World) -> None:
     async def story() -> None:
-        manager = world.manager(log_dirs=(world.paths[0],))
-        await manager.start()
+        manager = await world.started(log_dirs=(world.paths[0],))
         os.makedirs(f"{world.paths[0]}/t-0")
         Path(world.paths[0], "t-0", "00000000000000000000.log").write_bytes(b"records")
         with pytest.raises(ApiError):
@@ -664,8 +636,7 @@ def test_killed_while_a_new_log_is_made(world: World, left: dict[str, int]) -> N
     """After each step of its making; the next start goes on where the folder is."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         folder = Path(create(manager).folder.path)
         world.kill(manager)
         for file in folder.iterdir():
@@ -673,14 +644,12 @@ def test_killed_while_a_new_log_is_made(world: World, left: dict[str, int]) -> N
                 os.truncate(file, left[file.name])
             else:
                 file.unlink()
-        again = world.manager()
-        await again.start()
+        again = await world.started()
         log = again.get_or_create(partition(), TOPIC_ID, LogConfig())
         assert (log.folder.path, log.topic_id, log.log_end_offset) == (str(folder), TOPIC_ID, 0)
         write(log, 3)
         world.kill(again)
-        last = world.manager()
-        await last.start()
+        last = await world.started()
         assert (last.logs[partition()].topic_id, last.logs[partition()].log_end_offset) == (TOPIC_ID, 3)
 
     run(story())
@@ -689,8 +658,7 @@ def test_killed_while_a_new_log_is_made(world: World, left: dict[str, int]) -> N
 @pytest.mark.spec("LOG-04")
 def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_on(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         written, idle = create(manager, 0), create(manager, 1)
         kinds = [".index", ".timeindex"]
         assert not any(os.path.exists(log.active.path(kind)) for log in (written, idle) for kind in kinds)
@@ -706,8 +674,7 @@ def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_o
 
 def test_a_new_log_holds_no_file_open_before_it_is_written_to(world: World) -> None:
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         log = create(manager)
         assert not len(manager.context.open_files)
         write(log)
@@ -729,8 +696,7 @@ def test_a_directory_that_failed_is_let_go_of(world: World) -> None:
     """Else its disk could not be unmounted before the broker ends. What is being sent is let go of when it is sent."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         logs = [create(manager, number, assigned_directory=manager.directories[0].id) for number in range(3)]
         other = create(manager, 3, assigned_directory=manager.directories[1].id)
         for log in (*logs, other):
@@ -756,8 +722,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_othe
     """Nothing is left of the log then, not even a segment."""
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         cut, other = create(manager, 0), create(manager, 1)
         write(cut)
         cut.flush()

@@ -240,8 +240,7 @@ def test_a_start_is_killed_while_it_keeps_the_rest_of_an_overlapping_segment(
 @pytest.mark.spec("LOG-40", "LOG-24")
 @pytest.mark.parametrize("why", ["cut", "covered"])
 async def test_what_a_recovery_takes_away_is_removed_without_another_start(world: World, why: str) -> None:
-    manager = world.manager(log_dirs=(world.paths[0],))
-    await manager.start()
+    manager = await world.started(log_dirs=(world.paths[0],))
     log = manager.get_or_create(PARTITION, TOPIC_ID, LogConfig(), is_new=True)
     for _ in range(3):
         log.append_as_leader(encode_batch([Record(b"k", b"v" * 50, NOW_MS)]), 0, now_ms=NOW_MS)
@@ -256,8 +255,7 @@ async def test_what_a_recovery_takes_away_is_removed_without_another_start(world
         else:
             file.seek(end)
             file.write(batch)
-    again = world.manager(log_dirs=(world.paths[0],))
-    await again.start()
+    again = await world.started(log_dirs=(world.paths[0],))
     assert again.logs[PARTITION].log_end_offset == (0 if why == "cut" else 3)
     taken_away = [name for name in os.listdir(log.folder.path) if name.endswith(".deleted")]
     assert taken_away

@@ -37,8 +37,7 @@ def test_a_new_replica_goes_to_a_full_disk_only_where_all_are(world: World) -> N
     disk = world.disk = UnevenDisks(dict.fromkeys(world.paths, TOTAL // 2))
 
     async def story() -> None:
-        manager = world.manager()
-        await manager.start()
+        manager = await world.started()
         full, *others = world.paths
         assert create(manager, 0).directory.path == full
         assert [create(manager, number).directory.path for number in (1, 2)] == others

@@ -111,8 +111,7 @@ async def two_directories(world: World, **config: Any) -> AsyncIterator[Two]:
     world.disk = disk = HungDisk()
     world.threads.close()
     world.threads = RealThreads(2 * directory_threads.AT_ONCE)
-    manager = world.manager(log_dirs=tuple(world.paths[:2]), **config)
-    await manager.start()
+    manager = await world.started(log_dirs=tuple(world.paths[:2]), **config)
     try:
         yield Two(manager, disk)
     finally:
@@ -246,8 +245,7 @@ def test_a_start_does_without_a_directory_that_does_not_answer_and_loses_nothing
     async def story() -> None:
         disk = await left_behind(world)
         disk.hang(world.paths[1] + where)
-        manager = world.manager(log_dirs=tuple(world.paths[:2]))
-        await manager.start()
+        manager = await world.started(log_dirs=tuple(world.paths[:2]))
         well, hung = manager.directories
         assert (well.online, hung.online, hung.threads.silent) == (True, False, True)
         assert list(manager.logs) == [partition(0)]
@@ -262,8 +260,7 @@ def test_a_start_does_without_a_directory_that_does_not_answer_and_loses_nothing
         with pytest.raises(DirectoryRefused, match="another name"):
             await again.start()  # the process that was at it has it to its end
         world.disk = HungDisk()
-        taken_in = world.manager(log_dirs=tuple(world.paths[:2]))
-        await taken_in.start()
+        taken_in = await world.started(log_dirs=tuple(world.paths[:2]))
         assert {log.topic_partition: log.end_offset for log in taken_in.logs.values()} == {
             partition(0): 1,
             partition(1): 1,
