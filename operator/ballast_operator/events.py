@@ -17,12 +17,15 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, Kub
 from ballast_operator.apply.writer import MANAGER, Resource, kind_of
 from ballast_operator.clock import Now, monotonic
 from ballast_operator.model.meta import API_VERSION, Meta, shortened
+from ballast_operator.model.topic import KafkaTopic
 
 log = logging.getLogger(__name__)
 
 NORMAL = "Normal"
 WARNING = "Warning"
 MAX_WAITING = 1_000
+# There are thousands of topics, which may all be refused for one reason: the others' Events do not wait behind these.
+MAX_WAITING_TOPICS = MAX_WAITING // 2
 REPEAT_SECONDS = 600.0
 MAX_REMEMBERED = 20_000
 
@@ -43,7 +46,7 @@ class Events:
     def __init__(self, api: KubernetesApi, now: Now) -> None:
         self._api = api
         self._now = now
-        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue(MAX_WAITING)
+        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue()
         self._told: dict[tuple[str, str, str], Told] = {}
         self.dropped = 0
 
@@ -59,9 +62,9 @@ class Events:
         if now - told.at < REPEAT_SECONDS:
             return
         told.at = now
-        try:
+        if self._queue.qsize() < (MAX_WAITING_TOPICS if isinstance(resource, KafkaTopic) else MAX_WAITING):
             self._queue.put_nowait(self._body(resource, kind, reason, message, told))
-        except asyncio.QueueFull:
+        else:
             self.dropped += 1
 
     async def run(self) -> None:

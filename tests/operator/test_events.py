@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from tests.operator.making import NOW, topic
+from tests.operator.making import NOW, reassignment, topic
 from tests.operator.test_api_answers import server
 from tests.operator.world import World
 
@@ -79,3 +79,31 @@ async def test_where_the_role_is_one_of_before_it_is_told_anew(monkeypatch: pyte
             events.send(topic(), WARNING, "InvalidConfig", "words")
             await events._post(events._queue.get_nowait())
     assert counts == [1, 2]
+
+
+def test_what_a_person_has_to_mend_of_a_topic_is_told_and_that_it_is_mended(ballast_world: World) -> None:
+    """Of KafkaTopics that were refused there were no Events at all."""
+
+    def told() -> set[tuple[str, str]]:
+        every = ballast_world.objects("v1", "events")
+        return {(one["type"], one["reason"]) for one in every if one["involvedObject"]["name"] == "mended"}
+
+    ballast_world.topic("mended", partitions=1, config={"retention.ms": "soon"})
+    refused = {("Warning", "InvalidConfig")}
+    ballast_world.until("it is told that it is refused", lambda: told() == refused)
+    ballast_world.topic("mended", partitions=1)
+    ballast_world.until("and that it is not any more", lambda: told() == {*refused, ("Normal", "Ready")})
+    ballast_world.topic("well", partitions=1)
+    ballast_world.until_ready("KafkaTopic", "well")
+    assert not [one for one in ballast_world.objects("v1", "events") if one["involvedObject"]["name"] == "well"]
+    for name in ("mended", "well"):
+        ballast_world.delete("KafkaTopic", name)
+
+
+def test_thousands_of_topics_leave_room_for_the_events_of_others() -> None:
+    events = Events(cast(KubernetesApi, None), lambda: NOW)
+    for index in range(2_000):
+        events.send(topic(name=f"t-{index}"), WARNING, "NotAuthorized", "words")
+    events.send(reassignment(), WARNING, "Failed", "words")
+    waiting = [events._queue.get_nowait() for _ in range(events._queue.qsize())]
+    assert (len(waiting), waiting[-1]["reason"], events.dropped) == (501, "Failed", 1_500)
