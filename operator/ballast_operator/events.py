@@ -1,7 +1,8 @@
 """Kubernetes Events for transitions that a person would want to see.
 
 They are sent in the background from a bounded queue: an Event that cannot be sent is dropped and counted, since the
-status says the same. The same Event about the same object is not sent again within ten minutes.
+status says the same. The same Event about the same object is not sent again within ten minutes; then it is the one
+that was sent before which says how often it has come by now, as people know it from Kubernetes' own ("x7 over 3h").
 """
 
 from __future__ import annotations
@@ -9,19 +10,34 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
+from dataclasses import dataclass
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import MANAGER, Resource, kind_of
 from ballast_operator.clock import Now, monotonic
-from ballast_operator.model.meta import API_VERSION, shortened
+from ballast_operator.model.meta import API_VERSION, Meta, shortened
+from ballast_operator.model.topic import KafkaTopic
 
 log = logging.getLogger(__name__)
 
 NORMAL = "Normal"
 WARNING = "Warning"
 MAX_WAITING = 1_000
+# There are thousands of topics, which may all be refused for one reason: the others' Events do not wait behind these.
+MAX_WAITING_TOPICS = MAX_WAITING // 2
 REPEAT_SECONDS = 600.0
 MAX_REMEMBERED = 20_000
+
+
+@dataclass
+class Told:
+    """One Event, which may come again: how often it did, and when it was sent last."""
+
+    name: str
+    first: str
+    count: int = 0
+    at: float = -math.inf
 
 
 class Events:
@@ -30,41 +46,55 @@ class Events:
     def __init__(self, api: KubernetesApi, now: Now) -> None:
         self._api = api
         self._now = now
-        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue(MAX_WAITING)
-        self._sent: dict[tuple[str, str, str], float] = {}
+        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._told: dict[tuple[str, str, str], Told] = {}
         self.dropped = 0
 
     def send(self, resource: Resource, kind: str, reason: str, message: str) -> None:
         """Queue an Event about an object; never waits."""
-        mark = (resource.meta.uid, reason, message)
-        now = monotonic()
-        if now - self._sent.get(mark, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        mark, now = (resource.meta.uid, reason, message), monotonic()
+        told = self._told.get(mark)
+        if told is None:
+            if len(self._told) >= MAX_REMEMBERED:
+                self._told.clear()
+            told = self._told[mark] = Told(_name(resource.meta, reason, message), self._now())
+        told.count += 1
+        if now - told.at < REPEAT_SECONDS:
             return
-        if len(self._sent) >= MAX_REMEMBERED:
-            self._sent.clear()
-        self._sent[mark] = now
-        try:
-            self._queue.put_nowait(self._body(resource, kind, reason, message))
-        except asyncio.QueueFull:
+        told.at = now
+        if self._queue.qsize() < (MAX_WAITING_TOPICS if isinstance(resource, KafkaTopic) else MAX_WAITING):
+            self._queue.put_nowait(self._body(resource, kind, reason, message, told))
+        else:
             self.dropped += 1
 
     async def run(self) -> None:
         while True:
             body = await self._queue.get()
-            namespace = str(body["metadata"]["namespace"])  # type: ignore[index]
             try:
-                await self._api.create(path_of("v1", "events", namespace), body)
+                await self._post(body)
             except (ApiError, ApiUnavailableError) as error:
                 self.dropped += 1
                 log.info("an Event could not be sent: %s", error)
 
-    def _body(self, resource: Resource, kind: str, reason: str, message: str) -> dict[str, object]:
-        meta, time = resource.meta, self._now()
-        digest = hashlib.sha256(f"{meta.uid}{reason}{message}{monotonic()}".encode()).hexdigest()[:16]
+    async def _post(self, body: dict[str, object]) -> None:
+        name, namespace = str(body["metadata"]["name"]), str(body["metadata"]["namespace"])  # type: ignore[index]
+        if body["count"] != 1:
+            again = {each: body[each] for each in ("count", "lastTimestamp")}
+            try:
+                await self._api.merge(path_of("v1", "events", namespace, name), again)
+                return
+            except ApiError as error:
+                # Kubernetes forgets Events after an hour; or the role is one of before, which may only create.
+                if not error.not_found and error.status != 403:
+                    raise
+        await self._api.create(path_of("v1", "events", namespace), body)
+
+    def _body(self, resource: Resource, kind: str, reason: str, message: str, told: Told) -> dict[str, object]:
+        meta = resource.meta
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{shortened(meta.name).rstrip('-')}.{digest}", "namespace": meta.namespace},
+            "metadata": {"name": told.name, "namespace": meta.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": kind_of(resource),
@@ -79,7 +109,12 @@ class Events:
             "source": {"component": MANAGER},
             "reportingComponent": MANAGER,
             "reportingInstance": MANAGER,
-            "firstTimestamp": time,
-            "lastTimestamp": time,
-            "count": 1,
+            "firstTimestamp": told.first,
+            "lastTimestamp": self._now(),
+            "count": told.count,
         }
+
+
+def _name(meta: Meta, reason: str, message: str) -> str:
+    digest = hashlib.sha256(f"{meta.uid}{reason}{message}{monotonic()}".encode()).hexdigest()[:16]
+    return f"{shortened(meta.name).rstrip('-')}.{digest}"

@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ballast_operator.clock import monotonic
+from ballast_operator.model.meta import Key
 
 BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# Alerts look back as long.
+DELETED_SECONDS = 6 * 3600.0
 
 
 class Sent(Collector):
@@ -29,6 +32,28 @@ class Sent(Collector):
         for verb, count in sorted(self._requests().items()):
             requests.add_metric([verb], count)
         yield requests
+
+
+class Clusters(Collector):
+    """The clusters that the operator runs, and for a while those that were deleted: of these no broker is missed."""
+
+    def __init__(self) -> None:
+        self._deleted_at: dict[Key, float | None] = {}
+
+    def heard(self, cluster: Key, deleted: bool) -> None:
+        self._deleted_at[cluster] = monotonic() if deleted else None
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        oldest = monotonic() - DELETED_SECONDS
+        self._deleted_at = {key: at for key, at in self._deleted_at.items() if at is None or at >= oldest}
+        found = GaugeMetricFamily(
+            "ballast_operator_cluster_deleted",
+            "0 for each cluster that the operator runs, 1 after its KafkaCluster was deleted",
+            labels=["cluster_namespace", "cluster_name"],
+        )
+        for key, at in sorted(self._deleted_at.items()):
+            found.add_metric([key.namespace, key.name], at is not None)
+        yield found
 
 
 class Metrics:
@@ -60,6 +85,8 @@ class Metrics:
         self._dropped = Gauge(
             "ballast_operator_dropped_fields", "Fields that older CRDs drop or refuse", registry=self.registry
         )
+        self.clusters = Clusters()
+        self.registry.register(self.clusters)
 
     @contextlib.contextmanager
     def reconcile(self, kind: str, objects: int = 1) -> Iterator[None]:

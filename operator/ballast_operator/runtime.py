@@ -130,7 +130,10 @@ class Runtime:
                 self._worker(ended.cluster).add(reassignments=True, topics=self._owners(ended.meta))
         else:
             unread = key in self.cache.clusters.broken
-            if self.cache.clusters.remove(key, uid) is not None or unread:
+            former = self.cache.clusters.remove(key, uid)
+            if former is not None and former.spec.external is None:
+                self.metrics.clusters.heard(key, deleted=True)
+            if former is not None or unread:
                 self._worker(key).add(cluster=True, reassignments=True)
 
     def changed_below(self, cluster: Key) -> None:
@@ -140,6 +143,8 @@ class Runtime:
 
     def _heard_cluster(self, body: Mapping[str, Any]) -> None:
         before, now = self.cache.clusters.put(body)
+        if now is not None and now.spec.external is None:
+            self.metrics.clusters.heard(now.key, deleted=False)
         if now is None:
             self._tell_broken(cluster_model.KIND, body)
         elif before is not now and not self._our_own(cluster_model.KIND, before, now):

@@ -463,7 +463,8 @@ def reasons_page() -> str:
     lines += [f"| {reason.name} | {reason.text} | {reason.advice} |" for reason in EVENTS.values()]
     lines += [
         "",
-        "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase. The",
+        "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase; a",
+        "KafkaTopic's that of its Ready condition where somebody has to do something, and when that is done. The",
         "reasons of the condition Balanced are those of [the rebalance job](../rebalance.md#what-it-says).",
         "`DefinitionsOutdated` is a condition of each KafkaCluster as well, while it holds.",
         "",

@@ -611,7 +611,9 @@ def test_a_webhook_that_is_down_is_told_of_those_whose_statuses_it_keeps(
     handler = topics_by(cache, told)
     asyncio.run(handler._statuses.write(batch, NOW))
     assert {key.name for key in batch.refused} <= {f"t{index}" for index in range(0, 100, 10)}
-    assert handler._statuses._events._queue.qsize() == len(batch.refused)
+    events = handler._statuses._events._queue
+    said = [events.get_nowait()["reason"] for _ in range(events.qsize())]
+    assert said.count("KubernetesRefused") == len(batch.refused)
     written = {f"t{index}" for index in range(100) if index % 10}
     assert (told.reasons.keys() == written) is (seconds == 0.0)
     assert now[0] - 1000.0 <= 50.0

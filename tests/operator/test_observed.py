@@ -12,11 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.operator.world import World
 
+from ballast_operator import metrics
 from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.clock import monotonic
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
@@ -61,6 +63,41 @@ async def test_an_operator_that_only_waits_for_the_lead_has_no_queue() -> None:
     assert runtime.depth() == 0
     runtime.leader._renewed_at = monotonic()
     assert runtime.depth() == 3
+    await runtime.stop()
+
+
+async def test_a_cluster_that_was_deleted_is_told_of_to_those_who_miss_its_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An alert missed them for six hours. Those of a cluster that runs elsewhere do not go with its KafkaCluster."""
+    runtime, clock = Runtime(ApiAccess("http://127.0.0.1:1")), [1_000.0]
+    monkeypatch.setattr(metrics, "monotonic", lambda: clock[0])
+    managed: dict[str, object] = {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}
+
+    def described(name: str, uid: str, spec: dict[str, object]) -> dict[str, Any]:
+        return {"metadata": {"name": name, "namespace": "kafka", "uid": uid, "resourceVersion": "7"}, "spec": spec}
+
+    def told() -> dict[str, float]:
+        name = "ballast_operator_cluster_deleted"
+        found = {each.name: each for each in text_string_to_metric_families(runtime.metrics.text().decode())}[name]
+        assert {sample.labels["cluster_namespace"] for sample in found.samples} <= {"kafka"}
+        return {sample.labels["cluster_name"]: sample.value for sample in found.samples}
+
+    demo = described("demo", "u1", managed)
+    other = described("other", "u2", {"external": {"bootstrapServers": "127.0.0.1:1"}})
+    for body in (demo, other):
+        runtime.heard("KafkaCluster", body)
+    assert told() == {"demo": 0}
+    for body in (demo, other):
+        runtime.vanished("KafkaCluster", body)
+    assert told() == {"demo": 1}
+    runtime.heard("KafkaCluster", demo)  # which was under way when it was deleted
+    assert told() == {"demo": 1}
+    runtime.heard("KafkaCluster", described("demo", "u3", managed))
+    assert told() == {"demo": 0}
+    runtime.vanished("KafkaCluster", described("demo", "u3", managed))
+    clock[0] += 6 * 3600 + 1
+    assert told() == {}
     await runtime.stop()
 
 

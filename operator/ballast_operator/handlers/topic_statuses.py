@@ -12,14 +12,14 @@ from ballast_operator.apply.refused import LONGEST_SECONDS, answer_in, refusal_i
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
-from ballast_operator.events import WARNING, Events
+from ballast_operator.events import NORMAL, WARNING, Events
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.logs import about
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic, TopicStatus
 from ballast_operator.plan.topics import TopicPlan, of_deletion
 from ballast_operator.side_by_side import AT_ONCE
-from ballast_operator.status import EVENTS, TOPIC, Verdict, conditions
+from ballast_operator.status import EVENTS, TOPIC, TRUE, Verdict, conditions, ready_condition
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class TopicStatuses:
         written = await self._writer.write_status(topic, replace(plan.status, conditions=said))
         if written:
             _tell_made_anew(self._events, topic, plan.status)
+            _tell_stalled(self._events, topic, told)
         return written
 
 
@@ -133,3 +134,14 @@ def _tell_made_anew(events: Events, topic: KafkaTopic, now: TopicStatus) -> None
     if None not in (before.topic_id, before.partitions, now.partitions) and now.topic_id != before.topic_id:
         said = EVENTS["TopicMadeAnew"].says(topic=topic.topic, before=before.topic_id, now=now.topic_id)
         events.send(topic, WARNING, said.reason, said.message)
+
+
+def _tell_stalled(events: Events, topic: KafkaTopic, told: Verdict) -> None:
+    """What a person has to do something about, and that it is done; not what is so with all topics of a cluster."""
+    before = ready_condition(topic.status.conditions)
+    if told.reason not in TOPIC or (before is not None and before.message == told.message):
+        return
+    if told.stalled:
+        events.send(topic, WARNING, told.reason, told.message)
+    elif told.ready == TRUE and before is not None and before.reason in TOPIC and TOPIC[before.reason].stalled:
+        events.send(topic, NORMAL, told.reason, told.message)

@@ -476,5 +476,6 @@ def test_what_belongs_to_a_long_name_has_a_name_that_kubernetes_takes(at: str) -
     assert subdomain.fullmatch(name)
     for made in (shortened(name) + "-x", reassignment_name(topic(name=name), {})):
         assert subdomain.fullmatch(made), made
-    event = Events(cast(KubernetesApi, None), lambda: NOW)._body(topic(name=name), "Normal", "r", "m")
-    assert subdomain.fullmatch(cast(Any, event)["metadata"]["name"])
+    events = Events(cast(KubernetesApi, None), lambda: NOW)
+    events.send(topic(name=name), "Normal", "r", "m")
+    assert subdomain.fullmatch(cast(Any, events._queue.get_nowait())["metadata"]["name"])
