@@ -261,6 +261,10 @@ def test_what_is_only_looked_at_is_compared_with_all_of_its_request() -> None:
     result = scene.run(create_topics, create_request("a.b", *names, "a_b", validate_only=True))
     assert [topic.error_code for topic in result.topics] == [0] * (1 + len(names)) + [17]
     assert len(scene.history) == before
+    request = create_request(*(f"u-{number}" for number in range(3 * TOPICS_PER_PIECE)), validate_only=True)
+    made = list(pieces(scene, create_topics(scene.context, request)))
+    assert [each.records for each in made] == [[]] * 3, "nobody waits for all of it"
+    assert len(made[-1].response.topics) == 3 * TOPICS_PER_PIECE
 
 
 @pytest.mark.spec("TOP-23")
