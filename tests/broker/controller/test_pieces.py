@@ -289,6 +289,11 @@ def test_the_configs_of_many_topics_are_altered_so_many_at_a_time() -> None:
     told = [ErrorCode(each.error_code) for each in outcome.response.responses]
     assert told == [ErrorCode.NONE] * (len(names) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert all(scene.image.configs.of(2, name) == {"retention.ms": "1000"} for name in names[:-1])
+    request.validate_only, config.value = True, "2000"
+    made = list(pieces(scene, incremental_alter_configs(scene.context, request)))
+    assert [each.records for each in made] == [[], []], "nor does anybody wait for what is only looked at"
+    assert [ErrorCode(each.error_code) for each in made[-1].response.responses] == told
+    assert scene.image.configs.of(2, names[0]) == {"retention.ms": "1000"}
 
 
 @pytest.mark.spec("CLU-13")
