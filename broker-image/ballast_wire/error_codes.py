@@ -18,6 +18,12 @@ def errors_in(response: Any, version: int) -> Iterator[int]:
     if not hasattr(kind, "_struct"):
         codes: Iterator[int] = response.error_codes()
         return codes
+    return filter(None, codes_in(response, version))
+
+
+def codes_in(response: Any, version: int) -> Iterator[int]:
+    """Every error code, 0 as well, of a response that is not made by hand."""
+    kind: Any = type(response)
     return _find(response, _places(kind, version))
 
 
@@ -42,9 +48,7 @@ def _places_of(struct: Any, version: int) -> _Places:
 
 def _find(value: Any, places: _Places) -> Iterator[int]:
     for name in places.codes:
-        code = getattr(value, name)
-        if code:
-            yield int(code)
+        yield int(getattr(value, name) or 0)
     for name, inner, is_array in places.inner:
         found = getattr(value, name)
         if found is not None:

@@ -36,12 +36,14 @@ def _enter_kafka_package() -> None:
 
 @cache
 def _bases() -> tuple[Any, ...]:
-    """What requests and answers are made from, and what records are made from."""
+    """What requests and answers are made from, what records are made from, and of what coders are made: what emits
+    their source, and what they write to."""
     partial = "kafka" not in sys.modules
     _enter_kafka_package()
     try:
         from kafka.protocol import api_data, api_message, schemas
-        from kafka.protocol.schemas.fields import struct
+        from kafka.protocol.schemas.fields import codegen, struct
+        from kafka.protocol.schemas.fields.codecs import encode_buffer
         from kafka.protocol.schemas.fields.codecs import types as codecs
     finally:
         if partial:  # leave no half package behind for somebody who wants the client
@@ -70,13 +72,18 @@ def _bases() -> tuple[Any, ...]:
             found._header = None
             return found
 
-    return (Message, engine), (api_data.ApiData,)
+    return (Message, engine), (api_data.ApiData,), (codegen.CodegenContext, encode_buffer.EncodeBuffer)
+
+
+def parts_of_coders() -> tuple[Any, Any]:
+    emitter, buffer = _bases()[2]
+    return emitter, buffer
 
 
 @cache
 def message(name: str) -> Any:
     """The class of the request, response or record called `name` (Kafka's own name)."""
-    request_or_answer, record = _bases()
+    request_or_answer, record, _ = _bases()
     bases = request_or_answer if name.endswith(("Request", "Response")) else record
     own = importlib.resources.files(OWN_SCHEMAS).joinpath(f"{name}.json").is_file()
     return types.new_class(name, bases, {"load_json": OWN_SCHEMAS} if own else {})

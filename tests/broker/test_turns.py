@@ -169,3 +169,24 @@ async def test_movers_of_many_empty_logs_leave_others_their_turns(
             await eventually(lambda: not one.replication.movers.moves)
         assert turns.done >= 20
         assert max(after - before for before, after in pairwise(turns.seen)) <= len(paths), "one step of each mover"
+
+
+@pytest.mark.spec("DIR-32", "CLI-09")
+async def test_what_lies_in_directories_is_described_in_turns_as_it_was_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [one] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]] * 20)
+        turning.end_at_once(monkeypatch)
+        directories = one.replication.directories
+        found, had = await turning.beside(directories.describe())
+        assert had >= 20
+        names = [each.topic_partition for directory in found for each in directory.replicas]
+        assert sorted(names) == sorted(each.topic_partition for each in one.replicas.partitions())
+        asked = asyncio.ensure_future(directories.describe())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        cluster.controller.delete_topic("orders")
+        assert [len(each.replicas) for each in await asked] == [len(each.replicas) for each in found]
+        assert [each.replicas for each in await directories.describe()] == [[], []]

@@ -16,6 +16,7 @@ from ballast_broker.api.placement_view import INTERNAL_TOPICS
 from ballast_broker.api.services import BrokerServices
 from ballast_broker.api.transaction_requests import understood
 from ballast_broker.coordinator.transactions import ProducerIdentity
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -31,14 +32,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     version = context.version
     if version < FIRST_FROM_BROKERS:
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        partitions = _partitions(request.v3_and_below_topics)
+        partitions = await _partitions(request.v3_and_below_topics)
         errors = await _of_client(request.v3_and_below_transactional_id, producer, partitions, context)
-        return kind(results_by_topic_v3_and_below=_by_topic(kind, errors))
+        return kind(results_by_topic_v3_and_below=await _by_topic(kind, errors))
     if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     found = await asyncio.gather(*(_of_broker(asked, context.broker) for asked in request.transactions))
     results = [
-        kind.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=_by_topic(kind, errors))
+        kind.AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id, topic_results=await _by_topic(kind, errors)
+        )
         for asked, errors in zip(request.transactions, found, strict=True)
     ]
     return kind(error_code=ErrorCode.NONE, results_by_transaction=results)
@@ -50,9 +53,9 @@ async def _of_client(
     if not context.authorize(Operation.WRITE, transactional_id(name)):
         return dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     allowed = {
-        each.topic
-        for each in partitions
-        if each.topic not in INTERNAL_TOPICS and context.authorize(Operation.WRITE, topic(each.topic))
+        name
+        for name in {each.topic for each in partitions}
+        if name not in INTERNAL_TOPICS and context.authorize(Operation.WRITE, topic(name))
     }
     refused = dict.fromkeys((p for p in partitions if p.topic not in allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     errors = await _add(name, producer, partitions, refused, 0, context.broker, waits=True)
@@ -61,7 +64,7 @@ async def _of_client(
 
 async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
     """Nobody is let wait: behind this request are those for others."""
-    producer, partitions = ProducerIdentity(asked.producer_id, asked.producer_epoch), _partitions(asked.topics)
+    producer, partitions = ProducerIdentity(asked.producer_id, asked.producer_epoch), await _partitions(asked.topics)
     if asked.verify_only:
         return verify(broker, asked.transactional_id, producer, partitions)
     return await add(broker, asked.transactional_id, producer, partitions, waits=False)
@@ -111,26 +114,27 @@ async def _add(
 
 def _unknown(partitions: Iterable[TopicPartition], broker: BrokerServices) -> Errors:
     topics = broker.image().topics
-    found: Errors = {}
-    for partition in partitions:
-        topic_image = topics.by_name(partition.topic)
-        if topic_image is None or partition.partition not in topic_image.partitions:
-            found[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return found
+    images = {name: topics.by_name(name) for name in {each.topic for each in partitions}}
+    return {
+        each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for each in partitions
+        if (image := images[each.topic]) is None or each.partition not in image.partitions
+    }
 
 
 def _none_but(refused: Errors, partitions: Iterable[TopicPartition]) -> Errors:
     return {p: refused.get(p, ErrorCode.OPERATION_NOT_ATTEMPTED) for p in partitions}
 
 
-def _partitions(topics: Any) -> list[TopicPartition]:
-    return list(dict.fromkeys(TopicPartition(each.name, number) for each in topics for number in each.partitions))
+async def _partitions(topics: Any) -> list[TopicPartition]:
+    everything = (TopicPartition(each.name, number) for each in topics for number in each.partitions)
+    return list(dict.fromkeys([each async for each in InTurns(everything)]))
 
 
-def _by_topic(kind: Any, errors: Errors) -> list[Any]:
+async def _by_topic(kind: Any, errors: Errors) -> list[Any]:
     of_topic = kind.AddPartitionsToTxnResult.AddPartitionsToTxnTopicResult
     of_partition = of_topic.AddPartitionsToTxnPartitionResult
     topics: dict[str, list[Any]] = {}
-    for (name, number), error in errors.items():
+    async for (name, number), error in InTurns(errors.items()):
         topics.setdefault(name, []).append(of_partition(partition_index=number, partition_error_code=error))
     return [of_topic(name=name, results_by_partition=found) for name, found in topics.items()]

@@ -24,8 +24,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return kind(error_code=error, results=[])
     wanted = None
     if request.topics is not None:
-        wanted = {TopicPartition(each.topic, number) for each in request.topics for number in each.partitions}
-    directories = context.broker.directories.describe(wanted)
+        named = (TopicPartition(each.topic, number) for each in request.topics for number in each.partitions)
+        wanted = {each async for each in InTurns(named)}
+    directories = await context.broker.directories.describe(wanted)
     results = [await _directory(each) for each in directories]
     return kind(error_code=ErrorCode.NONE, results=results)
 

@@ -9,6 +9,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import INTERNAL_TOPICS, offline_replicas, reachable_leader
 from ballast_broker.api.topic_names import is_legal
 from ballast_broker.metadata.image import ClusterImage, PartitionRegistration, TopicImage
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
@@ -21,8 +22,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     room = max(1, min(request.response_partition_limit, context.broker.config.max_request_partition_size_limit))
     answers: list[Any] = []
     refused: list[Any] = []
-    cursor = None
+    cursor, turn = None, Turn()
     for name in sorted(each for each in names if each >= first):
+        await turn.ends_if_long()
         if not request.topics and not context.may(Operation.DESCRIBE, topic(name)):
             continue
         if not context.authorize(Operation.DESCRIBE, topic(name)):
@@ -37,7 +39,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             continue
         begin = first_partition if name == first else 0
         page = [entry for entry in found.sorted_partitions() if entry[0] >= begin]
-        answers.append(_topic(found, page[:room], context))
+        answers.append(await _topic(found, page[:room], context, turn))
         if len(page) > room:
             cursor = (name, page[room][0])
             break
@@ -85,14 +87,20 @@ def _unauthorized(name: str, context: RequestContext) -> Any:
     )
 
 
-def _topic(found: TopicImage, page: list[tuple[int, PartitionRegistration]], context: RequestContext) -> Any:
+async def _topic(
+    found: TopicImage, page: list[tuple[int, PartitionRegistration]], context: RequestContext, turn: Turn
+) -> Any:
     cluster = context.broker.image().cluster
+    partitions = []
+    for number, partition in page:
+        await turn.ends_if_long()
+        partitions.append(_partition(number, partition, cluster, context))
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
         name=found.name,
         topic_id=found.id,
         is_internal=found.name in INTERNAL_TOPICS,
-        partitions=[_partition(number, partition, cluster, context) for number, partition in page],
+        partitions=partitions,
         topic_authorized_operations=authorized_operations(context, topic(found.name)),
     )
 

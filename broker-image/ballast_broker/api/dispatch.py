@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from ballast_broker.api.client_quotas import NO_NAME, ByteQuotas, ClientQuotas, Throttle
@@ -24,8 +25,9 @@ from ballast_broker.api.services import BrokerServices, ControllerServices
 from ballast_broker.controller.commands.mutations import STRICT_SINCE
 from ballast_broker.metrics.requests import RequestMetrics
 from ballast_broker.net_reply import Peer, Pending, Reply
-from ballast_wire.entries import entries_in
-from ballast_wire.error_codes import errors_in
+from ballast_broker.turns import InTurns, in_turns
+from ballast_wire.entries import entries_in, things_in
+from ballast_wire.error_codes import codes_in, errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest
@@ -38,6 +40,7 @@ from ballast_wire.headers import (
 )
 from ballast_wire.messages import message
 from ballast_wire.nulls import misplaced_null
+from ballast_wire.steps import decoding, encoding
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,13 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 # Of a request that carries no records; one is read in a second or two, and nothing else is done meanwhile.
 MOST_BYTES: Final = 4 * 1024 * 1024
+MANY_BYTES: Final = 32 * 1024  # of a request that is read in turns: five milliseconds
+MANY: Final = 1000  # things in an answer that is written in turns
 _start_of: Final = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
 _HEADER_START_BYTES: Final = 10
+
+
+Answer = tuple[bytes] | None
 
 
 class Dispatcher:
@@ -160,40 +168,68 @@ class Dispatcher:
             if context.api_key != API_VERSIONS_KEY:
                 raise MalformedRequest(f"{api.name} version {context.version} is not supported")
             request = None  # its handler answers with what is supported, in version 0
+        elif len(frame) > MANY_BYTES and not self._quotas.on_requests:
+            data = self._body(api, context.version, frame, body)
+            return self._later(self._decode_and_run(api, data, context, began))
         else:
-            request = self._decode(api, context.version, frame, body)
+            request = self._decode(api, context.version, self._body(api, context.version, frame, body))
         time = None
         if self._quotas.on_requests and not self._is_of_nodes(context, request):
             time = self._time_of(context.connection, context.client_id or NO_NAME, began)
         work = self._run(api, request, context, began, time)
-        task = asyncio.get_running_loop().create_task(work if time is None else Timed(work, time))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        reply = self._later(work if time is None else Timed(work, time))
         if time is not None:
             time.ends()
+        return reply
+
+    def _later(self, work: Coroutine[Any, Any, Answer]) -> Pending:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return Pending(task, pipelined=False)
 
-    def _decode(self, api: Api, version: int, frame: memoryview, body: int) -> Any:
-        from_clients = self._produce is not None  # to controllers only nodes speak, of what they were asked
-        if from_clients and len(frame) > MOST_BYTES:
+    def _body(self, api: Api, version: int, frame: memoryview, body: int) -> bytes:
+        if self._from_clients and len(frame) > MOST_BYTES:
             raise MalformedRequest(f"{api.name} version {version} of {len(frame)} bytes")
-        kind = message(api.name + "Request")
         if is_flexible(api.name + "Request", version):
             body = skip_header_tags(frame, body)
-        try:
-            request = kind.decode(bytes(frame[body:]), version=version)
-        except Exception as error:  # the codec raises whatever the bytes lead it to
-            raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error
+        return bytes(frame[body:])
+
+    def _decode(self, api: Api, version: int, data: bytes) -> Any:
+        with _reading(api, version):
+            request = message(api.name + "Request").decode(data, version=version)
+        self._check_nulls(api, version, request)
+        self._check_entries(api, version, request)
+        return request
+
+    async def _decode_and_run(self, api: Api, data: bytes, context: RequestContext, began: float) -> Answer:
+        """Nobody else has this request: others have their turns while it is read."""
+        with _reading(api, context.version):
+            request = await in_turns(decoding(message(api.name + "Request"), data, context.version))
+        self._check_nulls(api, context.version, request)
+        await asyncio.sleep(0)
+        self._check_entries(api, context.version, request)
+        await asyncio.sleep(0)
+        return await self._run(api, request, context, began, None)
+
+    @staticmethod
+    def _check_nulls(api: Api, version: int, request: Any) -> None:
         null = misplaced_null(request, version)
         if null is not None:
             raise MalformedRequest(f"{api.name} version {version}: {null} must not be null")
-        if from_clients and entries_in(request, version, MOST_ENTRIES) > MOST_ENTRIES:
+
+    def _check_entries(self, api: Api, version: int, request: Any) -> None:
+        if self._from_clients and entries_in(request, version, MOST_ENTRIES) > MOST_ENTRIES:
             raise MalformedRequest(f"{api.name} version {version} names more than {MOST_ENTRIES} things")
-        return request
+
+    @property
+    def _from_clients(self) -> bool:
+        """To controllers only nodes speak, of what they were asked."""
+        return self._produce is not None
 
     async def _run(
         self, api: Api, request: Any, context: RequestContext, began: float, time: RequestTime | None
-    ) -> tuple[bytes] | None:
+    ) -> Answer:
         try:
             response = await self._handlers(api)(request, context)
         except ApiError as refused:
@@ -208,11 +244,21 @@ class Dispatcher:
             return None
         version = response.version if response.version is not None else context.version
         self._tell(response, context, time)
-        for code in errors_in(response, version):
-            self._metrics.refused(api.name, code)
+        if things_in(response, version, MANY) > MANY:
+            data = await self._encode_in_turns(api, response, version)
+        else:
+            for code in errors_in(response, version):
+                self._metrics.refused(api.name, code)
+            data = response.encode(version=version)
         flexible = is_flexible(api.name + "Request", version)
-        data = response.encode(version=version)
         return (frame_response(context.api_key, context.correlation_id, data, flexible=flexible),)
+
+    async def _encode_in_turns(self, api: Api, response: Any, version: int) -> bytearray:
+        """It has been made, and is nobody else's."""
+        async for code in InTurns(codes_in(response, version)):
+            if code:
+                self._metrics.refused(api.name, code)
+        return await in_turns(encoding(response, version))
 
     def _tell(self, response: Any, context: RequestContext, time: RequestTime | None) -> None:
         """For how long the client is to wait, by the quota of time or as the controller has told."""
@@ -229,3 +275,11 @@ class Dispatcher:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+
+@contextmanager
+def _reading(api: Api, version: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the codec raises whatever the bytes lead it to
+        raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from ballast_broker.api.authorizer import Operation, group, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
@@ -41,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             error_code=error,
             error_message=_text(error, version),
         )
-        for key in request.coordinator_keys
+        async for key in InTurns(request.coordinator_keys)
         for error, node, host, port in [_find(key, request.key_type, context)]
     ]
     return kind(coordinators=coordinators)

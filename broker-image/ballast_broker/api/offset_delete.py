@@ -6,6 +6,7 @@ from typing import Any
 
 from ballast_broker.api.authorizer import Operation, group, topic
 from ballast_broker.api.context import RequestContext
+from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -15,15 +16,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("OffsetDeleteResponse")
     if not context.authorize(Operation.DELETE, group(request.group_id)):
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
     topics = context.broker.image().topics
-    names = {p.topic for p in asked}
-    refused = {name for name in names if not context.authorize(Operation.READ, topic(name))}
-    known = [
-        p
-        for p in asked
-        if p.topic not in refused and (found := topics.by_name(p.topic)) and p.partition in found.partitions
-    ]
+    refused = {t.name for t in request.topics if t.partitions and not context.authorize(Operation.READ, topic(t.name))}
+    known, turn = [], Turn()
+    for t in request.topics:
+        found = None if t.name in refused else topics.by_name(t.name)
+        for p in t.partitions:
+            await turn.ends_if_long()
+            if found is not None and p.partition_index in found.partitions:
+                known.append(TopicPartition(t.name, p.partition_index))
     try:
         errors = await context.broker.groups.delete_offsets(request.group_id, known)
     except ApiError as error:
@@ -39,10 +40,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     if t.name in refused
                     else errors.get(TopicPartition(t.name, p.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                 )
-                for p in t.partitions
+                async for p in InTurns(t.partitions)
             ],
         )
-        for t in request.topics
+        async for t in InTurns(request.topics)
         if t.partitions
     ]
     return kind(error_code=ErrorCode.NONE, topics=answers)

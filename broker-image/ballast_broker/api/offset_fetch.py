@@ -10,6 +10,7 @@ from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_broker.metadata.image import TopicImage
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
 from ballast_wire.names import ZERO_UUID, TopicPartition, by_topic
@@ -32,26 +33,31 @@ async def handle(request: Any, context: RequestContext) -> OffsetFetchResponse:
     response = OffsetFetchResponse(context.version)
     require_stable = context.version >= FIRST_VERSION_WITH_STABLE and request.require_stable
     groups = request.groups if context.version >= FETCH_FIRST_WITH_MANY_GROUPS else [request]
+    turn = Turn()
     for asked in groups:
-        _add_group(response, asked, context, require_stable)
+        await turn.ends_if_long()
+        await _add_group(response, asked, context, require_stable, turn)
     return response
 
 
-def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContext, require_stable: bool) -> None:
+async def _add_group(
+    response: OffsetFetchResponse, asked: Any, context: RequestContext, require_stable: bool, turn: Turn
+) -> None:
+    """What the group had committed at one moment, however many turns it takes to tell it."""
     try:
         if not context.authorize(Operation.DESCRIBE, group(asked.group_id)):
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        offsets = context.broker.groups.fetch_offsets(asked.group_id, *_reader(asked, context.version))
+        offsets = dict(context.broker.groups.fetch_offsets(asked.group_id, *_reader(asked, context.version)))
         unstable = context.broker.groups.transactional.unstable(asked.group_id) if require_stable else ()
     except ApiError as error:
         if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
-            _add_asked(response, asked, context, View({}, error.code))
+            await _add_asked(response, asked, context, View({}, error.code), turn)
         response.end_group(asked.group_id, error.code)
         return
     if asked.topics is None:
-        _add_everything(response, context, View(offsets, unstable=unstable))
+        await _add_everything(response, context, View(offsets, unstable=unstable), turn)
     else:
-        _add_asked(response, asked, context, View(offsets, unstable=unstable))
+        await _add_asked(response, asked, context, View(offsets, unstable=unstable), turn)
     response.end_group(asked.group_id, ErrorCode.NONE)
 
 
@@ -59,49 +65,61 @@ def _reader(asked: Any, version: int) -> tuple[str | None, int]:
     return (asked.member_id, asked.member_epoch) if version >= FIRST_VERSION_WITH_MEMBER_EPOCHS else (None, -1)
 
 
-def _add_everything(response: OffsetFetchResponse, context: RequestContext, view: View) -> None:
+async def _add_everything(response: OffsetFetchResponse, context: RequestContext, view: View, turn: Turn) -> None:
     by_id = context.version >= FIRST_VERSION_WITH_TOPIC_IDS
     for name, indexes in by_topic(view.offsets).items():
+        await turn.ends_if_long()
         if not context.may(Operation.DESCRIBE, topic_resource(name)):
             continue
         topic = context.broker.image().topics.by_name(name)
         if topic is not None:
             current = [index for index in indexes if view.offsets[TopicPartition(name, index)].is_of(topic.id)]
-            _add(response, name, current, view, topic)
+            await _add(response, name, current, view, topic, turn)
             response.end_topic(topic.id if by_id else name)
         elif not by_id:  # deleted meanwhile: it has no id to be named by
-            _add(response, name, indexes, view, None)
+            await _add(response, name, indexes, view, None, turn)
             response.end_topic(name)
 
 
-def _add_asked(response: OffsetFetchResponse, asked: Any, context: RequestContext, view: View) -> None:
+async def _add_asked(
+    response: OffsetFetchResponse, asked: Any, context: RequestContext, view: View, turn: Turn
+) -> None:
     topics = context.broker.image().topics
     for each in asked.topics or ():
         if context.version < FIRST_VERSION_WITH_TOPIC_IDS:
-            _add_if_allowed(response, each.name, each, context, view, topics.by_name(each.name))
+            await _add_if_allowed(response, each.name, each, context, view, topics.by_name(each.name), turn)
             response.end_topic(each.name)
             continue
         topic_id = each.topic_id or ZERO_UUID  # which is read as None
         topic = topics.by_id(topic_id)
         if topic is None:
-            _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID), None)
+            await _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID), None, turn)
         else:
-            _add_if_allowed(response, topic.name, each, context, view, topic)
+            await _add_if_allowed(response, topic.name, each, context, view, topic, turn)
         response.end_topic(topic_id)
 
 
-def _add_if_allowed(
-    response: OffsetFetchResponse, name: str, asked: Any, context: RequestContext, view: View, topic: TopicImage | None
+async def _add_if_allowed(
+    response: OffsetFetchResponse,
+    name: str,
+    asked: Any,
+    context: RequestContext,
+    view: View,
+    topic: TopicImage | None,
+    turn: Turn,
 ) -> None:
     """What the group itself was refused for, goes before."""
     if not view.error and not context.authorize(Operation.DESCRIBE, topic_resource(name)):
         view = View({}, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    _add(response, name, asked.partition_indexes, view, topic)
+    await _add(response, name, asked.partition_indexes, view, topic, turn)
 
 
-def _add(response: OffsetFetchResponse, name: str, indexes: list[int], view: View, topic: TopicImage | None) -> None:
+async def _add(
+    response: OffsetFetchResponse, name: str, indexes: list[int], view: View, topic: TopicImage | None, turn: Turn
+) -> None:
     """An offset of an earlier topic of the name is none of this one."""
     for index in indexes:
+        await turn.ends_if_long()
         partition = TopicPartition(name, index)
         if partition in view.unstable:
             response.add(index, -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)

@@ -9,6 +9,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.transaction_requests import check_writer, producer_of
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_broker.coordinator.transactional_commits import Committer
+from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -28,11 +29,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
     topics = context.broker.image().topics
     errors: Errors = {}
     offsets: Offsets = {}
+    now_ms, turn = context.broker.clock.wall_ms(), Turn()
     for asked in request.topics:
         found = topics.by_name(asked.name)
+        allowed = context.authorize(Operation.READ, topic(asked.name))
         for p in asked.partitions:
+            await turn.ends_if_long()
             partition = TopicPartition(asked.name, p.partition_index)
-            if not context.authorize(Operation.READ, topic(asked.name)):
+            if not allowed:
                 errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif found is None or p.partition_index not in found.partitions:
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -41,12 +45,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     p.committed_offset,
                     p.committed_leader_epoch,
                     p.committed_metadata or "",
-                    context.broker.clock.wall_ms(),
+                    now_ms,
                     topic_id=found.id,
                 )
     if offsets:
         errors |= await _commit(request, context, offsets)
-    return _response(request, errors)
+    return await _response(request, errors)
 
 
 async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Errors:
@@ -84,7 +88,7 @@ def _told(error: ErrorCode, version: int) -> ErrorCode:
     return error
 
 
-def _response(request: Any, errors: Errors) -> Any:
+async def _response(request: Any, errors: Errors) -> Any:
     kind = message("TxnOffsetCommitResponse")
     answers = kind.TxnOffsetCommitResponseTopic
     return kind(
@@ -96,9 +100,9 @@ def _response(request: Any, errors: Errors) -> Any:
                         partition_index=p.partition_index,
                         error_code=errors[TopicPartition(asked.name, p.partition_index)],
                     )
-                    for p in asked.partitions
+                    async for p in InTurns(asked.partitions)
                 ],
             )
-            for asked in request.topics
+            async for asked in InTurns(request.topics)
         ]
     )

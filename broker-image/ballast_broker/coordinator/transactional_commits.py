@@ -10,8 +10,9 @@ from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import Offsets
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore, Producer, Settled
 from ballast_broker.storage.producers import GOING_ON, Verification
+from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length
 
@@ -28,12 +29,7 @@ class Committer(NamedTuple):
 
 class Append(Protocol):
     def __call__(
-        self,
-        shard: Shard,
-        entries: list[KeyValue],
-        settled: Settled,
-        producer: Producer,
-        verified: Verification | None,
+        self, shard: Shard, batch: bytearray, settled: Settled, verified: Verification | None
     ) -> Awaitable[ErrorCode]: ...
 
 
@@ -63,9 +59,17 @@ class TransactionalCommits:
         adds: bool = False,
     ) -> dict[TopicPartition, ErrorCode]:
         """`agreed` asks the transaction's coordinator whether this partition is in it (or, `adds`, puts it there);
-        None: nobody is to be asked. Not asked where the transaction goes on here already."""
+        None: nobody is to be asked. Not asked where the transaction goes on here already. What is to be written is
+        made first, while others have their turns: what the group and the transaction say is true when it is appended.
+        """
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        self._shard_of(group_id)
+        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
+        entries = [each async for each in InTurns(records.offset_entries(group_id, accepted))]
+        turn = Turn()
+        batch = self._store.batch_of(entries, producer)
+        await turn.ends_if_long()
         shard = self._shard_of(group_id)
         verified: Verification | None = None
         if agreed is not None:
@@ -78,15 +82,21 @@ class TransactionalCommits:
             check_committer(shard.group(group_id), committer)
         else:
             check_consumer(consumers, committer)
-        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
-            answers |= dict.fromkeys(accepted, await self._write(shard, group_id, accepted, producer, verified))
+            error = await self._write(shard, group_id, accepted, batch, producer, verified)
+            answers |= dict.fromkeys(accepted, error)
         shard.forget_if_unused(group_id)
         return answers
 
     async def _write(
-        self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer, verified: Verification | None
+        self,
+        shard: Shard,
+        group_id: str,
+        offsets: Offsets,
+        batch: bytearray,
+        producer: Producer,
+        verified: Verification | None,
     ) -> ErrorCode:
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
@@ -95,8 +105,7 @@ class TransactionalCommits:
                     shard.pending.add(producer[0], group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        entries = list(records.offset_entries(group_id, offsets))
-        return await self._append(shard, entries, settled, producer, verified)
+        return await self._append(shard, batch, settled, verified)
 
     def ended(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten.

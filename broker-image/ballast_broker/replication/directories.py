@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -17,6 +17,7 @@ from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED
 from ballast_broker.replication.movers import Movers
 from ballast_broker.replication.moves import Request, decide_request
 from ballast_broker.replication.replica import Replica
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -162,12 +163,14 @@ class Directories:
         return found
 
     # -- describing ---------------------------------------------------------------------------------------------------
-    def describe(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
-        """Every directory; of the replicas only those wanted, or all."""
+    async def describe(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
+        """Every directory; of the replicas only those wanted, or all that are there when it is asked, in turns."""
         replicas: dict[str, list[ReplicaInfo]] = {directory.path: [] for directory in self._logs.directories}
 
-        def add(logs: Mapping[TopicPartition, Log], lag_of: Callable[[Log], int], *, is_future: bool) -> None:
-            for topic_partition, log in logs.items():
+        async def add(
+            logs: Sequence[tuple[TopicPartition, Log]], lag_of: Callable[[Log], int], *, is_future: bool
+        ) -> None:
+            async for topic_partition, log in InTurns(logs):
                 if wanted is None or topic_partition in wanted:
                     info = ReplicaInfo(topic_partition, log.size_bytes, max(0, lag_of(log)), is_future)
                     replicas[log.directory.path].append(info)
@@ -176,8 +179,9 @@ class Directories:
             current = self._logs.get(future.topic_partition)
             return 0 if current is None else current.log_end_offset - future.log_end_offset
 
-        add(self._logs.logs, lambda log: log.high_watermark - log.log_end_offset, is_future=False)
-        add(self._logs.future_logs, lag_of_future, is_future=True)
+        logs, future_logs = list(self._logs.logs.items()), list(self._logs.future_logs.items())
+        await add(logs, lambda log: log.high_watermark - log.log_end_offset, is_future=False)
+        await add(future_logs, lag_of_future, is_future=True)
         return [_info(directory, replicas[directory.path]) for directory in self._logs.directories]
 
 

@@ -31,6 +31,7 @@ class Mover:
         self.queue = MoveQueue()
         self.wake = asyncio.Event()
         self.working_on: Move | None = None
+        self._looks_at_paused_s = 0.0
         self._movers = movers
         self._number = number
         self._task: asyncio.Task[None] | None = None
@@ -68,8 +69,7 @@ class Mover:
 
     async def _turn(self) -> None:
         self.wake.clear()
-        self._movers.look_at_paused(self.queue)
-        current = self.working_on = self.queue.next()
+        current = self.working_on = self._next()
         if current is None:
             await self.wait(LONGEST_WAIT_S)
             return
@@ -84,6 +84,17 @@ class Mover:
             self._movers.fail(current, str(error))
         finally:
             self.working_on = None
+
+    def _next(self) -> Move | None:
+        """Whoever is paused is looked at when nobody else has anything to do, and every now and then: there may be
+        thousands. A disk that does not answer pauses all that are to go there at once."""
+        current = self.queue.next()
+        now_s = self._movers.now_s()
+        if current is None or self._movers.is_silent(current) or now_s >= self._looks_at_paused_s:
+            self._looks_at_paused_s = now_s + LONGEST_WAIT_S
+            self._movers.look_at_paused(self.queue)
+            return self.queue.next()
+        return current
 
     async def wait(self, seconds: float) -> None:
         try:

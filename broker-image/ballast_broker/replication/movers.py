@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
-from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step
+from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step
 from ballast_broker.storage import adoption, slow_append
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.errors import CorruptFile
@@ -124,7 +124,7 @@ class Movers:
         """However it ends, cleaning goes on and nothing of the future log is left, unless it is the log now, or the
         only one: where the source has failed, what was copied may be all that can be saved."""
         topic_partition = move.topic_partition
-        move.stage = stage
+        move.enter(stage)
         self.moves.pop(topic_partition, None)
         replica = self._replicas.pop(topic_partition)
         replica.truncated.remove(move.note_truncation)
@@ -153,6 +153,9 @@ class Movers:
         for mover in self._all():
             mover.wake.set()
 
+    def now_s(self) -> float:
+        return self._clock.monotonic()
+
     def _all(self) -> list[Mover]:
         return [*self._held, *self._movers.values()]
 
@@ -166,15 +169,23 @@ class Movers:
                 self._movers[number] = Mover(self, number)
                 mover.hand_over(self._movers[number])
 
-    def look_at_paused(self, moves: Iterable[Move]) -> None:
+    def look_at_paused(self, queue: MoveQueue) -> None:
         """Those of silent directories are, others no more if there is room for them."""
-        silent = {directory.path for directory in self._logs.directories if directory.threads.silent}
-        for move in moves:
-            if silent and (move.source in silent or move.destination in silent):
-                move.paused = f"a disk does not answer: {move.source} or {move.destination}"
+        silent = self._silent()
+        for move in queue if silent else queue.paused:
+            if move.source in silent or move.destination in silent:
+                move.pause(f"a disk does not answer: {move.source} or {move.destination}")
                 move.convergence.interrupted()
             elif move.paused and self.has_room(move, move.wanted_bytes):
-                move.paused = None
+                move.pause(None)
+
+    def is_silent(self, move: Move) -> bool:
+        """One of its disks does not answer."""
+        silent = self._silent()
+        return move.source in silent or move.destination in silent
+
+    def _silent(self) -> set[str]:
+        return {directory.path for directory in self._logs.directories if directory.threads.silent}
 
     def _mover(self, topic_partition: TopicPartition) -> Mover:
         number = spread(*topic_partition, self._count())
@@ -250,7 +261,7 @@ class Movers:
         if move.paused:
             return
         move.wanted_bytes = wanted
-        move.paused = f"{move.destination} would have less than its reserve left"
+        move.pause(f"{move.destination} would have less than its reserve left")
         move.convergence.interrupted()
         log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
 
@@ -293,7 +304,8 @@ class Movers:
                         return
                     await mover.wait(LONGEST_WAIT_S)
                 else:
-                    move.paused = None
+                    if move.paused:
+                        move.pause(None)
                     await self._copy_piece(move, copy.file)
                 if await self._is_void(move, copy):
                     return
@@ -379,14 +391,14 @@ class Movers:
         if destination is None:
             raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, move.destination)
         move.told_controller = True
-        move.stage = Stage.ASKING
+        move.enter(Stage.ASKING)
         agreed = self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
 
         def answered(future: asyncio.Future[bool]) -> None:
             if move.ended or future.cancelled():
                 return
             if future.result():
-                move.stage = Stage.AGREED
+                move.enter(Stage.AGREED)
                 mover.wake.set()
             else:
                 self.cancel(move, assign_back=False)  # the replica is gone

@@ -8,7 +8,9 @@ Guarantee: no step swaps before the controller agreed and the future log was flu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import itertools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -56,7 +58,8 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """One move. Attributes are read by everybody (metrics, DescribeLogDirs); the mover alone writes them."""
+    """One move. Attributes are read by everybody (metrics, DescribeLogDirs); the mover alone writes them, and its stage
+    and why it is paused only by the methods that tell the queue: what it has to do next depends on them."""
 
     topic_partition: TopicPartition
     topic_id: UUID
@@ -78,6 +81,20 @@ class Move:
     seen_end: int = -1
     convergence: Convergence = field(default_factory=lambda: Convergence())
     pause_ms: float = 0.0
+    queue: MoveQueue | None = None
+
+    def enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self._tell_queue()
+
+    def pause(self, reason: str | None) -> None:
+        """None: it goes on."""
+        self.paused = reason
+        self._tell_queue()
+
+    def _tell_queue(self) -> None:
+        if self.queue is not None:
+            self.queue.changed(self)
 
     def note_truncation(self, offset: int) -> None:
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
@@ -158,15 +175,53 @@ def next_step(move: Move, at: Position) -> Step:
     return Step.WAIT
 
 
+class _InOrder:
+    """Moves, of which the first in order of topic and partition is found however many they are."""
+
+    def __init__(self) -> None:
+        self._here: set[Move] = set()
+        self._heap: list[tuple[TopicPartition, int, Move]] = []  # who has gone since is in it until his turn comes
+        self._in_heap: set[Move] = set()
+        self._numbers = itertools.count()  # of a partition two may be in it, and moves have no order of their own
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def __contains__(self, move: Move | None) -> bool:
+        return move in self._here
+
+    def add(self, move: Move) -> None:
+        self._here.add(move)
+        if move not in self._in_heap:
+            self._in_heap.add(move)
+            heapq.heappush(self._heap, (move.topic_partition, next(self._numbers), move))
+
+    def discard(self, move: Move) -> None:
+        self._here.discard(move)
+
+    def first(self) -> Move | None:
+        while self._heap:
+            move = self._heap[0][-1]
+            if move in self._here:
+                return move
+            heapq.heappop(self._heap)
+            self._in_heap.discard(move)
+        return None
+
+
 class MoveQueue:
     """The moves of one mover: agreed ones first (they are nearly done), then in order of topic and partition.
 
-    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge.
+    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge. Thousands may be in
+    it: none of the others is looked at to find the next.
     """
 
     def __init__(self) -> None:
         self._moves: dict[TopicPartition, Move] = {}
-        self._deferred: set[TopicPartition] = set()
+        self._copying, self._agreed = _InOrder(), _InOrder()
+        self._deferred: set[Move] = set()
+        self._let_others_go: set[Move] = set()  # of those that are deferred, who would have something to do
+        self._paused: dict[Move, None] = {}
         self._current: Move | None = None
 
     def __len__(self) -> int:
@@ -175,40 +230,60 @@ class MoveQueue:
     def __iter__(self) -> Iterator[Move]:
         return iter(list(self._moves.values()))
 
+    @property
+    def paused(self) -> Collection[Move]:
+        return list(self._paused)
+
     def add(self, move: Move) -> None:
         self._moves[move.topic_partition] = move
+        move.queue = self
+        self.changed(move)
 
     def remove(self, move: Move) -> None:
         if self._moves.get(move.topic_partition) is move:
             del self._moves[move.topic_partition]
-            self._deferred.discard(move.topic_partition)
+            move.queue = None
+            self._deferred.discard(move)
+            self._take_out(move)
         if self._current is move:
             self._current = None
 
     def defer(self, move: Move) -> None:
         """Let all others go first once."""
-        self._deferred.add(move.topic_partition)
+        self._deferred.add(move)
+        self.changed(move)
+
+    def changed(self, move: Move) -> None:
+        """Its stage, whether it is paused, or whether it lets others go first."""
+        self._take_out(move)
+        if move.paused:
+            self._paused[move] = None
+        elif move.stage not in (Stage.COPYING, Stage.AGREED):
+            return  # who waits for the controller has nothing to do, nor has who waits for room
+        elif move in self._deferred:
+            self._let_others_go.add(move)
+        else:
+            (self._agreed if move.stage is Stage.AGREED else self._copying).add(move)
+
+    def _take_out(self, move: Move) -> None:
+        self._copying.discard(move)
+        self._agreed.discard(move)
+        self._let_others_go.discard(move)
+        self._paused.pop(move, None)
 
     def has_other_work(self) -> bool:
         """While the one that is being copied is paused."""
-        return bool(self._able())
-
-    def _able(self) -> list[Move]:
-        """Those that wait for the controller or for room have nothing to do."""
-        stages = (Stage.COPYING, Stage.AGREED)
-        return [move for move in self._moves.values() if move.stage in stages and not move.paused]
+        return bool(self._copying or self._agreed or self._let_others_go)
 
     def next(self) -> Move | None:
         """The move to work on now."""
-        able = self._able()
-        ready = [move for move in able if move.topic_partition not in self._deferred]
-        if able and not ready:
+        if not self._copying and not self._agreed and self._let_others_go:
             self._deferred.clear()
-            ready = able
-        agreed = [move for move in ready if move.stage is Stage.AGREED]
-        if not agreed and self._current in ready:
+            for move in list(self._let_others_go):
+                self.changed(move)
+        if not self._agreed and self._current in self._copying:
             return self._current
-        following = min(agreed or ready, key=lambda move: move.topic_partition, default=None)
+        following = self._agreed.first() or self._copying.first()
         if following is not self._current:
             if self._current is not None:
                 self._current.convergence.interrupted()

@@ -261,6 +261,10 @@ def test_what_is_only_looked_at_is_compared_with_all_of_its_request() -> None:
     result = scene.run(create_topics, create_request("a.b", *names, "a_b", validate_only=True))
     assert [topic.error_code for topic in result.topics] == [0] * (1 + len(names)) + [17]
     assert len(scene.history) == before
+    request = create_request(*(f"u-{number}" for number in range(3 * TOPICS_PER_PIECE)), validate_only=True)
+    made = list(pieces(scene, create_topics(scene.context, request)))
+    assert [each.records for each in made] == [[]] * 3, "nobody waits for all of it"
+    assert len(made[-1].response.topics) == 3 * TOPICS_PER_PIECE
 
 
 @pytest.mark.spec("TOP-23")
@@ -285,6 +289,11 @@ def test_the_configs_of_many_topics_are_altered_so_many_at_a_time() -> None:
     told = [ErrorCode(each.error_code) for each in outcome.response.responses]
     assert told == [ErrorCode.NONE] * (len(names) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert all(scene.image.configs.of(2, name) == {"retention.ms": "1000"} for name in names[:-1])
+    request.validate_only, config.value = True, "2000"
+    made = list(pieces(scene, incremental_alter_configs(scene.context, request)))
+    assert [each.records for each in made] == [[], []], "nor does anybody wait for what is only looked at"
+    assert [ErrorCode(each.error_code) for each in made[-1].response.responses] == told
+    assert scene.image.configs.of(2, names[0]) == {"retention.ms": "1000"}
 
 
 @pytest.mark.spec("CLU-13")

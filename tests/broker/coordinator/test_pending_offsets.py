@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.broker import turning
 from tests.broker.coordinator.test_service import OFFSETS, T0, T1, Coordinating, coordinating
 from tests.broker.replication.cluster import RealClock, eventually
 
+from ballast_broker.coordinator import service
 from ballast_broker.coordinator.consumers.group import JOINING, LEAVING
 from ballast_broker.coordinator.consumers.heartbeat import Ask
 from ballast_broker.coordinator.group import Group, GroupState, Member
@@ -185,6 +187,62 @@ async def test_a_commit_in_a_transaction_holds_up_what_is_stable_and_its_abort_i
         await eventually(lambda: log.last_stable_offset == log.log_end_offset)
         aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, log.log_end_offset)]
         assert aborted == [(P1[0], first)]
+
+
+@pytest.mark.spec("CLI-09")
+async def test_a_commit_of_many_partitions_is_made_in_turns_and_counts_by_who_leads_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 300
+    async with coordinating(tmp_path) as scene:
+        turning.end_at_once(monkeypatch)
+        offsets = {TopicPartition("t", each): offset(1) for each in range(count)}
+        committing = scene.groups.transactional.commit("g", Committer(), offsets, P1, agreed)
+        answers, had = await turning.beside(committing)
+        assert had >= count
+        assert set(answers.values()) == {ErrorCode.NONE}
+        assert set(scene.groups.transactional.unstable("g")) == set(offsets)
+        end_before = scene.node.log(OFFSETS).log_end_offset
+        begun = asyncio.ensure_future(scene.groups.transactional.commit("g", Committer(), offsets, P2, agreed))
+        for _ in range(count // 2):
+            await asyncio.sleep(0)
+        scene.groups.resign(0)
+        with pytest.raises(ApiError) as refused:
+            await begun
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert scene.node.log(OFFSETS).log_end_offset == end_before
+
+
+@pytest.mark.spec("CLI-09")
+async def test_many_offsets_are_taken_away_in_turns_and_what_is_so_in_between_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "FORGOTTEN_AT_ONCE", 10)
+    many = [TopicPartition("t", number) for number in range(45)]
+    async with coordinating(tmp_path) as scene:
+        for _ in range(2):
+            for each in many[:15]:
+                assert await scene.commit("g", each, 5) is ErrorCode.NONE
+            answers, had = await turning.beside(scene.groups.delete_offsets("g", many))
+            assert answers == dict.fromkeys(many, ErrorCode.NONE), "also those behind the group's last offset"
+            assert had >= 5
+            assert known(scene.groups) == known(await scene.next_one()) == {}
+        for each in many:
+            await scene.commit("g", each, 5)
+        deletion = asyncio.ensure_future(scene.groups.delete_offsets("g", many))
+        while len(known(scene.groups)) == len(many):
+            await asyncio.wait((asyncio.ensure_future(asyncio.sleep(0)),))
+        assert await scene.commit("g", many[0], 7) is ErrorCode.NONE
+        assert set((await deletion).values()) == {ErrorCode.NONE}
+        assert known(scene.groups) == known(await scene.next_one()) == {many[0]: 7}
+        for each in many:
+            await scene.commit("g", each, 5)
+        deletion = asyncio.ensure_future(scene.groups.delete_offsets("g", many))
+        await asyncio.wait((asyncio.ensure_future(asyncio.sleep(0)),))
+        scene.groups.resign(0)
+        with pytest.raises(ApiError) as refused:
+            await deletion
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("adds", [False, True])

@@ -544,13 +544,13 @@ async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> Non
         move(node, node.directories[1])
         await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.ASKING)
         node.produce(ORDERS, "one", "two")
-        first, second = node.replication.directories.describe()
+        first, second = await node.replication.directories.describe()
         size = node.log(ORDERS).size_bytes
         assert [tuple_of(info) for info in first.replicas] == [(ORDERS, size, 0, False)]
         assert [tuple_of(info)[2:] for info in second.replicas] == [(2, True)]
         assert 0 < first.usable_bytes < first.total_bytes
         node.lose(node.directories[1])
-        failed = node.replication.directories.describe()[1]
+        failed = (await node.replication.directories.describe())[1]
         assert (failed.error, failed.replicas, failed.total_bytes) == (ErrorCode.KAFKA_STORAGE_ERROR, [], -1)
 
 
@@ -736,7 +736,7 @@ async def test_a_directory_that_is_cordoned_while_its_broker_runs_takes_nothing_
         assert move(node, Path(second)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         cluster.controller.create_topic("more", [[1]] * 6)
         assert {node.log(TopicPartition("more", n)).directory.path for n in range(6)} == {first, third}
-        assert [told.cordoned for told in node.replication.directories.describe(None)] == [False, True, False]
+        assert [told.cordoned for told in await node.replication.directories.describe(None)] == [False, True, False]
         await node.stop()
         cluster.controller.create_topic("absent", [[1]] * 6)
         await node.start()

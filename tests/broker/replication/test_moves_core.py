@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ballast_broker.replication.moves import (
     ENOUGH_CHASING,
@@ -107,14 +109,14 @@ def test_a_mover_takes_agreed_moves_first_and_stays_with_the_one_it_began() -> N
     assert queue.next() is second
     queue.add(first)
     assert queue.next() is second, "it stays"
-    second.stage = Stage.ASKING
+    second.enter(Stage.ASKING)
     assert queue.next() is first
-    second.stage = Stage.AGREED
+    second.enter(Stage.AGREED)
     assert queue.next() is second
     queue.remove(second)
-    first.paused = "no room"
+    first.pause("no room")
     assert queue.next() is third
-    third.paused = "no room"
+    third.pause("no room")
     assert queue.next() is None
     assert len(queue) == 2
 
@@ -130,6 +132,91 @@ def test_one_that_does_not_converge_lets_the_others_go_first() -> None:
     assert queue.next() is other
     queue.remove(other)
     assert queue.next() is slow, "and then it has its turn again"
+
+
+class Counted(TopicPartition):
+    """Told of every comparison of two."""
+
+    compared = 0
+
+    def __lt__(self, other: object) -> bool:
+        Counted.compared += 1
+        return tuple(self) < other if isinstance(other, tuple) else NotImplemented
+
+
+@pytest.mark.spec("DIR-24")
+def test_to_find_the_next_of_thousands_few_are_looked_at() -> None:
+    queue, count = MoveQueue(), 2_000
+    for number in reversed(range(count)):
+        queue.add(Move(Counted("orders", number), UUID(int=1), D1, D2))
+    Counted.compared = 0
+    for number in range(count):
+        following = queue.next()
+        assert following is not None
+        assert following.topic_partition.partition == number
+        following.enter(Stage.ASKING)
+    assert queue.next() is None
+    assert Counted.compared < count * 30
+
+
+class Plain:
+    """The queue by its definition: everything is looked at each time."""
+
+    def __init__(self) -> None:
+        self.moves: list[Move] = []
+        self.deferred: set[Move] = set()
+        self.current: Move | None = None
+
+    def able(self) -> list[Move]:
+        return [each for each in self.moves if each.stage in (Stage.COPYING, Stage.AGREED) and not each.paused]
+
+    def remove(self, gone: Move) -> None:
+        self.moves.remove(gone)
+        self.deferred.discard(gone)
+        if self.current is gone:
+            self.current = None
+
+    def next(self) -> Move | None:
+        ready = [each for each in self.able() if each not in self.deferred]
+        if not ready and self.able():
+            self.deferred.clear()
+            ready = self.able()
+        agreed = [each for each in ready if each.stage is Stage.AGREED]
+        if agreed or self.current not in ready:
+            self.current = min(agreed or ready, key=lambda each: each.topic_partition, default=None)
+        return self.current
+
+
+@pytest.mark.spec("DIR-24", "DIR-26")
+@settings(max_examples=300, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "defer", "pause", "go on", *Stage.__members__]), st.integers(0, 4))
+    )
+)
+def test_the_queue_is_what_its_definition_says_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    queue, plain, moves = MoveQueue(), Plain(), dict[int, Move]()
+    for what, number in steps:
+        each = moves.get(number)
+        if what == "add" and each is None:
+            moves[number] = each = move(number)
+            queue.add(each)
+            plain.moves.append(each)
+        elif each is None:
+            continue
+        elif what == "remove":
+            queue.remove(moves.pop(number))
+            plain.remove(each)
+        elif what == "defer":
+            queue.defer(each)
+            plain.deferred.add(each)
+        elif what in ("pause", "go on"):
+            each.pause("no room" if what == "pause" else None)
+        elif what in Stage.__members__:
+            each.enter(Stage[what])
+        assert queue.has_other_work() == bool(plain.able())
+        assert set(queue.paused) == {each for each in plain.moves if each.paused}
+        assert queue.next() is plain.next()
 
 
 @pytest.mark.spec("DIR-26")

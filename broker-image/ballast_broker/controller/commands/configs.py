@@ -42,8 +42,9 @@ def _alter_all(context: CommandContext, request: Any, response: Any, changes_of:
     def alter(now: CommandContext, left: list[tuple[tuple[int, str], Any]]) -> Outcome:
         records: list[Any] = []
         for done, (resource, wanted) in enumerate(left):
-            if not request.validate_only and (done == RESOURCES_PER_PIECE or len(records) >= RECORDS_PER_PIECE):
-                return Outcome(records, response, rest=partial(alter, left=left[done:]))
+            if done == RESOURCES_PER_PIECE or len(records) >= RECORDS_PER_PIECE:
+                rest = partial(alter, left=left[done:])
+                return Outcome([] if request.validate_only else records, response, rest=rest)
             result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
             try:
                 if counts[resource] > 1:

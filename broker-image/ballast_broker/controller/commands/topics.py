@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ def create_topics(context: CommandContext, request: Any) -> Outcome:
     """Each topic for itself: one that cannot be made does not keep the others from being made. Of many so many at a
     time that nobody else waits for long."""
     response = message("CreateTopicsResponse")(topics=[], throttle_time_ms=0)
+    only = bool(request.validate_only)
     _check_total(context, request)
     counts = Counter(topic.name for topic in request.topics)
     describe = _Describing(context)
@@ -42,8 +44,11 @@ def create_topics(context: CommandContext, request: Any) -> Outcome:
         now = replace(now, asker=context.asker, mutations=context.mutations)
         records: list[Any] = []
         for done, topic in enumerate(topics):
-            if not request.validate_only and (done == TOPICS_PER_PIECE or len(records) >= RECORDS_PER_PIECE):
-                return Outcome(records, response, rest=partial(create, topics=topics[done:]))
+            if done == TOPICS_PER_PIECE or len(records) >= RECORDS_PER_PIECE:
+                rest = partial(create, topics=topics[done:])
+                # What is only looked at is nowhere but here, where the topics that follow find it.
+                rest = partial(_as_of, now, rest) if only else rest
+                return Outcome([] if only else records, response, rest=rest)
             name, kind = topic.name, type(response).CreatableTopicResult
             result = kind(name=name, topic_id=ZERO_UUID, error_code=0, error_message=None)
             try:
@@ -56,9 +61,13 @@ def create_topics(context: CommandContext, request: Any) -> Outcome:
                 records.extend(created)
                 now = now.after(created)  # the next topic's name may collide with this one
             response.topics.append(result)
-        return Outcome([] if request.validate_only else records, response)
+        return Outcome([] if only else records, response)
 
     return create(context, list({topic.name: topic for topic in request.topics}.values()))
+
+
+def _as_of(then: CommandContext, rest: Callable[[CommandContext], Outcome], _now: CommandContext) -> Outcome:
+    return rest(then)
 
 
 def _check_total(context: CommandContext, request: Any) -> None:
