@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,13 @@ def openssl(*arguments: object) -> str:
     ended = subprocess.run(command, capture_output=True, timeout=60, text=True, check=False)
     assert ended.returncode == 0, f"{command}: {ended.stderr}"
     return ended.stdout
+
+
+def believing(ca: Path) -> ssl.SSLContext:
+    """A client's. Python's own default is one that refuses these authorities from 3.13 on, as few people do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(ca)
+    return context
 
 
 class Authority:

@@ -84,6 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's `&` leaves it, also to what tests start
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as of `nohup`: only what tests start hears it
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 # ---- which tests run

@@ -46,8 +46,9 @@ def _bases() -> tuple[Any, ...]:
         from kafka.protocol.schemas.fields.codecs import encode_buffer
         from kafka.protocol.schemas.fields.codecs import types as codecs
     finally:
-        if partial:  # leave no half package behind for somebody who wants the client
+        if partial:  # leave no half package behind for somebody who wants the client, by whichever door
             sys.modules.pop("kafka", None)
+            sys.modules.pop("kafka.protocol", None)
     make_strict(codecs, struct.StructField)
     engine: Any = api_message.ApiMessage
 

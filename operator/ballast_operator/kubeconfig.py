@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ballast_operator.pem import believing
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Whoever ignored them would ask another server, as somebody else, or in vain.
 NOT_UNDERSTOOD = {
@@ -57,8 +59,7 @@ class ApiAccess:
             raise KubeconfigError(f"{self.origin} has something that is no certificate or no key: {error}") from error
 
     def _ssl_context(self) -> ssl.SSLContext:
-        # Bundles of certificates have names of authorities as comments, in any language.
-        context = ssl.create_default_context(cadata=self.ca_pem.decode("ascii", "ignore") if self.ca_pem else None)
+        context = believing(self.ca_pem.decode("ascii", "ignore") if self.ca_pem else None)
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from ballast_operator.bearer import TokenProvider
-from ballast_operator.pem import as_ascii
+from ballast_operator.pem import believing
 
 WITHIN_S = 5.0
 MOST_BYTES = 1024 * 1024
@@ -113,8 +113,7 @@ class ClientCredentials(TokenProvider):
     def _connection(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
         if scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=WITHIN_S)
-        context = ssl.create_default_context(cadata=as_ascii(self.ca_pem) if self.ca_pem else None)
-        return http.client.HTTPSConnection(host, port, timeout=WITHIN_S, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=WITHIN_S, context=believing(self.ca_pem))
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:

@@ -6,6 +6,7 @@ An API that refuses or cannot be reached is a Refusal, KubernetesUnavailable: th
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 from urllib.request import getproxies
 
 from ballast_rebalance.measured import Refusal
-from ballast_rebalance.prometheus_http import is_here
+from ballast_rebalance.prometheus_http import alike, is_here
 
 GROUP, VERSION, PLURAL, CLUSTERS, TOPICS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters", "kafkatopics"
 PAGE = 500
@@ -41,6 +42,7 @@ class KubernetesStore:
             configuration.proxy = None  # which the environment names for the world outside, not the kubeconfig
         self._client: Any = client.ApiClient(configuration)
         rest: Any = self._client.rest_client
+        rest.pool_manager.connection_pool_kw["ssl_context"] = _context(configuration)
         request = rest.request
         # By itself the client waits for ever for an API that has taken the connection, and a job that watches with it.
         limit = {"_request_timeout": ANSWER_SECONDS}
@@ -187,6 +189,16 @@ class KubernetesStore:
             yield
         except (self._error, self._unreachable) as error:
             raise Refusal("KubernetesUnavailable", f"{what}: {_said(error)}") from error
+
+
+def _context(configuration: Any) -> ssl.SSLContext:
+    """The client's own would not be alike. What it shows itself, the client loads."""
+    authorities = {"cafile": configuration.ssl_ca_cert, "cadata": configuration.ca_cert_data}
+    context = alike(ssl.create_default_context(**authorities))
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _said(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests import kdc as kerberos
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 from tests.clients.running import RunningBroker
 from tests.kdc import REALM, Kdc, login_module
 
@@ -61,7 +60,7 @@ class WithKerberos:
 
     def python(self, listener: str) -> dict[str, Any]:
         """For kafka-python, which takes the tickets that the environment names."""
-        context = None if listener == "OPEN" else ssl.create_default_context(cafile=str(self.authority.ca))
+        context = None if listener == "OPEN" else believing(self.authority.ca)
         return {
             "bootstrap_servers": self.broker.listeners[listener],
             "security_protocol": PROTOCOLS[listener],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 from tests.clients.running import RunningBroker
 from tests.identity_provider import AUDIENCE, CLIENTS, ISSUER, Provider
 
@@ -106,7 +105,7 @@ class WithTokens:
 
     def python(self, listener: str) -> dict[str, Any]:
         """For kafka-python and aiokafka alike, but for who gives the token."""
-        context = None if listener == "OPEN" else ssl.create_default_context(cafile=str(self.authority.ca))
+        context = None if listener == "OPEN" else believing(self.authority.ca)
         return {
             "bootstrap_servers": self.broker.listeners[listener],
             "security_protocol": PROTOCOLS[listener],

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 from tests.clients.running import RunningBroker
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -82,7 +82,7 @@ class Secured:
     def context(self, listener: str) -> ssl.SSLContext | None:
         if "SSL" not in PROTOCOLS[listener]:
             return None
-        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        context = believing(self.authority.ca)
         if listener == "MUTUAL":
             context.load_cert_chain(self.own)
         return context

@@ -138,6 +138,30 @@ def test_at_the_address_of_a_pod_the_certificate_has_to_have_the_name_of_the_pod
                 answering.join(10)
 
 
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("believed", ["tests-ca.crt", "api.crt", "others-ca.crt"])
+def test_an_api_is_believed_by_what_the_kubeconfig_holds_with_every_python(tmp_path: Path, believed: str) -> None:
+    """As by kubectl: an authority without a key usage, which Python 3.13 refuses by itself, and the API's own
+    certificate, which those before refuse."""
+    authority, _ = Authority(tmp_path), Authority(tmp_path, "others")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority.issue("api"))
+    context = ApiAccess("https://127.0.0.1", ca_pem=(tmp_path / believed).read_bytes()).ssl_context()
+    assert context is not None
+    here, there = socket.socketpair()
+    with here, there:
+        answering = threading.Thread(target=answer, args=(server, there))
+        answering.start()
+        try:
+            if believed == "others-ca.crt":
+                with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
+                    context.wrap_socket(here, server_hostname="127.0.0.1")
+            else:
+                context.wrap_socket(here, server_hostname="127.0.0.1").close()
+        finally:
+            answering.join()
+
+
 def answer(context: ssl.SSLContext, there: socket.socket) -> None:
     with contextlib.suppress(OSError):
         context.wrap_socket(there, server_side=True).close()

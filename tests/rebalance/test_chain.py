@@ -6,13 +6,17 @@ import asyncio
 import json
 import select
 import socket
+import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.certificates import Authority
 from tests.rebalance.test_measured import measured
 
 from ballast_cli import demo
@@ -94,7 +98,49 @@ def test_an_api_on_this_machine_is_asked_by_way_of_no_proxy_but_one_that_the_kub
         assert select.select([api, outside, own], [], [], 0)[0] == [own if named else api]
 
 
-def kubeconfig_of(folder: Path, cluster: dict[str, str]) -> str:
+class NoReassignments(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"items": []}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+@pytest.mark.parametrize("believed", ["tests-ca.crt", "api.crt", "others-ca.crt", None])
+def test_an_api_is_believed_by_what_the_kubeconfig_holds_with_every_python(
+    tmp_path: Path, believed: str | None
+) -> None:
+    """An authority without a key usage, which Python 3.13 refuses by itself, and the API's own certificate, which those
+    before refuse; whoever says so looks at none."""
+    authority, _ = Authority(tmp_path), Authority(tmp_path, "others")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("api"))
+    with HTTPServer(("127.0.0.1", 0), NoReassignments) as api:
+        api.socket = context.wrap_socket(api.socket, server_side=True)
+        serving = threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        cluster: dict[str, Any] = {"server": address(api.socket).replace("http:", "https:")}
+        cluster |= (
+            {"certificate-authority": str(tmp_path / believed)} if believed else {"insecure-skip-tls-verify": True}
+        )
+        store = KubernetesStore(NAMESPACE, kubeconfig_of(tmp_path, cluster))
+        try:
+            if believed == "others-ca.crt":
+                with pytest.raises(Refusal, match="unable to get local issuer"):
+                    store.list_reassignments()
+            else:
+                assert store.list_reassignments() == []
+        finally:
+            store.close()
+            api.shutdown()
+            serving.join()
+
+
+def kubeconfig_of(folder: Path, cluster: dict[str, Any]) -> str:
     config = folder / "kubeconfig"
     parts = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {}}]}
     context = {"name": "x", "context": {"cluster": "c", "user": "u"}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -31,6 +33,26 @@ def test_the_client_decodes_with_its_own_class() -> None:
     header = MetadataRequest[1](topics=None)
     header.with_header()
     assert header.header.get_response_class() is MetadataResponse[1]
+
+
+WHOLE = """
+import sys
+from ballast_wire.messages import message
+message("MetadataResponse")
+assert "kafka" not in sys.modules, "a broker needs no client"
+from kafka.protocol.metadata import MetadataRequest
+import kafka
+kind = message("FetchRequest")
+again = kind.decode(kind(max_wait_ms=7).encode(version=12), version=12)
+print(kafka.KafkaConsumer.__name__, kafka.protocol.__name__, again.max_wait_ms)
+"""
+
+
+@pytest.mark.spec("CLI-01")
+def test_the_client_is_whole_afterwards() -> None:
+    """Whichever part of it is asked for first: Python 3.14 wants all above that part."""
+    ran = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, timeout=50, check=False)
+    assert (ran.stdout, ran.stderr) == ("KafkaConsumer kafka.protocol 7\n", "")
 
 
 def test_what_was_decoded_can_be_encoded_again() -> None:

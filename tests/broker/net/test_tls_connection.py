@@ -24,7 +24,7 @@ from tests.broker.net.serving import (
     tls_of_a_node,
     until,
 )
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 
 from ballast_broker.net import secured
 from ballast_broker.net.secured import Access
@@ -48,7 +48,7 @@ def access(authority: Authority, **changes: str) -> Access:
 
 
 def client(authority: Authority, own: str | None = None, version: str | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(authority.ca))
+    context = believing(authority.ca)
     if own is not None:
         context.load_cert_chain(authority.folder / f"{own}.pem")
     if version is not None:

@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 
 from ballast_broker.config.broker import broker_config
 from ballast_broker.config_types import ConfigError
@@ -47,7 +47,7 @@ def contexts(store: Path, ca: Path, clock: Clock) -> TlsContexts:
 
 def served(found: TlsContexts, ca: Path) -> bytes | None:
     """The certificate that somebody is shown who comes in now."""
-    client = ssl.create_default_context(cafile=str(ca))
+    client = believing(ca)
     client_in, client_out, server_in, server_out = (ssl.MemoryBIO() for _ in range(4))
     coming = client.wrap_bio(client_in, client_out, server_hostname="localhost")
     there = found.current().wrap_bio(server_in, server_out, server_side=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from e2e.processes import BROKER_SOURCES
-from tests.certificates import Authority
+from tests.certificates import Authority, believing
 
 from ballast_broker import security_settings
 from ballast_broker.config.broker import broker_config
@@ -55,7 +55,7 @@ def settings(authority: Authority, name: str = "one", **changes: Any) -> TlsSett
 def shown(contexts: TlsContexts, authority: Authority) -> str:
     """The common name of the certificate that a client meets."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asking = ssl.create_default_context(cafile=str(authority.ca))
+    asking = believing(authority.ca)
     client = asking.wrap_bio(back, there, server_hostname="localhost")
     server = contexts.current().wrap_bio(there, back, server_side=True)
     for _ in range(4):

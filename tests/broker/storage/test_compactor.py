@@ -539,17 +539,22 @@ def test_a_cleaner_that_cannot_be_started_is_started_later(
 
     async def story() -> None:
         config = StorageConfig(node_id=1, log_dirs=(str(tmp_path / "d"),), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
-        threads = RealThreads(1)
-        manager = LogManager(bench.disk, bench.clock, threads, config, SeededRandom(), config_of=lambda _: COMPACT)
+        threads, runner = RealThreads(1), CleanerProcess()
+        manager = LogManager(
+            bench.disk, bench.clock, threads, config, SeededRandom(), config_of=lambda _: COMPACT, cleaner=runner
+        )
         await manager.start()
         log = create_dirty(manager)
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "executable", str(tmp_path / "missing"))
-            assert not await manager.compactor.clean_dirtiest()
-        assert await manager.compactor.clean_dirtiest()
-        assert [int(record.key or b"") for record in read_all(log)] == [1, 2]
-        await manager.shutdown()
-        threads.close()
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(sys, "executable", str(tmp_path / "missing"))
+                assert not await manager.compactor.clean_dirtiest()
+            assert await manager.compactor.clean_dirtiest()
+            assert [int(record.key or b"") for record in read_all(log)] == [1, 2]
+        finally:
+            await runner.close()
+            await manager.shutdown()
+            threads.close()
 
     asyncio.run(story())
 
