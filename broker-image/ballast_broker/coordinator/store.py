@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
@@ -84,6 +85,17 @@ class Stored(NamedTuple):
 Found = KeyValue | Stored | Marker
 
 
+class _Write:
+    """A batch on its way: what came of it, and who is told once that is known of all before it."""
+
+    __slots__ = ("error", "settled", "told")
+
+    def __init__(self, settled: Settled, told: asyncio.Future[ErrorCode]) -> None:
+        self.settled = settled
+        self.told = told
+        self.error: ErrorCode | None = None
+
+
 class _Appending:
     """Written already. Nothing waits, nor has to be ended, where nobody gets to awaiting it."""
 
@@ -106,7 +118,7 @@ class CoordinatorStore:
         self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
-        self._waiting: Counter[int] = Counter()  # for their commit, by partition
+        self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # by partition, in the order of its log
 
     def append(
         self,
@@ -136,7 +148,13 @@ class CoordinatorStore:
                 logger.error("%d bytes of records that belong together are too many: %s", len(batch), refused)
             settled(False)
             return later(CLIENT_ERROR.get(refused.code, refused.code))
-        return _Appending(lambda: self._appended(target, appending, settled))
+        write = _Write(settled, asyncio.get_running_loop().create_future())
+        self._writes[partition].append(write)
+        if appending.done():
+            self._appended(target, write, appending)
+        else:
+            appending.add_done_callback(partial(self._appended, target, write))
+        return _Appending(lambda: self._answer(appending, write))
 
     def append_pieces(self, partition: int, entries: Sequence[KeyValue], settled: PieceSettled) -> Awaitable[ErrorCode]:
         """Write what is true entry by entry, now, in as many batches as it takes; the first error of any. `settled` is
@@ -153,35 +171,34 @@ class CoordinatorStore:
         most = 2**31 if log is None else min(log.config.max_message_bytes, log.config.segment_bytes)
         return list(_pieces(entries, most - HEADER_BYTES))
 
-    async def _appended(self, target: TopicPartition, appending: Awaitable[AppendInfo], settled: Settled) -> ErrorCode:
-        try:
-            info = await appending
-        except ApiError as refused:
-            settled(False)
-            return CLIENT_ERROR.get(refused.code, refused.code)
-        error = self._replicas.await_committed(target, info.last_offset + 1, NO_TIMEOUT_MS)
-        if isinstance(error, ErrorCode) and not self._waiting[target.partition]:
-            settled(error in COMMITTED)
+    def _appended(self, target: TopicPartition, write: _Write, appending: asyncio.Future[AppendInfo]) -> None:
+        if appending.cancelled() or appending.exception() is not None:
+            self._known(target.partition, write, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        committed = self._replicas.await_committed(target, appending.result().last_offset + 1, NO_TIMEOUT_MS)
+        if isinstance(committed, ErrorCode):
+            self._known(target.partition, write, committed)
         else:
-            outcome = self._outcome(target.partition, later(error), settled)
-            await asyncio.wait((outcome,), timeout=self._timeout_ms / 1000)
-            error = outcome.result() if outcome.done() else ErrorCode.REQUEST_TIMED_OUT
+            committed.add_done_callback(lambda done: self._known(target.partition, write, done.result()))
+
+    def _known(self, partition: int, write: _Write, error: ErrorCode) -> None:
+        """It is told when all that lies before it in the log has been: of one key the last in the log counts."""
+        write.error = error
+        writes = self._writes[partition]
+        while writes and (first := writes[0]).error is not None:
+            writes.popleft()
+            first.settled(first.error in COMMITTED)
+            first.told.set_result(first.error)
+
+    async def _answer(self, appending: asyncio.Future[AppendInfo], write: _Write) -> ErrorCode:
+        try:
+            await appending
+        except ApiError as refused:
+            return CLIENT_ERROR.get(refused.code, refused.code)
+        if not write.told.done():
+            await asyncio.wait((write.told,), timeout=self._timeout_ms / 1000)
+        error = write.told.result() if write.told.done() else ErrorCode.REQUEST_TIMED_OUT
         return ErrorCode.NONE if error in COMMITTED else CLIENT_ERROR.get(error, error)
-
-    def _outcome(
-        self, partition: int, committed: asyncio.Future[ErrorCode], settled: Settled
-    ) -> asyncio.Future[ErrorCode]:
-        """What came of it, however long it takes; `settled` is told first."""
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def known(done: asyncio.Future[ErrorCode]) -> None:
-            self._waiting[partition] -= 1
-            settled(done.result() in COMMITTED)
-            outcome.set_result(done.result())
-
-        self._waiting[partition] += 1
-        committed.add_done_callback(known)
-        return outcome
 
     async def all_committed(self, partition: int) -> None:
         """When everything that its log has by now is committed; ApiError where this broker leads it no longer."""

@@ -92,6 +92,26 @@ async def test_what_is_committed_at_once_is_not_told_before_what_waited_for_it(t
         assert told[2:] == [("third", True)]
 
 
+@pytest.mark.spec("CLI-04", "CLI-05")
+async def test_what_is_written_in_pieces_is_told_before_what_lies_behind_it(tmp_path: Path) -> None:
+    """Else what is forgotten there would take with it what somebody has written since."""
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1]], {"max.message.bytes": "1000"})
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
+        )
+        told: list[str] = []
+        ends = [(b"%d" % number, None) for number in range(60)]
+        forgetting = store.append_pieces(0, ends, lambda some, _: told.append(f"{some.start} on"))
+        pieces = [f"{some.start} on" for some in store.pieces(0, ends)]
+        assert len(pieces) > 1
+        first = asyncio.ensure_future(forgetting)
+        assert await store.append(0, [(b"0", b"value")], lambda _: told.append("behind")) is ErrorCode.NONE
+        assert await first is ErrorCode.NONE
+        assert told == [*pieces, "behind"]
+
+
 @pytest.mark.spec("LOG-41", "CLI-04")
 @pytest.mark.parametrize("position", [-2, -9], ids=["a value", "a length"])
 async def test_what_a_disk_has_spoilt_since_is_neither_believed_nor_passed_over(tmp_path: Path, position: int) -> None:
