@@ -70,7 +70,11 @@ class Shard:
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         decoded = records.decode_key(key)
         if isinstance(decoded, records.OffsetKey) and value is not None:
-            self.pending.add(producer_id, decoded.group_id, decoded.partition, records.decode_offset(value))
+            self.add_pending(producer_id, decoded.group_id, decoded.partition, records.decode_offset(value))
+
+    def add_pending(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+        self.pending.add(producer_id, group_id, partition, offset)
+        self.group(group_id)  # there from now on, until it expires, however the transaction ends
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         for group_id, partition, offset in self.pending.end(producer_id, committed):

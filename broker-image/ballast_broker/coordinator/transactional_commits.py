@@ -92,7 +92,7 @@ class TransactionalCommits:
             shard.end_write(group_id, offsets)
             if committed:
                 for partition, offset in offsets.items():
-                    shard.pending.add(producer[0], group_id, partition, offset)
+                    shard.add_pending(producer[0], group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
         entries = list(records.offset_entries(group_id, offsets))

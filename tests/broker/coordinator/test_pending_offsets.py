@@ -109,6 +109,16 @@ async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: P
             assert known(groups) == {}
 
 
+async def test_a_group_whose_only_transaction_is_aborted_is_there_until_it_expires(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        await end(scene, False)
+        for groups in (scene.groups, await scene.next_one()):
+            assert [group.group_id for group in groups.list_groups()] == ["g"]
+        await scene.groups.expire_offsets()
+        assert scene.groups.list_groups() == []
+
+
 async def test_an_offset_that_is_deleted_does_not_come_back_with_its_transaction(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await commit(scene.groups, T0, 5)
