@@ -35,6 +35,17 @@ class PendingOffsets:
             if place is None or own_place < place:
                 of_producer[group_id, partition] = own_place, None
 
+    def forget(self, group_id: str, partition: TopicPartition) -> None:
+        """The offset is deleted, which comes last: nothing is pending, however the transactions end."""
+        of_group = self.producers.get(group_id, {})
+        for producer_id in of_group.pop(partition, ()):
+            of_producer = self.by_producer[producer_id]
+            del of_producer[group_id, partition]
+            if not of_producer:
+                del self.by_producer[producer_id]
+        if not of_group:
+            self.producers.pop(group_id, None)
+
     def end(self, producer_id: int, committed: bool) -> list[tuple[str, TopicPartition, CommittedOffset]]:
         """The transaction is over; what counts from now on."""
         counts = []

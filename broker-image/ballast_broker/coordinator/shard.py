@@ -70,18 +70,23 @@ class Shard:
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         decoded = records.decode_key(key)
         if isinstance(decoded, records.OffsetKey) and value is not None:
-            self.pending.add(producer_id, decoded.group_id, decoded.partition, records.decode_offset(value))
+            self.add_pending(producer_id, decoded.group_id, decoded.partition, records.decode_offset(value))
+
+    def add_pending(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
+        self.pending.add(producer_id, group_id, partition, offset)
+        self.group(group_id)  # there from now on, until it expires, however the transaction ends
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         for group_id, partition, offset in self.pending.end(producer_id, committed):
             self.offsets.setdefault(group_id, {})[partition] = offset
 
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
-        if self.pending.producers:
-            self.pending.supersede(group_id, partition)
         if committed is not None:
+            if self.pending.producers:
+                self.pending.supersede(group_id, partition)
             self.offsets.setdefault(group_id, {})[partition] = committed
             return
+        self.pending.forget(group_id, partition)
         of_group = self.offsets.get(group_id)
         if of_group is not None:
             of_group.pop(partition, None)
@@ -90,8 +95,8 @@ class Shard:
 
     def forget_offsets(self, group_id: str) -> None:
         """Of a group that is deleted; what is pending goes with them, as the tombstones in the log say."""
-        for partition in self.pending.of_group(group_id):
-            self.pending.supersede(group_id, partition)
+        for partition in list(self.pending.of_group(group_id)):
+            self.pending.forget(group_id, partition)
         self.offsets.pop(group_id, None)
 
     def begin_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:

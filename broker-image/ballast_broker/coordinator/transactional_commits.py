@@ -102,7 +102,7 @@ class TransactionalCommits:
             shard.end_write(group_id, offsets)
             if committed:
                 for partition, offset in offsets.items():
-                    shard.pending.add(producer[0], group_id, partition, offset)
+                    shard.add_pending(producer[0], group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
         return await self._append(shard, batch, settled, verified)

@@ -102,9 +102,23 @@ async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: P
         await commit(scene.groups, T0, 5)
         assert [group.group_id for group in scene.groups.list_groups()] == ["g"]
         assert await scene.groups.delete_group("g") is ErrorCode.NONE
+        for groups in (scene.groups, await scene.next_one()):
+            assert groups.list_groups() == []  # at once, though the transaction may never end
+            assert not groups.transactional.unstable("g")
+            assert await groups.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
         await end(scene, True)
         for groups in (scene.groups, await scene.next_one()):
             assert known(groups) == {}
+
+
+async def test_a_group_whose_only_transaction_is_aborted_is_there_until_it_expires(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        await end(scene, False)
+        for groups in (scene.groups, await scene.next_one()):
+            assert [group.group_id for group in groups.list_groups()] == ["g"]
+        await scene.groups.expire_offsets()
+        assert scene.groups.list_groups() == []
 
 
 async def test_an_offset_that_is_deleted_does_not_come_back_with_its_transaction(tmp_path: Path) -> None:
@@ -116,6 +130,8 @@ async def test_an_offset_that_is_deleted_does_not_come_back_with_its_transaction
         deletion = await scene.begin(scene.groups.delete_offsets("g", [T0, T1]))
         scene.heal()
         assert (await under_way, await deletion) == ([ErrorCode.NONE], [dict.fromkeys((T0, T1), ErrorCode.NONE)])
+        for groups in (scene.groups, await scene.next_one()):
+            assert not groups.transactional.unstable("g")
         await end(scene, True)
         for groups in (scene.groups, await scene.next_one()):
             assert known(groups) == {}
@@ -342,13 +358,14 @@ def test_the_last_in_the_log_of_what_counts_is_what_is_known(events: list[tuple[
         if kind == "pend":
             pending.add(producer, "g", T0, offset(number))
             written.append((producer, offset(number), False))
-        elif kind in ("commit", "forget"):
+        elif kind == "commit":
             pending.supersede("g", T0)
-            value = offset(number) if kind == "commit" else None
-            written.append((None, value, True))
+            offsets[T0] = offset(number)
+            written.append((None, offset(number), True))
+        elif kind == "forget":
+            pending.forget("g", T0)
             offsets.pop(T0, None)
-            if value is not None:
-                offsets[T0] = value
+            written = [(None, None, True)]
         else:
             offsets |= {partition: value for _, partition, value in pending.end(producer, kind == "end")}
             keep = [each for each in written if each[0] != producer or kind == "end"]
