@@ -244,6 +244,7 @@ class Dispatcher:
             return None
         version = response.version if response.version is not None else context.version
         self._tell(response, context, time)
+        data: bytes | bytearray  # said, as what is compiled holds a name to the type of what it was given first
         if things_in(response, version, MANY) > MANY:
             data = await self._encode_in_turns(api, response, version)
         else:

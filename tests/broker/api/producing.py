@@ -53,7 +53,7 @@ class Producing:
             authorizer=authorizer,
             **others,
         )
-        self._produce = Produce(services, RequestMetrics())
+        self.produce = Produce(services, RequestMetrics())
 
     def send_batches(
         self,
@@ -74,7 +74,7 @@ class Producing:
         flexible = version >= FIRST_FLEXIBLE
         body = bytes(request.encode(version=version))
         frame = bytearray(frame_request(0, version, 1, "tests", body, flexible=flexible))
-        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), version, 1, Peer())
+        reply = self.produce.handle(memoryview(frame)[4:], 10 + len("tests"), version, 1, Peer())
         frame[:] = bytes(len(frame))  # the connection's buffer is used again
         return reply
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.broker import turning
 from tests.broker.api.asking import Peer
+from tests.broker.api.producing import Producing
+from tests.broker.replication.cluster import Cluster
 
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
@@ -38,11 +43,19 @@ async def describe(request: Any, _: RequestContext) -> Any:
     return Response(groups=groups)
 
 
+@asynccontextmanager
+async def listening(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        yield Scene(Producing(cluster, node).produce)
+
+
 class Scene:
-    def __init__(self) -> None:
+    """A listener for clients."""
+
+    def __init__(self, produce: Produce) -> None:
         self.metrics = RequestMetrics()
         broker: Any = SimpleNamespace(client_quotas=ClientQuotas(RealClock()))
-        produce: Any = object.__new__(Produce)  # with which it is a listener for clients
         self._dispatcher = Dispatcher(
             broker, BROKER_APIS, self.metrics, lambda: 0.0, produce=produce, handlers=lambda _: describe
         )
@@ -58,23 +71,25 @@ class Scene:
         return Response.decode(bytes(answer)[9:], version=VERSION)
 
 
-async def test_thousands_are_read_and_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene()
-    turning.end_at_once(monkeypatch)
-    answer, turns = await turning.beside(scene.ask(NAMES))
-    assert turns > 2 * len(NAMES) / 100
-    assert [each.group_id for each in answer.groups] == NAMES
-    assert sum(each.error_code != 0 for each in answer.groups) == len(NAMES) / 2
-    assert scene.metrics.errors["DescribeGroups", "GROUP_ID_NOT_FOUND"] == len(NAMES) / 2
-    few, turns = await turning.beside(scene.ask(NAMES[:3]))
-    assert [each.group_id for each in few.groups] == NAMES[:3]
-    assert turns < 10, "few are not"
+async def test_thousands_are_read_and_answered_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(tmp_path) as scene:
+        turning.end_at_once(monkeypatch)
+        answer, turns = await turning.beside(scene.ask(NAMES))
+        assert turns > 2 * len(NAMES) / 100
+        assert [each.group_id for each in answer.groups] == NAMES
+        assert sum(each.error_code != 0 for each in answer.groups) == len(NAMES) / 2
+        assert scene.metrics.errors["DescribeGroups", "GROUP_ID_NOT_FOUND"] == len(NAMES) / 2
+        few, turns = await turning.beside(scene.ask(NAMES[:3]))
+        assert [each.group_id for each in few.groups] == NAMES[:3]
+        assert turns < 10, "few are not"
 
 
-async def test_what_is_refused_ends_the_connection_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene()
-    turning.end_at_once(monkeypatch)
-    with pytest.raises(MalformedRequest, match="DescribeGroups version 5 cannot be read"):
-        await scene.ask(NAMES, cut=2000)
-    with pytest.raises(MalformedRequest, match=f"names more than {MOST_ENTRIES} things"):
-        await scene.ask(["g"] * (MOST_ENTRIES + 1))
+async def test_what_is_refused_ends_the_connection_however_much_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(tmp_path) as scene:
+        turning.end_at_once(monkeypatch)
+        with pytest.raises(MalformedRequest, match="DescribeGroups version 5 cannot be read"):
+            await scene.ask(NAMES, cut=2000)
+        with pytest.raises(MalformedRequest, match=f"names more than {MOST_ENTRIES} things"):
+            await scene.ask(["g"] * (MOST_ENTRIES + 1))
