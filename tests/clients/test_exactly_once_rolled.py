@@ -23,6 +23,7 @@ from ballast_wire.records import decode_records, iterate_batches
 
 pytestmark = [pytest.mark.spec("CLI-04", "CLI-05"), pytest.mark.timeout(180)]
 
+GROUP = "transformers"
 PARTITIONS = 6
 PLACES = 3
 PROGRESS = 60
@@ -36,7 +37,7 @@ class Transformer(threading.Thread):
         common = {"bootstrap.servers": broker.bootstrap}
         self._consumer = Consumer(
             common
-            | {"group.id": "transformers", "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+            | {"group.id": GROUP, "isolation.level": "read_committed", "auto.offset.reset": "error"}
             | {"enable.auto.commit": False}
             | config
         )
@@ -100,6 +101,14 @@ class Transformer(threading.Thread):
         assert self.failure is None, self.failure
 
 
+def begin(broker: RunningBroker) -> None:
+    """Nobody has to ask where a partition begins: librdkafka, from which it is taken meanwhile, asks once more half a
+    second later, and goes there though it was given the partition anew, and has read on, since."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition("source", number, 0) for number in range(PARTITIONS)], asynchronous=False)
+    consumer.close()
+
+
 class Feeding(threading.Thread):
     def __init__(self, broker: RunningBroker) -> None:
         super().__init__()
@@ -155,6 +164,7 @@ def test_each_once_while_the_group_goes_over_and_back(
     broker = own_broker(**FAST)
     create(broker, "source", partitions=PARTITIONS)
     create(broker, "sink", partitions=PARTITIONS)
+    begin(broker)
     feeding, source, sink = Feeding(broker), Reader(broker, "source"), Reader(broker, "sink")
     running = [Transformer(broker, f"{place}-0", classic) for place in range(PLACES)]
     try:
