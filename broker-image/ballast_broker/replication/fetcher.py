@@ -338,7 +338,11 @@ class FetcherGroup:
 
     async def _append(self, followed: Followed, data: Any) -> None:
         replica = followed.replica
-        records = data.records
+        records, end = data.records, replica.state.log_end_offset
+        if records and data.log_start_offset >= end > int.from_bytes(records[:8]):
+            # All that is here has been deleted, perhaps up to a place inside of a batch that this log has otherwise.
+            log.info("%s: the leader begins at %d: begun again there", replica.topic_partition, end)
+            replica.start_over_at(end)
         if records:
             if replica.append_is_slow():
                 await replica.append_as_follower_by_thread(memoryview(records))

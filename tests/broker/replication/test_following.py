@@ -200,6 +200,28 @@ async def test_a_follower_begins_inside_of_a_batch_where_the_leader_does(tmp_pat
         assert two.stored(ORDERS) == ["b", "c", "d", "e"]
 
 
+@pytest.mark.spec("REP-07", "TOP-10")
+async def test_one_that_ends_where_the_leader_begins_inside_of_a_batch_begins_again_there(tmp_path: Path) -> None:
+    """What it has was never committed, nor is it in the way: all of it has been deleted, whoever's it was."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(ORDERS, "lost", "lost", "lost")
+        await one.crash()
+        cluster.cuts.clear()
+        await eventually(lambda: cluster.leader(ORDERS) == 2)
+        two.produce(ORDERS, "b", "c")
+        two.produce(ORDERS, "d", "e", "f")
+        assert await two.replicas.delete_records({ORDERS: 4}, 1000) == {ORDERS: (ErrorCode.NONE, 4)}
+        await one.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        assert await two.produce_to_all(ORDERS, "g") is ErrorCode.NONE
+        assert (one.log(ORDERS).log_start_offset, one.log(ORDERS).bases) == (4, [3])
+        assert one.stored(ORDERS) == two.stored(ORDERS)[-4:] == ["d", "e", "f", "g"]
+
+
 @pytest.mark.spec("REP-07")
 async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
