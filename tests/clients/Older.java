@@ -15,6 +15,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.record.CompressionType;
@@ -133,7 +134,7 @@ public final class Older {
             return false;
         } catch (ProducerFencedException fenced) {
             return true;
-        } catch (ExecutionException failed) {
+        } catch (ExecutionException | KafkaException failed) { // also by the send after the one that was told
             return failed.getCause() instanceof ProducerFencedException;
         } finally {
             sender.close();
