@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+NEWEST = "python3.14"
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
     programs = tmp_path / "bin"
     programs.mkdir()
-    for program in ("prometheus", "chromium", "apt-get", "sudo"):
+    for program in ("prometheus", "chromium", "apt-get", "sudo", NEWEST):
         (programs / program).write_text("#!/bin/sh\n")
         (programs / program).chmod(0o755)
 
@@ -45,8 +46,9 @@ def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable[..., tuple[int, str, str]]) -> None:
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:12]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:13]] == [
         ["test", "ok"],
+        ["python", "ok"],
         ["compiled", "ok"],
         ["simulation", "no"],
         ["disks", "no"],
@@ -58,7 +60,7 @@ def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci: Callable
         ["kubernetes", "no"],
         ["in", "all"],
     ]
-    assert out.count("ran ") == 3
+    assert out.count("ran ") == 4
     assert "ran test --compiled --numprocesses=3 tests/test_real.py -m prometheus\n" in out
 
 
@@ -120,6 +122,22 @@ def test_a_machine_without_go_does_not_fail_for_it(run_ci: Callable[..., tuple[i
     assert "cannot run here" in table
     assert "there is no Go 1.21 or newer" in out
     assert "ran test" not in out
+
+
+def test_a_newer_python_is_played_with_where_there_is_one(
+    run_ci: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code, _, out = run_ci({"*": 'echo "with $BALLAST_PYTHON in $BALLAST_HOME"'}, "python")
+    assert code == 0
+    assert f"with {tmp_path / 'bin' / NEWEST} in {tmp_path / '.ballast' / 'newest'}\n" in out
+    assert run_ci({"*": "exit 1"}, "python")[0] == 1
+    (tmp_path / "bin" / NEWEST).unlink()
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\necho 9.9\n")  # newer than any
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    code, table, out = run_ci({}, "python")
+    assert code == 0
+    assert "cannot run here" in table
+    assert "there is no newer Python" in out
 
 
 def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci: Callable[..., tuple[int, str, str]]) -> None:
