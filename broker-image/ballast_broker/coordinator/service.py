@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.coordinator import rebalance, records
 from ballast_broker.coordinator.classic import ClassicGroups
+from ballast_broker.coordinator.commits import made_ready
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.consumers.service import ConsumerGroups
@@ -30,9 +31,8 @@ from ballast_broker.coordinator.tasks import Tasks
 from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.seams import Clock
-from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.names import TopicPartition, java_length, java_string_hash
+from ballast_wire.names import TopicPartition, java_string_hash
 
 if TYPE_CHECKING:
     from ballast_broker.storage.producers import Verification
@@ -204,12 +204,7 @@ class GroupCoordinator:
         """What is to be written is made first, while others have their turns: what the group says of the committer is
         true when that is appended."""
         self._shard_of(group_id)
-        limit = self._config.offset_metadata_max_bytes
-        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
-        entries = [each async for each in InTurns(records.offset_entries(group_id, accepted))]
-        turn = Turn()
-        batch = self._store.batch_of(entries)
-        await turn.ends_if_long()
+        accepted, batch = await made_ready(self._store, group_id, offsets, self._config.offset_metadata_max_bytes)
         shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
         if (consumers := shard.consumers.get(group_id)) is not None:
             self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
@@ -254,16 +249,12 @@ class GroupCoordinator:
         entries: Sequence[KeyValue],
         settled: Settled = lambda committed: None,
     ) -> Awaitable[ErrorCode]:
-        """What is known here changes when `settled` is called: also after an answer that it took too long."""
-        if not self._is_current(shard):
-            settled(False)
-            return later(ErrorCode.NOT_COORDINATOR)
-        return self._store.append(shard.partition, entries, settled)
+        return self._append_batch(shard, self._store.batch_of(entries), settled)
 
     def _append_batch(
-        self, shard: Shard, batch: bytearray, settled: Settled, verified: Verification | None
+        self, shard: Shard, batch: bytearray, settled: Settled, verified: Verification | None = None
     ) -> Awaitable[ErrorCode]:
-        """The same of what was made by `batch_of` before."""
+        """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
             settled(False)
             return later(ErrorCode.NOT_COORDINATOR)

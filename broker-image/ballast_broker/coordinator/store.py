@@ -120,21 +120,14 @@ class CoordinatorStore:
         self._load_bytes = load_bytes
         self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # by partition, in the order of its log
 
-    def append(
-        self,
-        partition: int,
-        entries: Sequence[KeyValue],
-        settled: Settled,
-        producer: Producer = OUTSIDE,
-        verified: Verification | None = None,
-    ) -> Awaitable[ErrorCode]:
+    def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> Awaitable[ErrorCode]:
         """Write all or nothing, now, as one batch; what is awaited is that it is committed. The error is one that a
         group's client understands.
 
         `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
         it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
         """
-        return self.append_batch(partition, self.batch_of(entries, producer), settled, verified)
+        return self.append_batch(partition, self.batch_of(entries), settled)
 
     def append_batch(
         self, partition: int, batch: bytearray, settled: Settled, verified: Verification | None = None

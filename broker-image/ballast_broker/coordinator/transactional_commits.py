@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from ballast_broker.coordinator import records
+from ballast_broker.coordinator.commits import made_ready
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import Offsets
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore, Producer, Settled
 from ballast_broker.storage.producers import GOING_ON, Verification
-from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.names import TopicPartition, java_length
+from ballast_wire.names import TopicPartition
 
 Agreed = Callable[[TopicPartition], Awaitable[ErrorCode]]
 
@@ -65,11 +64,7 @@ class TransactionalCommits:
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         self._shard_of(group_id)
-        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
-        entries = [each async for each in InTurns(records.offset_entries(group_id, accepted))]
-        turn = Turn()
-        batch = self._store.batch_of(entries, producer)
-        await turn.ends_if_long()
+        accepted, batch = await made_ready(self._store, group_id, offsets, self._most_metadata, producer)
         shard = self._shard_of(group_id)
         verified: Verification | None = None
         if agreed is not None:

@@ -56,7 +56,8 @@ async def test_what_is_written_in_a_transaction_is_not_stable_before_its_end(tmp
             OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
         )
         for producer in (OUTSIDE, (7, 0), (7, 0)):
-            assert await store.append(0, [(b"key", b"value")], lambda committed: None, producer) is ErrorCode.NONE
+            batch = store.batch_of([(b"key", b"value")], producer)
+            assert await store.append_batch(0, batch, lambda committed: None) is ErrorCode.NONE
         log = node.log(OFFSETS)
         assert (log.high_watermark, log.last_stable_offset) == (3, 1)
         marker = render_marker(7, 0, 0, committed=False, now_ms=1)

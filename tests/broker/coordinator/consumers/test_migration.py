@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import Group, Protocol
 from ballast_broker.coordinator.group import GroupState as ClassicState
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
-from ballast_broker.coordinator.store import OUTSIDE, KeyValue, Producer, Settled
+from ballast_broker.coordinator.store import Settled
 from ballast_broker.coordinator.transactional_commits import Committer, check_consumer
 from ballast_broker.storage.producers import Verification
 from ballast_wire.errors import ApiError, ErrorCode
@@ -192,18 +192,14 @@ async def test_a_group_whose_going_over_is_not_written_goes_on_as_it_was(
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
         def append(
-            partition: int,
-            entries: Sequence[KeyValue],
-            settled: Settled,
-            producer: Producer = OUTSIDE,
-            verified: Verification | None = None,
+            partition: int, batch: bytearray, settled: Settled, verified: Verification | None = None
         ) -> Awaitable[ErrorCode]:
             assert told(scene, joined) is ErrorCode.COORDINATOR_NOT_AVAILABLE
             settled(False)
             return refused()
 
         with monkeypatch.context() as patched:
-            patched.setattr(scene.groups._store, "append", append)
+            patched.setattr(scene.groups._store, "append_batch", append)
             with pytest.raises(ApiError):
                 await beat(scene)
         if other is not None:
