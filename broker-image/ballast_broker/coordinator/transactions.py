@@ -169,8 +169,14 @@ def _may_be(now: Standing, known: ProducerIdentity) -> bool:
     return (
         now.epoch == NO_EPOCH
         or known.producer_id == now.producer_id
+        or _is_to_be(now, known)
         or (known.producer_id == now.previous_id and known.epoch >= LAST_EPOCH)
     )
+
+
+def _is_to_be(now: Standing, producer: ProducerIdentity) -> bool:
+    """It was told the new id that it gets with the end of its transaction, whose markers are still under way."""
+    return now.state in PREPARED and now.next_id != NO_ID and producer == (now.next_id, 0)
 
 
 def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Refused | Write:
@@ -225,7 +231,7 @@ def add_partitions(
     now_ms: int,
 ) -> Refused | Answered | Write:
     now = transaction.now
-    if transaction.pending is not None:
+    if transaction.pending is not None or _is_to_be(now, producer):
         return BUSY
     if producer.producer_id != now.producer_id:
         return OTHER_ID
@@ -253,6 +259,8 @@ def verify(
 ) -> Refused | dict[TopicPartition, ErrorCode]:
     """Whether these partitions are in the transaction. What is pending does not count: their leaders look once more."""
     now = transaction.now
+    if _is_to_be(now, producer):
+        return BUSY
     if producer.producer_id != now.producer_id:
         return OTHER_ID
     if producer.epoch != now.epoch:
@@ -302,7 +310,7 @@ def _end_with_bump(
     after_bump = now.version >= BUMPS_EPOCH and now.epoch == producer.epoch + 1
     after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
     again = after_bump or after_new_id
-    if transaction.pending is not None:
+    if transaction.pending is not None or _is_to_be(now, producer):
         return BUSY
     if producer.producer_id != now.producer_id and not after_new_id:
         return OTHER_ID

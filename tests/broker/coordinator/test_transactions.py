@@ -244,6 +244,24 @@ def test_an_end_with_an_exhausted_epoch_gives_a_new_id() -> None:
     assert end(transaction, me, True, None, 2, NOW) == Answered(ProducerIdentity(NEW_ID, 0))
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_who_was_told_a_new_id_waits_for_the_markers_of_the_old_one(commit: bool) -> None:
+    """Else it would be told that its id is another's, after which a producer does nothing any more."""
+    transaction = at(S.ONGOING, LAST_EPOCH)
+    transaction.now = written(end(transaction, ProducerIdentity(7, LAST_EPOCH), commit, NEW_ID, 2, NOW))
+    after = told(transaction.now)
+    questions: list[Callable[[ProducerIdentity], Any]] = [
+        lambda who: add_partitions(transaction, who, {A}, 2, NOW),
+        lambda who: verify(transaction, who, {A}),
+        lambda who: end(transaction, who, False, None, 2, NOW),
+        lambda who: initialize(transaction, TIMEOUT, who, None, 2, NOW),
+    ]
+    assert [ask(after) for ask in questions] == [BUSY] * 4
+    assert BUSY not in [ask(ProducerIdentity(NEW_ID, 1)) for ask in questions]
+    transaction.now = completed(transaction.now, NOW)
+    assert isinstance(questions[0](after), Write)
+
+
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_strangers_end_nothing(state: TransactionState, version: int) -> None:
