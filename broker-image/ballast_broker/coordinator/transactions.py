@@ -159,7 +159,7 @@ def initialize(
     if now.is_exhausted and (known is None or known.epoch == now.epoch or (asks_again and now.is_nobodys)):
         if new_id is None:
             return NEEDS_ID
-        last_epoch = NO_EPOCH if known is None else now.epoch
+        last_epoch = NO_EPOCH if known is None else known.epoch
         return Write(_begun(now, new_id, 0, last_epoch, timeout_ms, now_ms))
     return _next_epoch(now, known, timeout_ms, now_ms)
 
@@ -186,7 +186,9 @@ def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, 
     elif now.epoch not in (NO_EPOCH, known.epoch):
         if known.epoch != now.last_epoch:
             return FENCED
-        epoch, last_epoch = now.epoch, now.last_epoch  # it asks again: there was no other producer since
+        # It asks again, and may have to once more: there was no other producer since.
+        again = _begun(now, now.producer_id, now.epoch, now.last_epoch, timeout_ms, now_ms)
+        return Write(replace(again, previous_id=now.previous_id))
     return Write(_begun(now, now.producer_id, epoch, last_epoch, timeout_ms, now_ms))
 
 

@@ -129,8 +129,11 @@ def test_an_exhausted_epoch_takes_a_new_id() -> None:
     assert initialize(exhausted, 1, going_on, None, 2, NOW) == NEEDS_ID
     exhausted.now = written(initialize(exhausted, 1, going_on, NEW_ID, 2, NOW))
     assert exhausted.now.last_epoch == LAST_EPOCH
-    again = written(initialize(exhausted, 1, going_on, None, 2, NOW))
-    assert again.producer == (NEW_ID, 0)
+    for _ in range(3):  # no answer arrives
+        exhausted.now = written(initialize(exhausted, 1, going_on, None, 2, NOW))
+        assert exhausted.now.producer == (NEW_ID, 0)
+    exhausted.now = written(initialize(exhausted, 1, None, None, 2, NOW))  # another instance
+    assert initialize(exhausted, 1, going_on, None, 2, NOW) == FENCED
 
 
 def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
@@ -138,6 +141,9 @@ def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
     assert found.epoch == LAST_EPOCH + 1 == 2**15 - 1
     after = Transaction("x", completed(found, NOW))
     assert written(initialize(after, 1, None, NEW_ID, 2, NOW)).producer == (NEW_ID, 0)
+    for new_id in (NEW_ID, None, None):  # whose transaction it was goes on, but hears of it only by the third answer
+        after.now = written(initialize(after, 1, ProducerIdentity(7, LAST_EPOCH), new_id, 2, NOW))
+        assert after.now.producer == (NEW_ID, 0)
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------
