@@ -47,8 +47,8 @@ def answering(addresses: Sequence[str], context: ssl.SSLContext | None) -> list[
                     if plain.recv(1):
                         found.append(address)
                         end = min(end, monotonic() + GRACE_SECONDS)
-                except OSError:
-                    pass  # refused, or cut
+                except (OSError, ValueError):
+                    pass  # refused, or cut; or no name that TLS could ask for
                 selector.unregister(plain)
     return found
 
