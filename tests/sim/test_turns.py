@@ -13,7 +13,7 @@ from tests.sim.schedule import Plan
 from tests.sim.test_schedules import seeds, simulate
 
 from ballast_broker.raft import handing_over
-from ballast_broker.replication.roles import Roles
+from ballast_broker.replication.late_roles import LateRoles
 
 
 @pytest.mark.spec("CLI-09", "REP-20", "REP-24")
@@ -24,14 +24,14 @@ def test_brokers_take_up_their_replicas_one_in_a_turn_and_nothing_is_lost(
 ) -> None:
     turning.end_at_once(monkeypatch)
     monkeypatch.setattr(handing_over, "LONGEST_TURN_S", -1.0)
-    taken, take_role = Counter[tuple[int, Roles]](), Roles._take_role
+    taken, take = Counter[tuple[int, LateRoles]](), LateRoles.take
 
-    def counted(self: Roles, *role: Any) -> None:
+    def counted(self: LateRoles, *role: Any) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         taken[loop.turns, self] += 1
-        take_role(self, *role)
+        take(self, *role)
 
-    monkeypatch.setattr(Roles, "_take_role", counted)
+    monkeypatch.setattr(LateRoles, "take", counted)
     simulate(seed, Plan())
     assert {*taken.values()} == {1}
