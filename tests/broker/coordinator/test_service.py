@@ -554,7 +554,7 @@ async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(t
         loader = MetadataLoader([scene.leadership.publish])
         loader.image = before
         after = controller.image
-        loader.load_snapshot(image_records(after), after.offset, after.epoch)
+        turning.at_one_go(loader.load_snapshot(image_records(after), after.offset, after.epoch))
 
         def both_are_loaded() -> bool:
             try:

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.broker import turning
 from tests.broker.replication.cluster import Controller
 
 from ballast_broker.controller.commands.brokers import fence_broker
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import MetadataImage
-from ballast_broker.metadata.loader import Steps
 
 
 def nobody(delta: MetadataDelta, image: MetadataImage) -> None:
     return
-
-
-def all_of(steps: Steps | None) -> None:
-    for _ in steps or ():
-        pass
 
 
 @pytest.mark.spec("REP-20")
@@ -47,7 +42,7 @@ def test_nothing_is_passed_on_before_the_present_registration() -> None:
     assert not seen
     present = controller.register(1, [controller.context().new_id()])
     assert present != first_epoch
-    all_of(gate.publish(*controller.last))
+    turning.at_one_go(gate.publish(*controller.last))
     [(delta, image)] = seen
     assert [changed.name for changed in delta.topics_changed.values()] == ["orders"]
     assert set(delta.brokers_changed) == {1, 2}
@@ -55,7 +50,7 @@ def test_nothing_is_passed_on_before_the_present_registration() -> None:
     assert orders is not None
     assert orders.partitions[0].leader == 2
     controller.join(1, nobody)
-    all_of(gate.publish(*controller.last))
+    turning.at_one_go(gate.publish(*controller.last))
     assert seen[1] == controller.last, "from then on changes only"
 
 
@@ -86,7 +81,7 @@ def test_it_opens_in_steps_and_a_change_that_comes_meanwhile_waits_for_what_is_l
     controller.create_topic("payments", [[1]])
     change = gate.publish(*controller.last)
     assert gate.look(controller.last[1]) is None, "it opens once"
-    all_of(change)
-    all_of(opening)
+    turning.at_one_go(change)
+    turning.at_one_go(opening)
     first = [*(f"orders-{number}" for number in range(3)), "coordinator of orders", "open"]
     assert told == [*first, "payments-0", "coordinator of payments"]
