@@ -395,7 +395,7 @@ def test_many_topics_are_expanded_so_many_at_a_time() -> None:
     made = list(pieces(scene, create_partitions(scene.context, asked(3, validate_only=True))))
     assert [each.records for each in made] == [[], []], "nobody waits for all of what is only looked at"
     outcome = create_partitions(scene.context, asked(3))
-    sizes = []
+    sizes: list[int] = []
     for piece in pieces(scene, outcome):
         assert piece.atomic
         if not sizes:
