@@ -41,6 +41,7 @@ from ballast_broker.replication.replication import Replication
 from ballast_broker.replication.strays import delete_what_was_deleted, settle_strays
 from ballast_broker.security.properties import PROTOCOLS
 from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.turns import InTurns
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
@@ -96,7 +97,7 @@ class BrokerHalf:
             leadership.publish,
             of_transactions.publish,
         ]
-        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
+        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._take_stock)
         node.metadata.add_publisher(self._catch_up)
         node.metadata.add_publisher(self._gate.publish)
 
@@ -104,6 +105,11 @@ class BrokerHalf:
         """Ahead of the gate, which passes on what there is but not what there was."""
         if not self._gate.is_open and not delta.compared:
             delete_what_was_deleted(self._node.logs, delta.topics_deleted.values())
+
+    def _take_stock(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        """All that `image` has here is taken up; what it has not goes, before a newer one is acted on."""
+        settle_strays(self._node.logs, self._node.config.node_id, image)
+        self._caught_up.set()
 
     def _epoch(self) -> int:
         """-1 until this broker is registered."""
@@ -201,11 +207,9 @@ class BrokerHalf:
         node.spawn(self.transactions.abort_those_too_long(), "ends of transactions")
         node.spawn(self.transactions.forget_unused(), "transactional id expiry")
         await self._wait_for(lifecycle.registered.wait(), membership)
-        # All of it at once: the next batch must not come between, and nobody is served yet.
-        for _ in self._gate.look(node.image) or ():
+        async for _ in InTurns(self._gate.look(node.image) or ()):
             pass
         await self._wait_for(self._caught_up.wait(), membership)
-        settle_strays(node.logs, node.config.node_id, node.image)
         lifecycle.set_ready()
         await self._wait_for(lifecycle.running.wait(), membership)
         # A client that was told of no broker, as of a fenced one that is alone, would not come back: librdkafka forgets

@@ -25,6 +25,10 @@ class Connections:
         self._api = api
         self._current: KafkaConnection | None = None
 
+    @property
+    def current(self) -> KafkaConnection | None:
+        return self._current
+
     async def get(self, cluster: KafkaCluster, reach: Reach) -> KafkaConnection:
         """A connection by the present settings; it connects at its first request."""
         settings = ConnectionSettings(reach.bootstrap)

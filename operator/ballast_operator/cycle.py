@@ -6,10 +6,12 @@ The order matters: the cluster first (it may be what makes Kafka reachable), the
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
-from ballast_operator.apply.refused import answer_in, refusal_told
+from ballast_operator.apply.refused import refusal_told
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
@@ -23,12 +25,12 @@ from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.logs import CLUSTER
 from ballast_operator.metrics import Metrics
-from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.cluster import External, KafkaCluster
 from ballast_operator.model.meta import Key
 from ballast_operator.status import CLUSTER as CLUSTER_REASONS
 from ballast_operator.status import SHARED, NotServedError, Verdict
 from ballast_operator.tls_secrets import SecretMissingError
-from ballast_operator.worker import Again, Work
+from ballast_operator.worker import Again, Part, Work
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class ClusterCycle:
         self._ledger: Ledger | None = None
         self._outage: Outage | None = None
         self._resync_at = 0.0
+        # Which KafkaCluster the connection is to.
+        self._reached: tuple[str, External | None] | None = None
         # One that goes on without its KafkaCluster, as it was reached last; and since when it is without.
         self._left: KafkaConnection | None = None
         self._left_at: float | None = None
@@ -94,13 +98,19 @@ class ClusterCycle:
         again = Again()
         kafka, blocked = None, None
         try:
-            kafka = await self._reach(cluster, work, heard, again)
+            try:
+                kafka = await self._reach(cluster, work, heard, again)
+            except (ApiError, ApiUnavailableError) as error:
+                log.warning("cluster %s: Kubernetes: %s", self._key, error)
+                kafka = self._as_before(cluster)
+                if kafka is None:
+                    again.all_of(work)
+                    return again
+                again.failed.add(Part.CLUSTER)
+                again.cluster_within(0.0)
+                await self._clusters.unobserved(cluster, kafka, error, again)
         except (KafkaUnavailableError, SecretMissingError, NotServedError) as error:
             blocked = await self._lost(cluster, error, again)
-        except (ApiError, ApiUnavailableError) as error:
-            log.warning("cluster %s: Kubernetes: %s", self._key, error)
-            again.all_of(work)
-            return again
         self._left = kafka if cluster.spec.external is not None else None
         if kafka is None and blocked is None:
             await self._clusters.starting(cluster, again)
@@ -110,11 +120,14 @@ class ClusterCycle:
         except KafkaUnavailableError as error:
             verdict = await self._lost(cluster, error, again)
             await self._tell_topics(work, again, verdict)
-        except (ApiError, ApiUnavailableError) as error:
-            log.warning("cluster %s: Kubernetes: %s", self._key, error)
-            again.all_of(work)
         self._come_back(again)
         return again
+
+    def _as_before(self, cluster: KafkaCluster) -> KafkaConnection | None:
+        """Where Kubernetes did not tell something of the cluster itself, nothing is done to that before all of it can
+        be seen. Topics and moves have nothing to do with it, as long as the cluster answers where it did."""
+        stands = self._outage is None and self._reached == (cluster.meta.uid, cluster.spec.external)
+        return self._connections.current if stands else None
 
     def _start_resync(self, work: Work, cluster: KafkaCluster) -> None:
         """Once in a while everything is compared, whether or not anything was heard."""
@@ -136,6 +149,7 @@ class ClusterCycle:
             log.info("cluster %s answers again", self._key)
             self._outage = None
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
+        self._reached = (cluster.meta.uid, cluster.spec.external)
         return kafka
 
     async def _serve(
@@ -143,38 +157,51 @@ class ClusterCycle:
     ) -> None:
         if kafka is None:
             await self._tell_topics(work, again, blocked)
-            await self._reassignments.tell(blocked, again)
+            with self._alone(Part.REASSIGNMENTS, work, again):
+                await self._reassignments.tell(blocked, again)
             return
         if self._ledger is None or self._ledger.uid != cluster.meta.uid:
             self._ledger = Ledger(self._shared.api, cluster)
         if work.reassignments:
-            try:
+            with self._alone(Part.REASSIGNMENTS, work, again):
                 await self._reassignments.handle(kafka, again)
-            except (ApiError, ApiUnavailableError) as error:
-                if answer_in(error) is None:
-                    raise
-                # It may be refused for as long as nobody does anything about it; topics have nothing to do with that.
-                log.warning("cluster %s: Reassignments: %s", self._key, error)
-                again.failed = True
-                again.reassignments_within(0.0)
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
-            with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
-                try:
-                    await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
-                except NotServedError as error:
-                    again.failed = True
-                    again.topics |= work.topics
-                    await self._topics.handle(work.topics, self._shared.now(), again, blocked=error.verdict)
-            if not again.topics:
-                await self._ledger.prune(self._shared.cache)
+            with self._alone(Part.TOPICS, work, again):
+                await self._serve_topics(work, again, kafka, self._ledger)
+
+    async def _serve_topics(self, work: Work, again: Again, kafka: KafkaConnection, ledger: Ledger) -> None:
+        with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
+            try:
+                await self._topics.handle(work.topics, self._shared.now(), again, kafka, ledger)
+            except NotServedError as error:
+                again.failed.add(Part.TOPICS)
+                again.topics |= work.topics
+                await self._topics.handle(work.topics, self._shared.now(), again, blocked=error.verdict)
+        if not again.topics:
+            await ledger.prune(self._shared.cache)
+
+    @contextmanager
+    def _alone(self, part: Part, work: Work, again: Again) -> Iterator[None]:
+        """What Kubernetes refuses or does not answer, perhaps for as long as nobody does anything about it, the others
+        have nothing to do with."""
+        try:
+            yield
+        except (ApiError, ApiUnavailableError) as error:
+            log.warning("cluster %s: %s: %s", self._key, part, error)
+            again.failed.add(part)
+            if part is Part.TOPICS:
+                again.topics |= work.topics
+            else:
+                again.reassignments_within(0.0)
 
     async def _tell_topics(self, work: Work, again: Again, verdict: Verdict | None) -> None:
         outage = self._outage
         if outage is not None and not outage.told and monotonic() - outage.started >= OUTAGE_TOLD_SECONDS:
             outage.told = True
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
+        with self._alone(Part.TOPICS, work, again):
+            await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
         again.topics |= work.topics
 
     def _not_listed_yet(self, work: Work) -> Again:
@@ -228,7 +255,7 @@ class ClusterCycle:
         if self._outage is None:
             log.warning("cluster %s does not answer: %s", self._key, error)
             self._outage = Outage(self._shared.now(), monotonic(), str(error))
-        again.failed = True
+        again.failed |= set(Part)
         again.cluster_within(0.0)
         again.reassignments_within(0.0)
         await self._clusters.unreachable(cluster, self._outage.since, error, again)

@@ -22,18 +22,25 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin import DescribeQuorumRequest
 
 from ballast_operator.bearer import TokenProvider, use_for_tokens
+from ballast_operator.clock import monotonic
 from ballast_operator.pem import as_ascii, load_pair
 from ballast_operator.pulse import beat
-from ballast_operator.reachability import why_unreachable
+from ballast_operator.reachability import answering, why_unreachable
 
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS = 15_000
 BOOTSTRAP_TIMEOUT_MS = 6_000
+# Of the way to one broker: where that hangs, another one is asked. One that lasts is given longer from time to time.
+CONNECT_TIMEOUT_MS = 2_000
 CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
 MAX_NODES_TRIED = 4
+# After one request that nobody has answered in time there is time for another.
+MORE_TRIED_SECONDS = 20.0
 SIDE_BY_SIDE = 3
+TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
+PASSED_OVER = (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError, *TIMEOUTS)
 
 
 class KafkaUnavailableError(Exception):
@@ -150,6 +157,8 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
             if hasattr(self, "_client"):
                 self._client.close()
             raise
+        self._manager.config["socket_connection_setup_timeout_ms"] = CONNECT_TIMEOUT_MS
+        self._manager.config["socket_connection_setup_timeout_max_ms"] = BOOTSTRAP_TIMEOUT_MS
 
 
 class KafkaConnection:
@@ -239,6 +248,10 @@ class KafkaConnection:
             options = client_options(self.settings)
         except (ssl.SSLError, ValueError) as error:
             raise KafkaUnavailableError(f"The Secret for TLS cannot be used: {error}") from error
+        addresses = options["bootstrap_servers"]
+        if len(addresses) > 1:
+            # The library asks one of them at random, for as long as there is time.
+            options["bootstrap_servers"] = answering(addresses, options.get("ssl_context")) or addresses
         try:
             return Admin(**options)
         except kafka_errors.KafkaTimeoutError as error:
@@ -284,35 +297,48 @@ def _send_to_controller(client: KafkaAdminClient, request: Any, errors: Callable
 
 
 async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
-    """Runs on the library's loop. Where any broker will do, one that cannot be reached is passed over."""
+    """Runs on the library's loop. Where any broker will do, one that cannot be reached or hangs is passed over."""
     if node is not None:
         return await manager.send(request, node_id=node)
     failure: Exception = kafka_errors.NodeNotReadyError("no broker")
+    end = monotonic() + MORE_TRIED_SECONDS
     for _ in range(MAX_NODES_TRIED):
+        chosen = manager.least_loaded_node()
         try:
-            return await manager.send(request, node_id=manager.least_loaded_node())
-        except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError) as error:
+            return await manager.send(request, node_id=chosen)
+        except PASSED_OVER as error:
             failure = error
+            _pass_over(manager, chosen, error)
+        if monotonic() > end:
+            break
     raise failure
+
+
+def _pass_over(manager: Any, node: Any, error: Exception) -> None:
+    """Others come first for a moment. One that was let in and never greeted the library takes for reached."""
+    if isinstance(error, TIMEOUTS) and node is not None:
+        manager.update_backoff(node)
 
 
 async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Answer]:
     """Runs on the library's loop. Each goes to a broker that has little to do; an answer is waited for in its turn."""
     answers: list[Answer] = []
-    under_way: deque[tuple[Any, Any]] = deque()
+    under_way: deque[tuple[Any, Any, Any]] = deque()
     for request in requests:
         if len(under_way) == SIDE_BY_SIDE:
             answers.append(await _answer(manager, *under_way.popleft()))
-        under_way.append((request, manager.send(request, node_id=manager.least_loaded_node())))
+        node = manager.least_loaded_node()
+        under_way.append((request, node, manager.send(request, node_id=node)))
     while under_way:
         answers.append(await _answer(manager, *under_way.popleft()))
     return answers
 
 
-async def _answer(manager: Any, request: Any, sent: Any) -> Answer:
+async def _answer(manager: Any, request: Any, node: Any, sent: Any) -> Answer:
     try:
         return Answer(await sent)
-    except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError):
+    except PASSED_OVER as error:
+        _pass_over(manager, node, error)
         return Answer(await _send_one(manager, request, None), again=True)
 
 

@@ -271,6 +271,10 @@ CLUSTER = _table(
         "Correct the spec, or give Kubernetes what it lacks.", stalled=True,
     ),
     Reason(
+        "KubernetesSilent", UNKNOWN, "Kubernetes gives no answer to what the cluster needs: {error}.",
+        "What does not depend on it goes on, and it is asked again; see what keeps the API server from answering this.",
+    ),
+    Reason(
         "IdentityUnreadable", FALSE, "ConfigMap {name} does not tell the cluster's identity: {error}.",
         "Restore it from a backup; or, if the status has clusterId and voters, delete it: it is made anew from these. "
         "Nothing is changed until then.", stalled=True,

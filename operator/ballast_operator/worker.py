@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from ballast_operator.model.meta import Key
@@ -37,15 +38,24 @@ class Work:
         return bool(self.topics) or self.reassignments or self.cluster
 
 
+class Part(StrEnum):
+    """What of a cycle may fail while the others go on."""
+
+    TOPICS = "topics"
+    REASSIGNMENTS = "Reassignments"
+    CLUSTER = "cluster"
+
+
 @dataclass
 class Again:
-    """What a cycle leaves to do, and after how many seconds at the latest; None leaves it to events."""
+    """What a cycle leaves to do, and after how many seconds at the latest; None leaves it to events. What failed is
+    looked at ever more seldom."""
 
     topics: set[Key] = field(default_factory=set)
     topics_seconds: float = RETRY_SECONDS
     reassignments_seconds: float | None = None
     cluster_seconds: float | None = None
-    failed: bool = False
+    failed: set[Part] = field(default_factory=set)
 
     def reassignments_within(self, seconds: float) -> None:
         self.reassignments_seconds = _sooner(self.reassignments_seconds, seconds)
@@ -55,7 +65,7 @@ class Again:
 
     def all_of(self, work: Work) -> None:
         """The cycle failed: everything has to be looked at again."""
-        self.failed = True
+        self.failed |= set(Part)
         self.topics |= work.topics
         self.topics_seconds = RETRY_SECONDS
         if work.reassignments:
@@ -81,16 +91,17 @@ class Timers:
         known = [at for at in (self.topics_at, self.reassignments_at, self.cluster_at) if at is not None]
         return min(known, default=None)
 
-    def merge(self, again: Again, now: float, least_seconds: float) -> None:
+    def merge(self, again: Again, now: float, least: Mapping[Part, float]) -> None:
+        """No part sooner than after so long."""
         if again.topics:
             self.topics |= again.topics
-            self.topics_at = _sooner(self.topics_at, now + max(again.topics_seconds, least_seconds))
+            self.topics_at = _sooner(self.topics_at, now + max(again.topics_seconds, least[Part.TOPICS]))
         if again.reassignments_seconds is not None:
             self.reassignments_at = _sooner(
-                self.reassignments_at, now + max(again.reassignments_seconds, least_seconds)
+                self.reassignments_at, now + max(again.reassignments_seconds, least[Part.REASSIGNMENTS])
             )
         if again.cluster_seconds is not None:
-            self.cluster_at = _sooner(self.cluster_at, now + max(again.cluster_seconds, least_seconds))
+            self.cluster_at = _sooner(self.cluster_at, now + max(again.cluster_seconds, least[Part.CLUSTER]))
 
     def due(self, now: float) -> Work:
         """What is due by now; it is no longer scheduled then."""
@@ -123,7 +134,7 @@ class Worker:
         self._dirty = Work()
         self._wake = asyncio.Event()
         self._timers = Timers()
-        self._failures = 0
+        self._failures = dict.fromkeys(Part, 0)
         self.busy_since: float | None = None
         self.pulse = Pulse(clock())
         self.dirty_since: float | None = None
@@ -193,6 +204,10 @@ class Worker:
             again.all_of(work)
         finally:
             self.busy_since = None
-        self._failures = self._failures + 1 if again.failed else 0
-        least = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (self._failures - 1)) if self._failures else 0.0
+        self._failures = {part: many + 1 if part in again.failed else 0 for part, many in self._failures.items()}
+        least = {part: _backoff(many) for part, many in self._failures.items()}
         self._timers.merge(again, self._clock(), least)
+
+
+def _backoff(failures: int) -> float:
+    return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (failures - 1)) if failures else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import pytest
@@ -21,6 +21,11 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def never_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is ever long, however slow the machine is: what waits for nothing is done at one go, each time."""
     monkeypatch.setattr(turns, "LONGEST_TURN_S", float("inf"))
+
+
+def at_one_go(steps: Iterable[None] | None) -> None:
+    for _ in steps or ():
+        pass
 
 
 async def beside(work: Coroutine[Any, Any, T]) -> tuple[T, int]:

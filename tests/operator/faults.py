@@ -67,6 +67,8 @@ class FaultyApi:
         self._now: Counter[str] = Counter()
         # What a policy or an admission webhook refuses, as patterns of "METHOD path".
         self.policy: list[str] = []
+        # What gets no answer of its own however often it is asked, as such patterns.
+        self.silent: list[str] = []
         self.did: Counter[str] = Counter()
         self.rights: set[Right] = set()
         self.kubeconfig = kubeconfig.parent / "kubeconfig.faulty"
@@ -149,6 +151,9 @@ class FaultyApi:
         if any(re.fullmatch(refused, f"{request.method} {request.path}") for refused in self.policy):
             self.did["refused"] += 1
             return _refusal(403, "Forbidden")
+        if any(re.fullmatch(silent, f"{request.method} {request.path}") for silent in self.silent):
+            self.did["silent"] += 1
+            return _refusal(503, "ServiceUnavailable")
         if self._happens("too_many"):
             return _refusal(429, "TooManyRequests", {"Retry-After": "1"})
         if self._happens("unavailable"):

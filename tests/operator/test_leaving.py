@@ -31,7 +31,7 @@ from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.status import CLUSTER, Verdict
-from ballast_operator.worker import Again
+from ballast_operator.worker import Again, Part
 
 FOUR = KubeFacts(exists=True, replicas=4, pods={n: PodFacts(f"demo-{n}", "uid", n, ready=True) for n in range(4)})
 
@@ -312,7 +312,7 @@ WEBHOOK = 'failed calling webhook "pods.example"'
     [
         (ApiError(403, "Forbidden", 'pods "demo-1" is forbidden: the policy says no.'), "the policy says no"),
         (ApiUnavailableError("DELETE: 500", ApiError(500, "InternalError", WEBHOOK)), WEBHOOK),
-        (ApiUnavailableError("connection refused"), None),
+        (ApiUnavailableError("connection refused"), "connection refused"),
         (ApiError(409, "Conflict", "the object has been modified"), None),
     ],
 )
@@ -333,7 +333,13 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
         monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
     monkeypatch.setattr(voters_handler, "observe", observed)
+
+    async def tidy(*_: object) -> None:
+        tidied.append(True)
+
+    tidied: list[bool] = []
     monkeypatch.setattr(restarts, "roll", refused)
+    monkeypatch.setattr(ManagedCluster, "_tidy", tidy)
     seen = view({"orders": topic_view((0, 1))}, brokers=range(3))
     managed, scene, _ = scene_of(seen)
     managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3)
@@ -344,7 +350,10 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
             await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
         return
     verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
-    assert (verdict.reason, told in verdict.message) == ("KubernetesRefused", True)
+    silent = isinstance(error, ApiUnavailableError) and error.answer is None
+    assert (verdict.reason, told in verdict.message) == ("KubernetesSilent" if silent else "KubernetesRefused", True)
+    assert tidied, "what comes after it does not wait for it"
+    assert again.failed == {Part.CLUSTER}
     assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
 
 
@@ -354,12 +363,14 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     [
         ("claims", ApiError(403, "Forbidden", "a policy keeps claims as they are."), "a policy keeps claims"),
         ("claims", ApiUnavailableError("PATCH", ApiError(500, "InternalError", WEBHOOK)), WEBHOOK),
-        ("claims", ApiUnavailableError("connection refused"), None),
+        ("claims", ApiUnavailableError("connection refused"), "connection refused"),
+        ("layout", ApiUnavailableError("connection refused"), "connection refused"),
+        ("monitor", ApiUnavailableError("connection refused"), "connection refused"),
         ("monitor", ApiError(404, "NotFound", "PodMonitor demo: there is no such kind"), "there is no such kind"),
     ],
 )
 async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
-    where: str, error: Exception, told: str | None
+    where: str, error: Exception, told: str
 ) -> None:
     """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer; and
     where nobody knows a PodMonitor, there was no StatefulSet either."""
@@ -379,20 +390,18 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
         return True
 
     monitor = refused if where == "monitor" else fine
-    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=writer.apply_layout, apply_monitor=monitor)
+    layout = refused if where == "layout" else writer.apply_layout
+    objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=layout, apply_monitor=monitor)
     managed._objects = cast(Any, objects)
     managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
-    if told is None:
-        with pytest.raises(ApiUnavailableError):
-            await managed.prepare(scene.cluster, True, Again())
-        return
     reach = await managed.prepare(scene.cluster, True, Again())
     assert reach is not None
     assert reach.bootstrap == "10.0.0.1:9092"
     said = managed.explain()
     assert said is not None
-    assert (said.reason, told in said.message) == ("KubernetesRefused", True)
-    assert managed._refused is None, "restarts go on"
+    silent = isinstance(error, ApiUnavailableError) and error.answer is None and where != "monitor"
+    assert (said.reason, told in said.message) == ("KubernetesSilent" if silent else "KubernetesRefused", True)
+    assert (managed._refused is None) == (where != "layout"), "restarts go on, but for what is not laid out"
 
 
 def drains(*phases_and_modes: tuple[str, str, dict[str, Any]], **spec: Any) -> Cache:

@@ -22,7 +22,7 @@ from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.topics import Intent, TopicFacts
-from ballast_operator.worker import Again, Work
+from ballast_operator.worker import Again, Part, Work
 
 CREATION = Intent("orders", create=True, config=("retention.ms",))
 
@@ -281,7 +281,7 @@ def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(
     again = asyncio.run(scenario())
     assert (told.reasons, again.failed, again.topics) == (
         {"orders": "LedgerUnusable"},
-        True,
+        {Part.TOPICS},
         {Key("default", "orders")},
     )
     assert why in told.messages["orders"]

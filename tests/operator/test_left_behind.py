@@ -45,7 +45,7 @@ from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
 from ballast_operator.runtime import Runtime
 from ballast_operator.side_by_side import AT_ONCE
 from ballast_operator.status import REASSIGNMENT
-from ballast_operator.worker import Again, Work
+from ballast_operator.worker import Again, Part, Work
 from ballast_planner import Plan
 
 NOBODY = ApiAccess("http://127.0.0.1:1")
@@ -294,7 +294,9 @@ def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypa
         external = cluster(volumes=[], external={"bootstrapServers": "127.0.0.1:1"})
         await cycle._serve(work, again, cast(KafkaConnection, object()), None, external)
         assert looked_at == [Key("default", "orders")]
-        assert (again.failed, again.reassignments_seconds) == (True, 0.0), "it is tried again, ever more seldom"
+        assert (again.failed, again.reassignments_seconds) == ({Part.REASSIGNMENTS}, 0.0), (
+            "it is tried again, ever more seldom"
+        )
 
     asyncio.run(scenario())
 
@@ -319,7 +321,7 @@ def test_what_kubernetes_does_not_let_the_operator_read_is_told(
         return await ClusterCycle(CLUSTER, shared).run(work)
 
     again = asyncio.run(scenario())
-    assert (again.failed, again.topics) == (True, {Key("default", "orders")})
+    assert (again.failed, again.topics) == (set(Part), {Key("default", "orders")})
     assert told.reasons.get("demo") == reason
     assert told.reasons.get("orders") == (reason and "ClusterUnreachable")
     assert reason is None or "demo-identity" in told.messages["demo"]

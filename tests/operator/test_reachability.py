@@ -5,17 +5,21 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError
 from kafka.protocol.admin import DescribeQuorumRequest
+from tests.operator.world import World
 
 from ballast_local.certificates import make_certificate
 from ballast_operator import kafka_client
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
-from ballast_operator.reachability import why_unreachable
+from ballast_operator.reachability import answering, why_unreachable
 
 pytestmark = pytest.mark.spec("OPR-25")
 
@@ -94,3 +98,57 @@ async def test_a_cluster_that_is_away_costs_nothing_that_stays(monkeypatch: pyte
             await connection.supports(DescribeQuorumRequest)
     assert not [each.name for each in set(threading.enumerate()) - before if each.name.startswith("kafka-io-")]
     await connection.close()
+
+
+def test_a_node_that_is_cut_off_costs_who_connects_nothing(ballast_world: World) -> None:
+    """The library asked one at random and waited for it until the time was over: the cluster was Unreachable."""
+    with listening() as one, listening() as other:
+        addresses = ",".join([one, other, *ballast_world.bootstrap.split(",")[:1]])
+        for _ in range(3):
+            connection = KafkaConnection(ConnectionSettings(addresses))
+            began = time.monotonic()
+            try:
+                assert ballast_world.run(connection.supports(DescribeQuorumRequest))
+            finally:
+                ballast_world.run(connection.close())
+            assert time.monotonic() - began < kafka_client.BOOTSTRAP_TIMEOUT_MS / 1000
+
+
+def test_whoever_answers_is_found_by_whatever_he_answers(tmp_path: Path) -> None:
+    certificate, key = make_certificate()
+    (tmp_path / "pair.pem").write_text(certificate + key)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "pair.pem")
+    strange = ssl.create_default_context(cadata=make_certificate()[0])
+    with listening(server) as secured, listening() as silent:
+        assert answering([silent, secured, nobody(), "nonsense"], strange) == [secured]
+        assert answering([silent, nobody()], None) == []
+
+
+class Brokers:
+    """The library's manager, as far as it is asked: broker 0 fails, and is first until it is passed over."""
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+        self._passed_over = False
+        self.cluster = SimpleNamespace()
+
+    def least_loaded_node(self) -> int:
+        return int(self._passed_over)
+
+    def update_backoff(self, node: int) -> None:
+        self._passed_over = node == 0
+
+    async def send(self, request: str, node_id: int) -> str:
+        if node_id == 0:
+            self._passed_over |= isinstance(self._failure, KafkaConnectionError)
+            raise self._failure
+        return f"{request} by {node_id}"
+
+
+@pytest.mark.parametrize("failure", [RequestTimedOutError(), KafkaTimeoutError(), KafkaConnectionError()])
+async def test_a_broker_that_hangs_is_passed_over(failure: Exception) -> None:
+    """One that is frozen lets everybody in and greets nobody, which is no lost connection."""
+    assert await kafka_client._send_one(Brokers(failure), "done", None) == "done by 1"
+    answers = await kafka_client._send_side_by_side(Brokers(failure), ["done", "too"])
+    assert [(answer.response, answer.again) for answer in answers] == [("done by 1", True), ("too by 1", True)]

@@ -33,7 +33,7 @@ from ballast_operator.observe import observe_broker_configs
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
-from ballast_operator.worker import Again
+from ballast_operator.worker import Again, Part
 from ballast_planner import Plan
 
 CLUSTER = Key("default", "demo")
@@ -271,10 +271,25 @@ def test_a_webhook_that_takes_its_time_does_not_make_the_operator_look_stuck(mon
 
 
 @pytest.mark.spec("OPR-05")
-def test_an_api_that_is_away_is_no_refusal_of_one_object() -> None:
+def test_what_gets_no_answer_is_no_refusal_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of one object alone, which is tried at the next look; where all are, a look does not take as long
+    as all of them."""
+    now = [1000.0]
+    monkeypatch.setattr(refusals, "monotonic", lambda: now[0])
     known, one = Refusals(shared().events), reassignment("one", meta={"finalizers": [FINALIZER]})
-    with pytest.raises(ApiUnavailableError):
-        asked(known, one, ApiUnavailableError("connection refused"))
-    assert known.of(one) is None
+    asked(known, one, ApiUnavailableError("connection refused"))
+    assert (known.of(one), known.due(one)) == (None, True)
     known.come_back(one, again := Again())
-    assert again.reassignments_seconds == 0.0
+    assert (again.reassignments_seconds, again.failed) == (0.0, {Part.REASSIGNMENTS})
+
+    def hang() -> None:
+        now[0] += 35.0
+        raise ApiUnavailableError("timeout")
+
+    with known.told(one):
+        hang()
+    assert not known.due(reassignment("two"))
+    known.look([])
+    assert known.due(reassignment("two"))
+    known.come_back(one, again := Again())
+    assert again.failed == set()

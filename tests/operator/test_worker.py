@@ -8,7 +8,7 @@ import pytest
 from ballast_operator import worker as worker_module
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.model.meta import Key
-from ballast_operator.worker import TOPICS_PER_CYCLE, Again, Timers, Work, Worker
+from ballast_operator.worker import TOPICS_PER_CYCLE, Again, Part, Timers, Work, Worker
 
 CLUSTER = Key("default", "demo")
 
@@ -58,6 +58,29 @@ def test_a_thousand_events_are_a_few_batches() -> None:
 
     seen = asyncio.run(scenario())
     assert [len(work.topics) for work in seen] == [TOPICS_PER_CYCLE, 1500 - TOPICS_PER_CYCLE]
+
+
+@pytest.mark.spec("OPR-05")
+def test_what_fails_is_looked_at_ever_more_seldom_and_the_rest_as_before() -> None:
+    """A Service that is never answered made moves be looked at every 30 s."""
+    failing = Again(topics=set(keys(1)), topics_seconds=2.0, failed={Part.CLUSTER})
+    failing.cluster_within(0.0)
+    failing.reassignments_within(0.2)
+
+    async def scenario() -> list[float]:
+        now, waited = 1000.0, []
+        worker = Worker(CLUSTER, Recorder(lambda work: failing), lambda: True, lambda: now)
+        for _ in range(7):
+            await worker._cycle_once(Work(cluster=True))
+            timers = worker._timers
+            assert (timers.topics_at, timers.reassignments_at) == (now + 2.0, now + 0.2)
+            waited.append((timers.cluster_at or 0.0) - now)
+            worker._timers = Timers()
+        failing.failed.clear()
+        await worker._cycle_once(Work(cluster=True))
+        return [*waited, (worker._timers.cluster_at or 0.0) - now]
+
+    assert asyncio.run(scenario()) == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 0.0]
 
 
 @pytest.mark.spec("OPR-04")
@@ -162,7 +185,7 @@ def test_timers_keep_the_soonest_and_give_back_what_is_due() -> None:
     again = Again(topics=set(keys(1)), topics_seconds=5.0)
     again.reassignments_within(9.0)
     again.reassignments_within(3.0)
-    timers.merge(again, now=100.0, least_seconds=0.0)
+    timers.merge(again, now=100.0, least=dict.fromkeys(Part, 0.0))
     assert timers.next == 103.0
     due = timers.due(103.0)
     assert (due.topics, due.reassignments) == (set(), True)
@@ -174,5 +197,5 @@ def test_failures_hold_everything_back_for_the_time_of_the_back_off() -> None:
     timers = Timers()
     again = Again()
     again.cluster_within(0.0)
-    timers.merge(again, now=0.0, least_seconds=8.0)
+    timers.merge(again, now=0.0, least=dict.fromkeys(Part, 8.0))
     assert timers.next == 8.0

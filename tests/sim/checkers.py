@@ -118,6 +118,22 @@ def check_where_replicas_are(machine: Machine) -> None:
             raise Broken(f"it is known where replicas are: {partition} on {machine.host} is in {log.directory.path}")
 
 
+def check_times(machine: Machine, partition: TopicPartition) -> None:
+    """Whoever asks for a time is led to the first record that is as late: none between what he is told and that one."""
+    assert machine.process is not None
+    log = machine.process.node.logs.get(partition)
+    assert log is not None
+    there = list(records(machine, partition))
+    for timestamp in sorted({record.timestamp + more for record in there for more in (0, 1)}):
+        due = next((record.offset for record in there if record.timestamp >= timestamp), None)
+        found = log.offset_for_timestamp(timestamp)
+        begins = None if found is None else next((each.offset for each in there if each.offset >= found[1]), None)
+        if begins != due:
+            raise Broken(
+                f"a time leads to its record: {partition} on {machine.host} of {timestamp}: {found}, not {due}"
+            )
+
+
 def entries(machine: Machine, path: str) -> list[str]:
     folder = machine.store.find(path)
     return sorted(folder.entries) if isinstance(folder, Folder) else []

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tests.sim.aimed import AimedFaults
-from tests.sim.checkers import Broken, records
+from tests.sim.checkers import Broken, check_times, records
 from tests.sim.clients import SimClient, create_topic
 from tests.sim.loop import NODE, SimHandle, SimLoop
 from tests.sim.machine import EPOCH_MS, Machine, SimClock
@@ -104,6 +104,10 @@ class ClockedMachine(Machine):
     def _begin(self) -> None:
         self._zero = self._of_clocks.choice(BEGINS_S) - self._clocked.right_time() * self._rate
 
+    def uptime_s(self) -> float:
+        """By its own clock."""
+        return self._zero + self._clocked.right_time() * self._rate
+
     def _launch(self, name: str) -> None:
         self._clocked.keep_time(name, self._rate, self._zero)
         super()._launch(name)
@@ -115,15 +119,18 @@ class ClockedMachine(Machine):
 
 class ClockedRun(Run):
     kind_of_loop = ClockedLoop
-    kind_of_machine = ClockedMachine
+    kind_of_machine: type[Machine] = ClockedMachine
     topics = (*TOPICS, MIRROR)
     steps = 0  # of clocks
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = super()._clients(hosts)
         client = SimClient(self.fabric, "mirror", hosts, timeout_s=self.plan.client_timeout_s)
-        self.mirror = Mirror(client, random.Random(f"mirror {self.seed}"), self.plan.seconds)
+        self.mirror = self._make_mirror(client, random.Random(f"mirror {self.seed}"))
         return [*tasks, self.loop.create_task(self.mirror.run()), self.loop.create_task(self._look())]
+
+    def _make_mirror(self, client: SimClient, rng: random.Random) -> Mirror:
+        return Mirror(client, rng, self.plan.seconds)
 
     async def _look(self) -> None:
         while True:
@@ -181,10 +188,15 @@ class Mirror:
     async def _produce(self, timestamp_ms: int) -> None:
         leader = await self._client.leader_of(self._partition)
         if leader is not None:
-            record = Record(value=str(timestamp_ms).encode(), timestamp=timestamp_ms)
-            offset = await self._client.produce(leader, self._partition, [record], timeout_ms=1000)
+            times_ms = self._times_ms(timestamp_ms)
+            batch = [Record(value=str(each).encode(), timestamp=each) for each in times_ms]
+            offset = await self._client.produce(leader, self._partition, batch, timeout_ms=1000)
             if offset is not None:
-                self._acked[offset] = timestamp_ms
+                self._acked.update(enumerate(times_ms, offset))
+
+    def _times_ms(self, about_ms: int) -> list[int]:
+        """Of the records of a batch."""
+        return [about_ms]
 
     def look(self, machines: list[Machine]) -> None:
         for machine in machines:
@@ -199,6 +211,7 @@ class Mirror:
         self.look(machines)
         for machine in machines:
             assert machine.process is not None
+            check_times(machine, self._partition)
             log = machine.process.node.logs.get(self._partition)
             assert log is not None
             there = {record.offset: record for record in records(machine, self._partition)}

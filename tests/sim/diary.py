@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
 Place = tuple[TopicPartition, int]
@@ -54,10 +55,20 @@ class Beginning(NamedTuple):
     at_s: float
 
 
+class Refusal(NamedTuple):
+    """An incarnation was told that it can do nothing any more."""
+
+    name: str
+    identity: Identity
+    error: ErrorCode
+    at_s: float
+
+
 @dataclass
 class Diary:
     transactions: list[Transaction] = field(default_factory=list)
     beginnings: list[Beginning] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
     acked: dict[Place, bytes] = field(default_factory=dict)
     plain: set[bytes] = field(default_factory=set)  # sent outside of transactions
     seen: dict[Place, bytes] = field(default_factory=dict)  # by those who read what is committed

@@ -84,7 +84,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = start
         self._clock_resolution = 1e-9
-        self._steps = 0
+        self.turns = 0
         self._tasks_made = 0
         self._stalled: dict[str, tuple[float, list[SimHandle]]] = {}
         self._tasks_of: dict[str, dict[asyncio.Task[Any], None]] = {}
@@ -124,8 +124,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Runs until it is to stop: what is ready runs; if nothing is, it is the time of the next timer."""
         ready, timers, pop = self._ready, self._timers, heapq.heappop
         while True:
-            self._steps += 1
-            if self._steps > MAX_STEPS:
+            self.turns += 1
+            if self.turns > MAX_STEPS:
                 raise AssertionError(f"the run is over its bound of {MAX_STEPS} steps")
             if self.cancelled_timers > MOST_CANCELLED and self.cancelled_timers > len(timers) // 2:
                 self._forget_cancelled()

@@ -31,6 +31,8 @@ CONFIGS = {
 
 
 class PassingTopic:
+    replicas = 3
+
     def __init__(self, client: SimClient, rng: random.Random) -> None:
         self._client = client
         self._rng = rng
@@ -41,7 +43,7 @@ class PassingTopic:
     async def run(self) -> None:
         """Until `finish` is called; the last topic stays."""
         while True:
-            await create_topic(self._client, NAME, 1, 3, **CONFIGS)
+            await create_topic(self._client, NAME, 1, self.replicas, **CONFIGS)
             topic_id = await self._id()
             until = asyncio.get_running_loop().time() + self._rng.uniform(2.0, 20.0)
             while not self._finishing and asyncio.get_running_loop().time() < until:

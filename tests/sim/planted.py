@@ -24,9 +24,8 @@ from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
-from ballast_broker.metadata.gate import RegistrationGate, whole
+from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
-from ballast_broker.metadata.loader import Steps, tell
 from ballast_broker.metadata.partition_merge import merge_change
 from ballast_broker.raft import driver
 from ballast_broker.raft.core import RaftCore
@@ -154,13 +153,10 @@ def shrink_the_isr_alone(patch: Planting) -> None:
 def act_on_old_metadata(patch: Planting) -> None:
     """A broker takes a registration of one of its earlier lives for that of this one."""
 
-    def open_at_once(self: RegistrationGate, image: MetadataImage) -> Steps | None:
-        if self.is_open or self._node_id not in image.cluster.brokers:
-            return None
-        self.is_open = True
-        return tell([*self._publishers, lambda _delta, _image: self._on_open()], whole(image), image)
+    def of_any_life(self: RegistrationGate, image: MetadataImage) -> bool:
+        return self._node_id in image.cluster.brokers
 
-    patch.setattr(RegistrationGate, "look", open_at_once)
+    patch.setattr(RegistrationGate, "_is_of_this_life", of_any_life)
 
 
 def accept_a_stale_epoch(patch: Planting) -> None:

@@ -16,6 +16,7 @@ from tests.sim.checkers import (
     check_ledger,
     check_one_log_each,
     check_replicas_equal,
+    check_times,
     check_where_replicas_are,
 )
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
@@ -332,6 +333,8 @@ class Run:
         for machine in self.machines:
             check_one_log_each(machine, self.partitions)
             check_where_replicas_are(machine)
+            for partition in (KEPT_PARTITION, *transactors.PARTITIONS):
+                check_times(machine, partition)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"
         for machine in self.everybody:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"

@@ -60,11 +60,15 @@ class TiredMachine(Machine):
         """Its directories count as too slow to wait for, as they do after a few slow writes."""
         if self.process is not None:
             for directory in self.process.node.logs.directories:
-                directory.slow_until = max(directory.slow_until, self.clock.monotonic() + seconds)
+                directory.slow_until = max(directory.slow_until, self._monotonic() + seconds)
+
+    def _monotonic(self) -> float:
+        """What its process reads."""
+        return self.clock.monotonic()
 
 
 class TiredRun(DirectoriesRun):
-    kind_of_machine = TiredMachine
+    kind_of_machine: type[Machine] = TiredMachine
 
     def _faults(self, hosts: list[str]) -> DirectoryFaults:
         return TiredFaults(self, hosts)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.sim.clients import ANSWER_TRAVELS_MS, RETRY_S, SimClient
-from tests.sim.diary import Beginning, Diary, Identity, Outcome, Transaction, now
+from tests.sim.diary import Beginning, Diary, Identity, Outcome, Refusal, Transaction, now
 from tests.sim.network import SimChannel
 
 from ballast_wire.errors import ErrorCode
@@ -127,8 +127,8 @@ class Incarnation:
             while not self._finishing:
                 await self._transact()
                 await asyncio.sleep(self._rng.expovariate(self._per_second))
-        except Over:
-            return
+        except Over as over:
+            self._diary.refusals.append(Refusal(self._name, self._identity, over.args[0], now()))
 
     async def _init(self) -> None:
         """The first time, or for a new epoch: then it says who it was, so that one that was replaced learns of it."""
@@ -307,7 +307,9 @@ class Incarnation:
         if self._flow.client_adds:
             return
         before, self._identity = self._identity, Identity(answer.producer_id, answer.producer_epoch)
-        if not before < self._identity:
+        if before.producer_id != self._identity.producer_id:  # the epochs of that one have come to an end
+            self._diary.beginnings.append(Beginning(self._name, self._identity, now()))
+        elif not before < self._identity:
             self._diary.broken.append(f"each end raises the epoch: {self._name} was {before}, is {self._identity}")
         self._sequences.clear()
 

@@ -8,6 +8,7 @@ from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.quotas import CLIENT_ID, IP, USER
 from ballast_broker.metadata.image import QuotaEntity
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -22,7 +23,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     quotas = context.broker.image().client_quotas.by_entity
     entries = [
         _entry(entity, values)
-        for entity, values in quotas.items()
+        async for entity, values in InTurns(quotas.items())
         if values and _matches(entity, wanted, request.strict)
     ]
     kind = message("DescribeClientQuotasResponse")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
-from ballast_broker.turns import InTurns
+from ballast_broker.turns import InTurns, Turn
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -27,16 +27,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
         named = (TopicPartition(each.topic, number) for each in request.topics for number in each.partitions)
         wanted = {each async for each in InTurns(named)}
     directories = await context.broker.directories.describe(wanted)
-    results = [await _directory(each) for each in directories]
+    turn = Turn()
+    results = [await _directory(each, turn) for each in directories]
     return kind(error_code=ErrorCode.NONE, results=results)
 
 
-async def _directory(directory: LogDirectoryInfo) -> Any:
+async def _directory(directory: LogDirectoryInfo, turn: Turn) -> Any:
     kind = message("DescribeLogDirsResponse").DescribeLogDirsResult
     by_topic: dict[str, list[Any]] = {}
-    async for each in InTurns(
-        sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future))
-    ):
+    for each in sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future)):
+        await turn.ends_if_long()
         by_topic.setdefault(each.topic_partition.topic, []).append(
             kind.DescribeLogDirsTopic.DescribeLogDirsPartition(
                 partition_index=each.topic_partition.partition,

@@ -8,6 +8,7 @@ from typing import Any
 from ballast_broker.api.authorizer import Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import check_cluster
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
@@ -17,12 +18,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeUserScramCredentialsResponse")
     result_kind = kind.DescribeUserScramCredentialsResult
     known: dict[str, list[Any]] = defaultdict(list)
-    for (user, mechanism), kept in sorted(context.broker.image().security.scram_credentials.items()):
+    credentials = sorted(context.broker.image().security.scram_credentials.items())
+    async for (user, mechanism), kept in InTurns(credentials):
         known[user].append(result_kind.CredentialInfo(mechanism=mechanism, iterations=kept.iterations))
     asked = [each.name for each in request.users or ()] or list(known)
     times = Counter(asked)
     results = []
-    for user in times:
+    async for user in InTurns(times):
         result = result_kind(user=user, error_code=ErrorCode.NONE, credential_infos=[])
         if times[user] > 1:
             result.error_code = ErrorCode.DUPLICATE_RESOURCE

@@ -8,6 +8,7 @@ from ballast_broker.api.authorizer import CLUSTER, Operation, group
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import CONSUMER, Group
+from ballast_broker.turns import InTurns
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -22,8 +23,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         groups = context.broker.groups.list_groups()
     except ApiError as error:
         return kind(error_code=error.code, groups=[])
-    if not context.may(Operation.DESCRIBE, CLUSTER):  # who may describe the cluster sees all
-        groups = [each for each in groups if context.may(Operation.DESCRIBE, group(each.group_id))]
+    sees_all = context.may(Operation.DESCRIBE, CLUSTER)
     listed = [
         kind.ListedGroup(
             group_id=each.group_id,
@@ -31,8 +31,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
             group_state=each.state.value,
             group_type=_type_of(each),
         )
-        for each in groups
-        if (not states or each.state.value.casefold() in states) and (not types or _type_of(each) in types)
+        async for each in InTurns(groups)
+        if (sees_all or context.may(Operation.DESCRIBE, group(each.group_id)))
+        and (not states or each.state.value.casefold() in states)
+        and (not types or _type_of(each) in types)
     ]
     return kind(error_code=ErrorCode.NONE, groups=listed)
 

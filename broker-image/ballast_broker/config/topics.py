@@ -36,11 +36,11 @@ class ConfigSource(IntEnum):
 
 GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS = between_or(1, 9, -1), between(1, 17), between(-131_072, 22)
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-_THROTTLED = re.compile(r"\d+:\d+")
+_THROTTLED = re.compile(r"(\d+:\d+)?")  # as in Kafka, which takes empty ones
 throttled_replicas = Rule(
     lambda value: (
         None
-        if value == ("*",) or all(_THROTTLED.fullmatch(v) for v in value)
+        if "".join(value) == "*" or all(_THROTTLED.fullmatch(v) for v in value)
         else f"{NAME} must be the literal '*' or a list of replicas in the following format: "
         "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
     ),

@@ -78,7 +78,7 @@ class MetadataReplica:
     def committed(self, batches: bytes) -> Steps:
         for batch in read_batches(batches):
             self._last_timestamp_ms = batch.timestamp_ms
-            yield from self.loader.apply(batch.records, batch.last_offset, batch.epoch) or ()
+            yield from self.loader.apply(batch.records, batch.last_offset, batch.epoch)
             self.published_offset = batch.last_offset
             yield
         self._bytes_since += len(batches)
@@ -92,7 +92,7 @@ class MetadataReplica:
         records: list[Any] = []
         async for batch in read_snapshot(self._store, snapshot):
             records.extend(batch.records)
-        async for _ in InTurns(self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch) or ()):
+        async for _ in InTurns(self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch)):
             pass
         self.published_offset = snapshot.offset - 1
         self._snapshot_bytes = self._store.size_of(snapshot)

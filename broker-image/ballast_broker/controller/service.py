@@ -109,7 +109,7 @@ ASKED_FOR = {43: "topic_partitions", 45: "topics"}
 API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 BEGIN_AGAIN_S = 1.0
-RECORDS_PER_SLICE = 500  # what need not be atomic travels in pieces that hold nobody's loop for long
+RECORDS_PER_SLICE = 200  # what need not be atomic travels in pieces that hold nobody's loop for long
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from ballast_broker.coordinator.consumers.hash_order import texts_in_order
 from ballast_broker.coordinator.subscription import subscribed_topics
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
@@ -154,10 +155,11 @@ class Group:
         return {name for name, count in counted.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support; the first with most votes wins."""
+        """Each member votes for the first of its protocols that all support. Of those with most votes it is the one
+        that comes first in a Java HashMap, as in Kafka."""
         common = self.common_protocols()
         votes = Counter(next(n for n in m.protocol_names() if n in common) for m in self.members.values())
-        return votes.most_common(1)[0][0]
+        return max(texts_in_order(votes), key=votes.__getitem__)
 
     def note_subscriptions(self) -> None:
         if self.protocol_type != CONSUMER or self.protocol_name is None:

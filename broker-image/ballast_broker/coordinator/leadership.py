@@ -7,6 +7,7 @@ from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
 from ballast_broker.metadata.image import MetadataImage, TopicImage
+from ballast_broker.metadata.loader import Steps
 
 
 class GroupLeadership:
@@ -16,7 +17,7 @@ class GroupLeadership:
         self._node_id = node_id
         self._groups = groups
 
-    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
         gone = frozenset(topic.name for topic in delta.topics_deleted.values())
         if OFFSETS_TOPIC in gone:
             self._groups.resign_all()  # before the next topic of the name, which a snapshot brings along
@@ -24,11 +25,20 @@ class GroupLeadership:
         for changed in delta.topics_changed.values():
             if changed.name == OFFSETS_TOPIC and topic is not None:
                 self._take_over(changed, topic, image)
-        if gone:
-            self._groups.forget_topics(gone)
         grown = frozenset(each.name for each in delta.topics_changed.values() if _has_grown(each))
-        if gone or grown:
-            self._groups.topics_changed(gone | grown)
+        if gone:
+            return self._forget(gone, grown, image)
+        if grown:
+            self._groups.topics_changed(grown)
+        return None
+
+    def _forget(self, gone: frozenset[str], grown: frozenset[str], image: MetadataImage) -> Steps:
+        forgetting = self._groups.forget_topics(gone)
+        if any(image.topics.by_name(name) is not None for name in gone):
+            for _ in forgetting:  # all at once: others may commit already what they read of the next of that name
+                pass
+        yield from forgetting
+        self._groups.topics_changed(gone | grown)
 
     def _take_over(self, changed: TopicDelta, topic: TopicImage, image: MetadataImage) -> None:
         self._groups.divide(len(topic.partitions))

@@ -422,7 +422,7 @@ def leave(
         if known is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, []
         return ErrorCode.NONE, _remove(group, known, limits, now)
-    if instance_id is None and group.pending_members.pop(member_id, None) is not None:
+    if group.pending_members.pop(member_id, None) is not None:
         return ErrorCode.NONE, _try_complete_join(group, limits, now)
     error = _member_error(group, member_id, instance_id)
     if error is not ErrorCode.NONE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -145,8 +145,8 @@ class GroupCoordinator:
             shard.end_transaction(producer_id, committed)
         shard.ended_meanwhile.clear()
         gone |= shard.deleted_meanwhile
-        if gone:
-            self._forget_topics_of(shard, gone)
+        for _ in self._forget_topics_of(shard, gone) if gone else ():
+            pass
         self.classic.loaded(shard)
         self.consumers.loaded(shard)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
@@ -417,16 +417,19 @@ class GroupCoordinator:
         """Topics were made, deleted or given partitions."""
         self.consumers.topics_changed([shard for shard in self._shards.values() if shard.loaded], topics)
 
-    def forget_topics(self, topics: frozenset[str]) -> None:
-        """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
-        for shard in self._shards.values():
+    def forget_topics(self, topics: frozenset[str]) -> Iterator[None]:
+        """Topics were deleted: their offsets go too, a group's in a step, and all of them before there may be some of
+        the next topic of the name."""
+        for shard in [*self._shards.values()]:
             if shard.loaded:
-                self._forget_topics_of(shard, topics)
+                yield from self._forget_topics_of(shard, topics)
             else:
                 shard.deleted_meanwhile |= topics
 
-    def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> None:
+    def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> Iterator[None]:
         for group_id in {*shard.offsets, *shard.being_written, *shard.pending.producers}:
+            if not self._is_current(shard):
+                return
             gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
             for partition in gone:
                 shard.apply(group_id, partition, None)
@@ -434,6 +437,7 @@ class GroupCoordinator:
                 # Written now: what is committed of the next topic of that name has to lie behind it.
                 appending = self._forget_offsets(shard, group_id, gone)
                 self._tasks.start(self._forget_for_good(shard, group_id, gone, appending))
+            yield
 
     async def _forget_for_good(
         self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition], appending: Awaitable[ErrorCode]

@@ -1,6 +1,8 @@
 """What the coordinator keeps in `__transaction_state`: Kafka's keys and values, to bytes and back. PURE.
 
-Version 1 of a value is written where the cluster's transaction.version is 1 or more: older brokers cannot read it.
+Version 1 of a value is written where the cluster's transaction.version is 1 or more: older brokers cannot read it. So
+is an end that bumped the epoch by a client that has yet to hear of a lower level: whoever leads the partition next must
+know that it did, and which id the producer was told.
 Of the ids before and after this one only what differs is said; Apache Kafka 4.1 stores neither, and reads both.
 Written by hand, as each transaction is written three times.
 """
@@ -9,12 +11,21 @@ from __future__ import annotations
 
 import struct
 
-from ballast_broker.coordinator.transactions import NO_ID, STORED_STATES, Standing, TransactionState
+from ballast_broker.coordinator.transactions import (
+    BUMPS_EPOCH,
+    COMPLETE,
+    NO_ID,
+    PREPARED,
+    STORED_STATES,
+    Standing,
+    TransactionState,
+)
 from ballast_wire.fast import writer
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition, by_topic
 
 KIND = 0  # what a key begins with
+ENDS = PREPARED | COMPLETE
 _short = struct.Struct(">h")
 _long = struct.Struct(">q")
 _start_of_value = struct.Struct(">hqhib")  # version, producer's id, epoch, timeout, state
@@ -36,7 +47,7 @@ def transactional_id_of(key: bytes) -> str | None:
 
 
 def value_of(standing: Standing, cluster_version: int) -> bytes:
-    flexible = cluster_version >= 1
+    flexible = cluster_version >= 1 or (standing.version >= BUMPS_EPOCH and standing.state in ENDS)
     status = STORED_STATES.index(standing.state)
     parts = [
         _start_of_value.pack(1 if flexible else 0, standing.producer_id, standing.epoch, standing.timeout_ms, status),

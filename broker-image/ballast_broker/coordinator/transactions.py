@@ -159,7 +159,7 @@ def initialize(
     if now.is_exhausted and (known is None or known.epoch == now.epoch or (asks_again and now.is_nobodys)):
         if new_id is None:
             return NEEDS_ID
-        last_epoch = NO_EPOCH if known is None else now.epoch
+        last_epoch = NO_EPOCH if known is None else known.epoch
         return Write(_begun(now, new_id, 0, last_epoch, timeout_ms, now_ms))
     return _next_epoch(now, known, timeout_ms, now_ms)
 
@@ -169,8 +169,14 @@ def _may_be(now: Standing, known: ProducerIdentity) -> bool:
     return (
         now.epoch == NO_EPOCH
         or known.producer_id == now.producer_id
+        or _is_to_be(now, known)
         or (known.producer_id == now.previous_id and known.epoch >= LAST_EPOCH)
     )
+
+
+def _is_to_be(now: Standing, producer: ProducerIdentity) -> bool:
+    """It was told the new id that it gets with the end of its transaction, whose markers are still under way."""
+    return now.state in PREPARED and now.next_id != NO_ID and producer == (now.next_id, 0)
 
 
 def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Refused | Write:
@@ -180,7 +186,9 @@ def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, 
     elif now.epoch not in (NO_EPOCH, known.epoch):
         if known.epoch != now.last_epoch:
             return FENCED
-        epoch, last_epoch = now.epoch, now.last_epoch  # it asks again: there was no other producer since
+        # It asks again, and may have to once more: there was no other producer since.
+        again = _begun(now, now.producer_id, now.epoch, now.last_epoch, timeout_ms, now_ms)
+        return Write(replace(again, previous_id=now.previous_id))
     return Write(_begun(now, now.producer_id, epoch, last_epoch, timeout_ms, now_ms))
 
 
@@ -225,7 +233,7 @@ def add_partitions(
     now_ms: int,
 ) -> Refused | Answered | Write:
     now = transaction.now
-    if transaction.pending is not None:
+    if transaction.pending is not None or _is_to_be(now, producer):
         return BUSY
     if producer.producer_id != now.producer_id:
         return OTHER_ID
@@ -253,6 +261,8 @@ def verify(
 ) -> Refused | dict[TopicPartition, ErrorCode]:
     """Whether these partitions are in the transaction. What is pending does not count: their leaders look once more."""
     now = transaction.now
+    if _is_to_be(now, producer):
+        return BUSY
     if producer.producer_id != now.producer_id:
         return OTHER_ID
     if producer.epoch != now.epoch:
@@ -302,7 +312,7 @@ def _end_with_bump(
     after_bump = now.version >= BUMPS_EPOCH and now.epoch == producer.epoch + 1
     after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
     again = after_bump or after_new_id
-    if transaction.pending is not None:
+    if transaction.pending is not None or _is_to_be(now, producer):
         return BUSY
     if producer.producer_id != now.producer_id and not after_new_id:
         return OTHER_ID

@@ -2,8 +2,8 @@
 
 A node that starts reads the metadata log from a snapshot on: for a while it sees itself leading partitions that others
 have led since. Acting on that would take writes with a dead epoch and spoil the epochs of its logs. So nothing is
-passed on until the image has this broker's present registration, which no older image can have; then everything at
-once, and from then on every change.
+passed on until the image has this broker's present registration, which no older image can have; then everything, in
+steps, and behind that every change.
 """
 
 from __future__ import annotations
@@ -25,25 +25,34 @@ class RegistrationGate:
         node_id: int,
         broker_epoch: Callable[[], int],
         publishers: Sequence[Publisher],
-        on_open: Callable[[], None] = lambda: None,
+        on_open: Publisher = lambda _delta, _image: None,
     ) -> None:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._publishers = list(publishers)
-        self._on_open = on_open  # when they have all been told
+        self._on_open = on_open  # behind them, once
+        self._opening: Steps = iter(())
         self.is_open = False
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
-        return tell(self._publishers, delta, image) if self.is_open else self.look(image)
+        return self._change(delta, image) if self.is_open else self.look(image)
 
     def look(self, image: MetadataImage) -> Steps | None:
         """Open if it is time; also to be called when the registration is answered: its record may be here already."""
-        epoch = self._broker_epoch()
-        broker = image.cluster.brokers.get(self._node_id)
-        if self.is_open or epoch == NO_EPOCH or broker is None or broker.epoch != epoch:
+        if self.is_open or not self._is_of_this_life(image):
             return None
         self.is_open = True
-        return tell([*self._publishers, lambda _delta, _image: self._on_open()], whole(image), image)
+        self._opening = iter(tell([*self._publishers, self._on_open], whole(image), image) or ())
+        return self._opening
+
+    def _is_of_this_life(self, image: MetadataImage) -> bool:
+        broker, epoch = image.cluster.brokers.get(self._node_id), self._broker_epoch()
+        return broker is not None and broker.epoch == epoch != NO_EPOCH
+
+    def _change(self, delta: MetadataDelta, image: MetadataImage) -> Steps:
+        """Who opened the gate leaves others their turns: a change that comes meanwhile goes through what is left."""
+        yield from self._opening
+        yield from tell(self._publishers, delta, image) or ()
 
 
 def whole(image: MetadataImage) -> MetadataDelta:

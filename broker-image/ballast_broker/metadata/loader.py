@@ -3,9 +3,10 @@
 A node that starts reads a snapshot, then the log. What lies between BeginTransaction and EndTransaction becomes
 visible all at once; an AbortTransaction, or a new controller's epoch without an end, makes it vanish.
 
-The image is there at once. A publisher that has much to do answers with steps: others have their turn between two of
-them, and see the image while this publisher and those behind it do not yet act by it, as if the batch had come a little
-later. All steps are gone through before the next batch, so everybody is told of every change, and in order.
+All of it goes in steps, and others have their turn between two of them. The image is there when all records are
+replayed. A publisher that has much to do answers with steps as well: others see the image while this publisher and
+those behind it do not yet act by it, as if the batch had come a little later. All steps are gone through before the
+next batch, so everybody is told of every change, and in order.
 """
 
 from __future__ import annotations
@@ -33,24 +34,26 @@ class MetadataLoader:
     def in_transaction(self) -> bool:
         return self._transaction is not None
 
-    def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> Steps | None:
+    def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> Steps:
         """Replaces everything. Publishers get a delta in which all that is there is new, and all else deleted."""
         fresh = MetadataDelta(EMPTY_IMAGE)
         for each in records:
             fresh.replay(each)
+            yield
         image = fresh.apply(last_offset, epoch)
         self._transaction = None
         delta = _difference(self.image, fresh)
-        return self._publish(delta, image)
+        yield from self._publish(delta, image)
 
-    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> Steps | None:
-        """One committed batch (no records for a control batch). Answers what is left to do."""
+    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> Steps:
+        """One committed batch (no records for a control batch)."""
         delta = MetadataDelta(self.image)
         if self._transaction is not None and epoch != self.image.epoch:
             self._transaction = None  # its controller died before the end
         for each in records:
             self._replay(delta, each)
-        return self._publish(delta, delta.apply(last_offset, epoch))
+            yield
+        yield from self._publish(delta, delta.apply(last_offset, epoch))
 
     def _replay(self, delta: MetadataDelta, record: Any) -> None:
         name = name_of(record)
@@ -67,9 +70,9 @@ class MetadataLoader:
         else:
             delta.replay(record)
 
-    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps:
         self.image = image
-        return tell(self.publishers, delta, image)
+        yield from tell(self.publishers, delta, image) or ()
 
 
 def tell(publishers: Iterable[Publisher], delta: MetadataDelta, image: MetadataImage) -> Steps | None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ASSIGN_VERSION = 0
 # Kafka's own bound is 2,250, but the controller takes up a request in one turn of its event loop.
-MAXIMUM_PER_REQUEST = 500
+MAXIMUM_PER_REQUEST = 200
 FIRST_RETRY_S = 0.1
 # What nobody waits for is told when for so long no more of it has come, at the latest after so long.
 LULL_S = 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 ALTER_PARTITION_VERSION = 3
 RETRY_S = 0.05
+MAXIMUM_PER_REQUEST = 200  # which the controller takes up in one turn of its event loop, and this broker makes in one
 REPLICAS_PER_SLICE = 1_000  # that are looked at in one turn of the loop: about a millisecond
 
 
@@ -84,8 +86,8 @@ class IsrChanges:
     async def _send_all(self) -> None:
         await asyncio.sleep(0)  # let the rest of this turn's proposals come along
         while self._proposed:
-            batch, self._proposed = self._proposed, {}
-            batch = {replica: change for replica, change in batch.items() if replica.state.pending is change}
+            some = [(each, self._proposed.pop(each)) for each in [*islice(self._proposed, MAXIMUM_PER_REQUEST)]]
+            batch = {replica: change for replica, change in some if replica.state.pending is change}
             if not batch:
                 continue
             try:

@@ -32,6 +32,7 @@ from ballast_broker.storage.segment import (
     TRANSACTION_INDEX_SUFFIX,
 )
 from ballast_broker.storage.transactions import CleanedTransactions, EndedTransaction, render_entries
+from ballast_wire.compression import Codec
 from ballast_wire.records import (
     LOG_OVERHEAD,
     BatchView,
@@ -337,18 +338,19 @@ def clean_batch(
 
 
 def _rebuild(batch: BatchView, records: list[Record], horizon: int | None) -> bytearray:
+    """An empty batch is its header alone: librdkafka ends the process that opens what a codec makes of nothing."""
     header = batch.header
     return encode_batch(
         records,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
-        codec=batch.codec,
+        codec=batch.codec if records else Codec.NONE,
         control=batch.is_control,
         transactional=batch.is_transactional,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
-        delete_horizon_ms=horizon,
+        delete_horizon_ms=horizon if records else None,
         append_time_ms=header.max_timestamp if batch.is_log_append_time else None,
         newest_ms=None if records else header.max_timestamp,
         last_offset=header.base_offset + header.last_offset_delta,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.status import NotServedError, Reason
+from ballast_operator.status import CLUSTER, NotServedError, Reason, Verdict
 
 # One object that nobody may change, as long as that stays so, is tried again so seldom.
 TRY_AGAIN_SECONDS = 15.0
@@ -24,6 +24,21 @@ def refusal_in(error: ApiError | ApiUnavailableError) -> str | None:
     answer = answer_in(error)
     lasts = answer is not None and (answer.refused or answer is not error)
     return answer.message.rstrip(".") if answer is not None and lasts else None
+
+
+def message_of(error: ApiError | ApiUnavailableError) -> str:
+    answer = answer_in(error)
+    return answer.message if answer is not None else str(error)
+
+
+def unserved(error: ApiError | ApiUnavailableError) -> Verdict | None:
+    """What a KafkaCluster tells of it; None where it passes by itself, as a conflict does."""
+    refusal = refusal_in(error)
+    if refusal is not None:
+        return CLUSTER["KubernetesRefused"].says(error=refusal)
+    if answer_in(error) is None:
+        return CLUSTER["KubernetesSilent"].says(error=str(error).rstrip("."))
+    return None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.apply.refused import TRY_AGAIN_SECONDS, refusal_in
+from ballast_operator.apply.refused import TRY_AGAIN_SECONDS, answer_in, refusal_in, unserved
 from ballast_operator.clock import monotonic
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
@@ -28,7 +28,7 @@ from ballast_operator.plan.dropped import OUTDATED, outdated_condition
 from ballast_operator.plan.secured import Reach
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, NotServedError, Verdict, conditions, ready_condition
 from ballast_operator.tls_secrets import SecretMissingError
-from ballast_operator.worker import Again
+from ballast_operator.worker import Again, Part
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -118,6 +118,16 @@ class ClusterHandler:
         if known is not None and view.cluster_id != known:
             raise WrongClusterError(CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known))
 
+    async def unobserved(
+        self, cluster: KafkaCluster, kafka: KafkaConnection, error: ApiError | ApiUnavailableError, again: Again
+    ) -> None:
+        """Kubernetes did not let it be looked at. What it was is told on; that it is the same cluster is asked."""
+        self._refuse_other_cluster(cluster, await observe_brokers(kafka))
+        verdict = unserved(error)
+        current = self._shared.cache.clusters.get(self._key)
+        if verdict is not None and current is not None:
+            await self._write(current, current.status, verdict, again)
+
     async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
         """Say that the cluster does not answer; what was known of it stays."""
         text = str(error) if str(error).endswith(".") else f"{error}."
@@ -186,7 +196,13 @@ class ClusterHandler:
 
     def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, again: Again) -> None:
         """A policy that lets nobody write the status does not keep the cluster, its topics and its moves waiting. Nor
-        does an API server before Kubernetes 1.30, which refuses a status for a rule that is younger than the spec."""
+        does an API server before Kubernetes 1.30, which refuses a status for a rule that is younger than the spec, or
+        one that does not answer."""
+        if answer_in(error) is None:
+            log.warning("cluster %s: its status was not written: %s", self._key, error)
+            again.failed.add(Part.CLUSTER)
+            again.cluster_within(0.0)
+            return
         refusal = refusal_in(error)
         if refusal is None:
             raise error

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
-from ballast_operator.apply.refused import answer_in
+from ballast_operator.apply.refused import answer_in, message_of
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
@@ -147,8 +147,8 @@ class KubeObjects:
         """Nodes belong to the whole cluster; reading them is a right that is given apart from the others."""
         try:
             found = await self._api.find(path_of("v1", "nodes", None, name))
-        except ApiError as error:
-            return NodeFacts(name, error=error.message)
+        except (ApiError, ApiUnavailableError) as error:
+            return NodeFacts(name, error=message_of(error))
         if found is None:
             return NodeFacts(name, error=f"node {name} does not exist")
         return NodeFacts(name, found["metadata"].get("labels") or {})
@@ -162,8 +162,8 @@ class KubeObjects:
         beside = await self._apply_outside_services(layout, kube)
         try:
             await self._apply_budget(cluster)
-        except ApiError as error:
-            beside = beside._replace(refused=beside.refused or error.message)
+        except (ApiError, ApiUnavailableError) as error:
+            beside = beside._replace(refused=beside.refused or message_of(error))
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:

@@ -7,14 +7,14 @@ removes it only when it is empty. Nothing is remembered between cycles but what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
-from ballast_operator.apply.refused import refusal_in
+from ballast_operator.apply.refused import message_of, unserved
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.late_pods import LatePods
@@ -44,7 +44,7 @@ from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, Verdict
-from ballast_operator.worker import Again
+from ballast_operator.worker import Again, Part
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 CORDON = "cordoned.log.dirs"
 LOOK_SECONDS = 2.0
 LAG_LOOK_SECONDS = 10.0
+T = TypeVar("T")
 
 
 class ManagedCluster:
@@ -109,13 +110,14 @@ class ManagedCluster:
         beside = Beside()
         try:
             beside = await self._objects.apply_layout(layout, kube)
-        except ApiError as error:
+        except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: %s", self._key, error)
-            self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+            told = error.message if isinstance(error, ApiError) else ""
+            self._refused = unserved(error) or CLUSTER["KubernetesRefused"].says(error=told.rstrip("."))
         try:
             await self._objects.apply_monitor(layout.cluster)
-        except ApiError as error:
-            beside = beside._replace(refused=beside.refused or error.message)
+        except (ApiError, ApiUnavailableError) as error:
+            beside = beside._replace(refused=beside.refused or message_of(error))
         if beside.refused is not None:
             self._refused_beside = _beside_told(beside)
         return beside
@@ -126,11 +128,16 @@ class ManagedCluster:
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
-            refusal = refusal_in(error)
-            if refusal is None:
-                raise
-            log.warning("cluster %s: %s", self._key, error)
-            self._refused_beside = CLUSTER["KubernetesRefused"].says(error=refusal)
+            self._refused_beside = self._told(error)
+
+    def _told(self, error: ApiError | ApiUnavailableError) -> Verdict:
+        """What is refused may stay so, and what is not answered too; the cluster runs all the same, and what does not
+        depend on that has a right to be done."""
+        verdict = unserved(error)
+        if verdict is None:
+            raise error
+        log.warning("cluster %s: %s", self._key, error)
+        return verdict
 
     def silent(self) -> None:
         """Kafka did not answer."""
@@ -195,12 +202,7 @@ class ManagedCluster:
         try:
             return await self._bring(scene, status)
         except (ApiError, ApiUnavailableError) as error:
-            refusal = refusal_in(error)
-            if refusal is None:
-                raise
-            # It may stay so; the cluster runs all the same, and its topics and Reassignments have a right to be served.
-            log.warning("cluster %s: %s", self._key, error)
-            return CLUSTER["KubernetesRefused"].says(error=refusal), status
+            return self._told(error), status
 
     async def _bring(self, scene: Scene, status: ClusterStatus) -> tuple[Verdict, ClusterStatus]:
         """One step on the way to what the spec says. What the status tells of drains and claims is that of before."""
@@ -210,35 +212,45 @@ class ManagedCluster:
             again.cluster_within(LOOK_SECONDS)
             return went.verdict, status
         drains: list[Drain] = []
+        failed: list[Verdict] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
         said = [
-            await self._scale_down(scene, drains, exposed),
-            await self._remove_volumes(scene, drains, exposed),
-            await self._roll(scene),
+            await self._tried(self._scale_down(scene, drains, exposed), failed),
+            await self._tried(self._remove_volumes(scene, drains, exposed), failed),
+            await self._tried(self._roll(scene), failed),
         ]
-        await self._propose(scene)
-        await self._heal_directories(scene)
+        await self._tried(self._propose(scene), failed)
+        await self._tried(self._heal_directories(scene), failed)
         await self._unregister(scene)
         layout = scene.layout
         if spare_controllers(scene.identity, scene.kube, quorum):
             layout = replace(layout, controllers=0)
-            spare = plan.spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
-            await claims.mark_drained(self._objects, cluster, spare)
-            await self._lay_out(layout, scene.kube)
-        grown = await claims.bring(self._objects, layout, scene.kube, view)
-        await self._tidy(scene)
-        status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
+            await self._tried(self._remove_spare_controllers(scene, layout), failed)
+        grown = await self._tried(claims.bring(self._objects, layout, scene.kube, view), failed)
+        await self._tried(self._tidy(scene), failed)
+        if failed:
+            again.failed.add(Part.CLUSTER)
+        else:
+            status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         # What waits for a pod that cannot run does not go on by itself.
         stuck = troubled(pod for pod in scene.kube.pods.values() if pod.ordinal < cluster.spec.brokers)
         found = (
-            self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *said, self._claims_going(), grown,
-            self._racks(scene),
+            self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *failed, *said,
+            self._claims_going(), grown, self._racks(scene),
         )  # fmt: skip
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
             again.cluster_within(LOOK_SECONDS)  # behind what is told something goes on
         return verdict or self._health(scene, status), status
+
+    async def _tried(self, step: Awaitable[T], failed: list[Verdict]) -> T | None:
+        """Each step follows from what was seen alone, so one that fails keeps no other waiting."""
+        try:
+            return await step
+        except (ApiError, ApiUnavailableError) as error:
+            failed.append(self._told(error))
+            return None
 
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
         wanted, now = scene.cluster.spec.brokers, seconds_of(self._shared.now())
@@ -447,6 +459,11 @@ class ManagedCluster:
         if not scene.kube.exists or scene.kube.deleting or self._refused is not None:
             return None  # a pod would come back as it was
         return await restarts.roll(self._objects, self._shared.events, scene)
+
+    async def _remove_spare_controllers(self, scene: Scene, layout: Layout) -> None:
+        spare = plan.spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
+        await claims.mark_drained(self._objects, scene.cluster, spare)
+        await self._lay_out(layout, scene.kube)
 
     async def _tidy(self, scene: Scene) -> None:
         configs = {pod.config for pod in scene.kube.pods.values()}

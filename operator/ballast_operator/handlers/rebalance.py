@@ -9,7 +9,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.refused import message_of
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.model.cluster import KafkaCluster
@@ -44,10 +45,10 @@ class RebalanceJobs:
                 await self._drop_others(cluster, wanted["kind"] if wanted is not None else None)
             if wanted is not None:
                 await self._objects.apply_owned(cluster, wanted)
-        except ApiError as error:
+        except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: the rebalance job: %s", cluster.key, error)
             if job_of(cluster) is not None:
-                self._refused = f"the job could not be created: {error.message.rstrip('.')}"
+                self._refused = f"the job could not be created: {message_of(error).rstrip('.')}"
             return
         self._brought = cluster.meta.generation
 

@@ -19,7 +19,7 @@ from ballast_operator.logs import about
 from ballast_operator.model.meta import Meta
 from ballast_operator.model.reassignment import KIND, Reassignment
 from ballast_operator.status import REASSIGNMENT, Verdict
-from ballast_operator.worker import Again
+from ballast_operator.worker import Again, Part
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,12 @@ class Refusals:
         self._events = events
         self._known: dict[str, Refusal] = {}
         self._spent = 0.0
+        self._silent = False
 
     def look(self, uids: Iterable[str]) -> None:
         """A look begins, at these."""
         self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
-        self._spent = 0.0
+        self._spent, self._silent = 0.0, False
 
     def of(self, reassignment: Reassignment) -> Verdict | None:
         """What is said of one that was refused when it was tried last."""
@@ -61,7 +62,9 @@ class Refusals:
         )
 
     def come_back(self, reassignment: Reassignment, again: Again) -> None:
-        """To one that was not changed: refused, or not tried in this look any more."""
+        """To one that was not changed: refused, not answered, or not tried in this look any more."""
+        if self._silent:
+            again.failed.add(Part.REASSIGNMENTS)
         again.reassignments_within(TRY_AGAIN_SECONDS if reassignment.meta.uid in self._known else 0.0)
 
     def note(self, reassignment: Reassignment, error: ApiError | ApiUnavailableError) -> Verdict:
@@ -79,12 +82,19 @@ class Refusals:
 
     @contextmanager
     def told(self, reassignment: Reassignment) -> Iterator[None]:
-        """A change of this one: that it is refused is noted and ends here; that it is not ends what was noted."""
+        """A change of this one: that it is refused is noted and ends here; that it is not ends what was noted. What
+        got no answer is as it was: it is tried again at the next look, and it may be that of this one alone."""
         before, began = self._known.get(reassignment.meta.uid), monotonic()
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
-            self.note(reassignment, error)
+            if answer_in(error) is not None:
+                self.note(reassignment, error)
+                return
+            where = about(KIND, reassignment.key)
+            log.warning("Reassignment %s: %s", reassignment.key, error, extra=where)
+            self._silent = True
+            self._spent += monotonic() - began
         finally:
             after = self._known.get(reassignment.meta.uid)
             if after is not before:

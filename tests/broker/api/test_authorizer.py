@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
@@ -45,7 +46,7 @@ class Given:
         self._offset = 0
 
     def apply(self, *records: Any) -> None:
-        self.loader.apply(records, self._offset, 1)
+        turning.at_one_go(self.loader.apply(records, self._offset, 1))
         self._offset += 1
 
     def add(self, *acls: Acl) -> None:

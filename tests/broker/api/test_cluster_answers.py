@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import CLUSTER_ID, Asker, Peer
 from tests.broker.controller.scene import Scene
 
 from ballast_broker.api.api_versions import handle as api_versions
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import BROKER_APIS
+from ballast_broker.coordinator.group import Group
+from ballast_broker.metadata.records import record
+from ballast_broker.metadata.snapshot import quota_record
 from ballast_wire.errors import ErrorCode
 
 
@@ -173,3 +178,29 @@ async def test_without_a_controller_each_entry_says_so(asker: Asker) -> None:
         ("orders", ErrorCode.REQUEST_TIMED_OUT),
         ("other", ErrorCode.REQUEST_TIMED_OUT),
     ]
+
+
+MANY = 40
+KEPT = {"salt": b"s", "stored_key": b"k", "server_key": b"v", "iterations": 4096}
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize(
+    ("name", "version", "fields"),
+    [
+        ("DescribeClientQuotas", 1, {"components": [], "strict": False}),
+        ("DescribeUserScramCredentials", 0, {"users": None}),
+        ("ListGroups", 5, {"states_filter": [], "types_filter": []}),
+    ],
+)
+async def test_many_users_and_groups_are_told_of_in_turns(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, name: str, version: int, fields: dict[str, Any]
+) -> None:
+    users = [f"user-{number}" for number in range(MANY)]
+    asker.scene.apply([quota_record((("user", user),), "producer_byte_rate", 1.0) for user in users])
+    asker.scene.apply([record("UserScramCredentialRecord", name=user, mechanism=1, **KEPT) for user in users])
+    asker.services.groups = SimpleNamespace(list_groups=lambda: [Group(user) for user in users])
+    turning.end_at_once(monkeypatch)
+    told, turns = await turning.beside(asker.ask(name, version, **fields))
+    assert turns >= MANY
+    assert all(f"'{user}'" in str(told) for user in users)

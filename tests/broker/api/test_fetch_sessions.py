@@ -396,7 +396,7 @@ class Rights:
         self._ids.clear()
 
     def _apply(self, *records: Any) -> None:
-        self._loader.apply(records, self._loader.image.offset + 1, 1)
+        turning.at_one_go(self._loader.apply(records, self._loader.image.offset + 1, 1))
 
 
 def errors_of(answer: Any) -> dict[int, int]:

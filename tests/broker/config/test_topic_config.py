@@ -127,7 +127,7 @@ def test_what_is_not_understood_is_told_once(caplog: pytest.LogCaptureFixture) -
 
 
 def test_throttled_replicas_are_a_list_or_a_star() -> None:
-    for text in ("*", "0:1,1:2", ""):
+    for text in ("*", "0:1,1:2", "", ",", "0:1,", "*,"):
         check_topic_configs({"leader.replication.throttled.replicas": text})
 
 

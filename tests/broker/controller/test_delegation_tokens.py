@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.controller.cluster import Cluster
 from tests.broker.controller.scene import Scene
 
@@ -245,10 +246,10 @@ def test_a_snapshot_has_them_and_takes_the_place_of_others() -> None:
     assert dict(delta.apply().security.delegation_tokens) == {each.id: each for each in tokens.kept}
     loader = MetadataLoader()
     old = DelegationToken("gone", "User:a", "User:a", (), NOW_MS, NOW_MS, NOW_MS)
-    loader.apply([old.record()], 0, 1)
+    turning.at_one_go(loader.apply([old.record()], 0, 1))
     seen: list[Any] = []
     loader.publishers.append(lambda delta, image: seen.append(delta.tokens_changed))
-    loader.load_snapshot(records, 10, 1)
+    turning.at_one_go(loader.load_snapshot(records, 10, 1))
     assert seen == [{tokens.kept[0].id: tokens.kept[0], "gone": None}]
     assert list(loader.image.security.delegation_tokens) == [tokens.kept[0].id]
 

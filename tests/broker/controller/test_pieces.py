@@ -11,26 +11,31 @@ from tests.broker.controller.scene import Scene, create_request, directory
 
 from ballast_broker.controller.commands.brokers import (
     NEVER,
+    BrokerState,
     Liveness,
     before_registration,
     broker_heartbeat,
+    directories_offline,
     fence_broker,
     register_broker,
     unfence_broker,
     unregister_broker,
 )
 from ballast_broker.controller.commands.configs import RESOURCES_PER_PIECE, incremental_alter_configs
-from ballast_broker.controller.commands.context import Outcome
+from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH, Outcome
 from ballast_broker.controller.commands.elections import elect_leaders, offline_elections
+from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE, RECORDS_PER_PIECE
+from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
+from ballast_broker.controller.commands.scram import alter_user_scram_credentials
 from ballast_broker.controller.commands.topics import TOPICS_PER_PIECE, create_topics
 from ballast_broker.controller.service import RECORDS_PER_SLICE
 from ballast_broker.controller.sessions import NOT_YET
 from ballast_broker.metadata.image import PartitionRegistration
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 PARTITIONS = 2 * PLACES_PER_PIECE + 100
@@ -166,6 +171,55 @@ def test_the_next_controller_ends_what_the_last_one_began_for_a_directory_that_f
     scene.commit(told())
     assert leaders(scene) == {2}
     assert scene.image.cluster.brokers[1].directories == {directory(1, 1)}
+
+
+@pytest.mark.spec("DIR-41", "CLI-09")
+def test_a_directory_with_many_partitions_fails_piece_by_piece_and_what_else_the_broker_wants_waits() -> None:
+    scene = Scene(directories=2)
+    places = (directory(1, 0), directory(2), directory(3))
+    there = PartitionRegistration((1, 2, 3), places, (1, 2, 3), leader=1)
+    elsewhere = PartitionRegistration((1, 2, 3), (directory(1, 1), *places[1:]), (1, 2, 3), leader=1)
+    scene.add_topic("orders", *([there] * PARTITIONS))
+    scene.add_topic("payments", elsewhere)
+
+    def told() -> tuple[Outcome, BrokerState]:
+        request = message("BrokerHeartbeatRequest")(
+            broker_id=1, broker_epoch=scene.image.cluster.brokers[1].epoch, current_metadata_offset=10_000,
+            want_fence=True, want_shut_down=False, offline_log_dirs=[directory(1, 0)],
+        )  # fmt: skip
+        return broker_heartbeat(scene.context, request, Liveness(10_000, NEVER))
+
+    outcome, state = told()
+    assert state is BrokerState.UNFENCED
+    sizes = []
+    for piece in pieces(scene, outcome):
+        sizes.append(len(piece.records))
+        if len(sizes) == 1:
+            gone = piece.records[0]
+            back = PartitionChangeRecord(topic_id=gone.topic_id, partition_id=gone.partition_id, isr=[1, 2, 3])
+            scene.apply([back])
+    assert sizes == [PLACES_PER_PIECE, PLACES_PER_PIECE, PARTITIONS - 2 * PLACES_PER_PIECE + 2]
+    assert scene.image.cluster.brokers[1].directories == {directory(1, 1)}
+    assert not any(1 in scene.partition("orders", number).isr for number in range(PARTITIONS))
+    assert scene.partition("payments").leader == 1
+    assert not scene.image.cluster.brokers[1].fenced
+    outcome, state = told()
+    assert state is BrokerState.FENCED
+    scene.commit(outcome)
+    assert scene.image.cluster.brokers[1].fenced
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_new_life_keeps_what_a_directory_of_the_old_one_would_lose() -> None:
+    scene = Scene(directories=2)
+    places = (directory(1, 0), directory(2), directory(3))
+    scene.add_topic("orders", *([PartitionRegistration((1, 2, 3), places, (1, 2, 3), leader=1)] * PARTITIONS))
+    outcome = directories_offline(scene.context, scene.image.cluster.brokers[1], frozenset({directory(1, 0)}))
+    for number, _ in enumerate(pieces(scene, outcome)):
+        if number == 0:
+            scene.change_broker(1, epoch=5000)
+    assert leaders(scene) == {1, 2}
+    assert len(scene.image.cluster.brokers[1].directories) == 2
 
 
 @pytest.mark.spec("CLU-02", "CLU-11")
@@ -315,3 +369,70 @@ def test_thousands_are_reassigned_and_elected_piece_by_piece(scene: Scene) -> No
     assert leaders(scene) == {2}
     [elected] = outcome.response.replica_election_results
     assert [each.partition_id for each in elected.partition_result] == list(range(PARTITIONS))
+
+
+MANY = 2 * RECORDS_PER_PIECE
+IN_PIECES = [RECORDS_PER_PIECE, RECORDS_PER_PIECE]
+
+
+@pytest.mark.spec("TOP-01", "CLI-09")
+def test_many_topics_are_expanded_so_many_at_a_time() -> None:
+    """One that goes meanwhile is told of as one that is not there; too many are refused before any is expanded."""
+    scene = Scene()
+    names = [f"t-{number}" for number in range(RECORDS_PER_PIECE)]
+    for name in names:
+        scene.add_topic(name, [1])
+    last = scene.image.topics.by_name(names[-1])
+    assert last is not None
+    kind = message("CreatePartitionsRequest")
+
+    def asked(count: int, **options: Any) -> Any:
+        topics = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name in names]
+        return kind(topics=topics, timeout_ms=1000, validate_only=options.get("validate_only", False))
+
+    with pytest.raises(ApiError, match="Excessively large number"):
+        create_partitions(scene.context, asked(2 + MAX_RECORDS_PER_BATCH // len(names)))
+    made = list(pieces(scene, create_partitions(scene.context, asked(3, validate_only=True))))
+    assert [each.records for each in made] == [[], []], "nobody waits for all of what is only looked at"
+    outcome = create_partitions(scene.context, asked(3))
+    sizes: list[int] = []
+    for piece in pieces(scene, outcome):
+        assert piece.atomic
+        if not sizes:
+            scene.apply([record("RemoveTopicRecord", topic_id=last.id)])
+        sizes.append(len(piece.records))
+    assert sizes == [RECORDS_PER_PIECE, RECORDS_PER_PIECE - 2]
+    told = [ErrorCode(each.error_code) for each in outcome.response.results]
+    assert told == [ErrorCode.NONE] * (len(names) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@pytest.mark.spec("CLI-09")
+def test_many_quotas_are_altered_so_many_at_a_time() -> None:
+    scene = Scene()
+    kind = message("AlterClientQuotasRequest")
+    of_entry = kind.EntryData
+    rate = of_entry.OpData(key="producer_byte_rate", value=1000.0, remove=False)
+    entries = [
+        of_entry(entity=[of_entry.EntityData(entity_type="user", entity_name=f"u-{number}")], ops=[rate])
+        for number in range(MANY)
+    ]
+    outcome = alter_client_quotas(scene.context, kind(entries=[*entries, entries[0]], validate_only=False))
+    assert [len(piece.records) for piece in pieces(scene, outcome)] == [*IN_PIECES, 0]
+    assert [each.error_code for each in outcome.response.entries] == [0] * MANY + [ErrorCode.INVALID_REQUEST]
+    assert len(scene.image.client_quotas.by_entity) == MANY
+
+
+@pytest.mark.spec("CLI-09")
+def test_many_users_get_their_credentials_so_many_at_a_time() -> None:
+    scene = Scene()
+    kind = message("AlterUserScramCredentialsRequest")
+    upsertions = [
+        kind.ScramCredentialUpsertion(
+            name=f"u-{number}", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"salted"
+        )
+        for number in range(MANY)
+    ]
+    outcome = alter_user_scram_credentials(scene.context, kind(deletions=[], upsertions=upsertions))
+    assert [len(piece.records) for piece in pieces(scene, outcome)] == IN_PIECES
+    assert [each.error_code for each in outcome.response.results] == [0] * MANY
+    assert len(scene.image.security.scram_credentials) == MANY

@@ -240,6 +240,21 @@ def test_the_protocol_most_members_prefer_and_all_support_is_selected() -> None:
     assert story.joined(tickets[0]).protocol_name == "b"
 
 
+def test_of_two_protocols_that_as_many_prefer_one_is_taken_as_by_apache_kafka() -> None:
+    story = Story()
+    tickets = [story.join(protocols=("range", "rr")), story.join(protocols=("rr", "range"))]
+    story.after(40_000)
+    assert story.joined(tickets[0]).protocol_name == "rr"  # which is the first in a Java HashMap
+
+
+def test_an_id_that_was_never_used_can_leave_as_an_instance_as_well() -> None:
+    story = Story()
+    story.group.pending_members["m"] = 60_000
+    error, _ = rebalance.leave(story.group, "m", "i", story.limits, story.now)
+    assert error is ErrorCode.NONE
+    assert not story.group.pending_members
+
+
 def test_the_last_one_to_leave_makes_the_group_empty_and_that_is_stored() -> None:
     story, leader, follower = stable_pair()
     for member_id in (leader, follower):

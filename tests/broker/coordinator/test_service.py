@@ -114,7 +114,7 @@ class Coordinating:
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
             told(node.replication.roles.publish, delta, image)
-            leadership.publish(delta, image)
+            told(leadership.publish, delta, image)
 
         cluster.controller.replace(node.broker_id, publish)
         leadership.publish(whole(cluster.controller.image), cluster.controller.image)
@@ -419,6 +419,31 @@ async def test_a_topic_made_anew_keeps_what_is_committed_for_it_at_once(tmp_path
         assert offsets_of(await scene.next_one(), "b") == {T0: 1}
 
 
+@pytest.mark.spec("CLI-09")
+async def test_offsets_of_a_deleted_topic_are_forgotten_a_groups_in_a_step(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        groups = [f"g{number}" for number in range(5)]
+        for group_id in groups:
+            assert await scene.commit(group_id, T0, 5) is ErrorCode.NONE
+        before = scene.cluster.controller.image
+        scene.cluster.controller.replace(scene.node.broker_id, lambda _delta, _image: None)
+        scene.cluster.controller.delete_topic("t")
+        delta, image = scene.cluster.controller.last
+
+        def left() -> int:
+            return sum(1 for group_id in groups if offsets_of(scene.groups, group_id))
+
+        steps = scene.leadership.publish(delta, image)
+        assert steps is not None
+        assert [left() for _ in steps] == [4, 3, 2, 1, 0]
+        for group_id in groups:
+            assert await scene.commit(group_id, T0, 5) is ErrorCode.NONE
+        steps = scene.leadership.publish(delta, before)
+        assert steps is not None
+        assert [left() for _ in steps] == []
+        assert left() == 0, "at once, where there is another topic of that name"
+
+
 async def test_a_topic_deleted_while_its_offsets_are_loaded_takes_them_along(tmp_path: Path) -> None:
     """The next topic of that name would be read from where the last one was left."""
     async with coordinating(tmp_path) as scene:
@@ -529,7 +554,7 @@ async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(t
         loader = MetadataLoader([scene.leadership.publish])
         loader.image = before
         after = controller.image
-        loader.load_snapshot(image_records(after), after.offset, after.epoch)
+        turning.at_one_go(loader.load_snapshot(image_records(after), after.offset, after.epoch))
 
         def both_are_loaded() -> bool:
             try:

@@ -129,8 +129,11 @@ def test_an_exhausted_epoch_takes_a_new_id() -> None:
     assert initialize(exhausted, 1, going_on, None, 2, NOW) == NEEDS_ID
     exhausted.now = written(initialize(exhausted, 1, going_on, NEW_ID, 2, NOW))
     assert exhausted.now.last_epoch == LAST_EPOCH
-    again = written(initialize(exhausted, 1, going_on, None, 2, NOW))
-    assert again.producer == (NEW_ID, 0)
+    for _ in range(3):  # no answer arrives
+        exhausted.now = written(initialize(exhausted, 1, going_on, None, 2, NOW))
+        assert exhausted.now.producer == (NEW_ID, 0)
+    exhausted.now = written(initialize(exhausted, 1, None, None, 2, NOW))  # another instance
+    assert initialize(exhausted, 1, going_on, None, 2, NOW) == FENCED
 
 
 def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
@@ -138,6 +141,9 @@ def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
     assert found.epoch == LAST_EPOCH + 1 == 2**15 - 1
     after = Transaction("x", completed(found, NOW))
     assert written(initialize(after, 1, None, NEW_ID, 2, NOW)).producer == (NEW_ID, 0)
+    for new_id in (NEW_ID, None, None):  # whose transaction it was goes on, but hears of it only by the third answer
+        after.now = written(initialize(after, 1, ProducerIdentity(7, LAST_EPOCH), new_id, 2, NOW))
+        assert after.now.producer == (NEW_ID, 0)
 
 
 # -- partitions -----------------------------------------------------------------------------------------------------
@@ -242,6 +248,24 @@ def test_an_end_with_an_exhausted_epoch_gives_a_new_id() -> None:
     transaction.now = completed(found, NOW)
     assert (transaction.now.producer, transaction.now.previous_id, transaction.now.next_id) == ((NEW_ID, 0), 7, -1)
     assert end(transaction, me, True, None, 2, NOW) == Answered(ProducerIdentity(NEW_ID, 0))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_who_was_told_a_new_id_waits_for_the_markers_of_the_old_one(commit: bool) -> None:
+    """Else it would be told that its id is another's, after which a producer does nothing any more."""
+    transaction = at(S.ONGOING, LAST_EPOCH)
+    transaction.now = written(end(transaction, ProducerIdentity(7, LAST_EPOCH), commit, NEW_ID, 2, NOW))
+    after = told(transaction.now)
+    questions: list[Callable[[ProducerIdentity], Any]] = [
+        lambda who: add_partitions(transaction, who, {A}, 2, NOW),
+        lambda who: verify(transaction, who, {A}),
+        lambda who: end(transaction, who, False, None, 2, NOW),
+        lambda who: initialize(transaction, TIMEOUT, who, None, 2, NOW),
+    ]
+    assert [ask(after) for ask in questions] == [BUSY] * 4
+    assert BUSY not in [ask(ProducerIdentity(NEW_ID, 1)) for ask in questions]
+    transaction.now = completed(transaction.now, NOW)
+    assert isinstance(questions[0](after), Write)
 
 
 @pytest.mark.parametrize("version", [0, 2])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.broker import turning
 
 from ballast_broker.metadata.acls import (
     Acl,
@@ -176,7 +177,7 @@ READ_ORDERS = Acl(TOPIC, "orders", PatternType.LITERAL, "User:ann", "*", Operati
 
 
 def with_entries(loader: MetadataLoader, offset: int, *records: Any) -> MetadataImage:
-    loader.apply([decode_record(encode_record(each)) for each in records], offset, 1)
+    turning.at_one_go(loader.apply([decode_record(encode_record(each)) for each in records], offset, 1))
     return loader.image
 
 
@@ -187,7 +188,7 @@ def test_entries_come_and_go_with_their_records_and_stand_in_snapshots() -> None
     image = with_entries(loader, 0, acl_record(one, READ_ORDERS), acl_record(two, write))
     assert dict(image.security.acl_ids) == {READ_ORDERS: one, write: two}
     again = MetadataLoader()
-    again.load_snapshot([decode_record(encode_record(each)) for each in image_records(image)], 0, 1)
+    turning.at_one_go(again.load_snapshot([decode_record(encode_record(each)) for each in image_records(image)], 0, 1))
     assert dict(again.image.security.acls) == dict(image.security.acls) == {one: READ_ORDERS, two: write}
     image = with_entries(loader, 1, record("RemoveAccessControlEntryRecord", id=one))
     assert dict(image.security.acl_ids) == {write: two}
@@ -203,5 +204,5 @@ def test_a_snapshot_over_an_older_image_tells_which_entries_went() -> None:
     with_entries(loader, 0, acl_record(one, READ_ORDERS))
     changes: list[MetadataDelta] = []
     loader.publishers.append(lambda delta, image: changes.append(delta))
-    loader.load_snapshot([], 5, 1)
+    turning.at_one_go(loader.load_snapshot([], 5, 1))
     assert changes[0].acls_changed == {one: None}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.broker import turning
 
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.delta import MetadataDelta
@@ -72,7 +73,7 @@ def test_apache_kafkas_log_makes_an_image() -> None:
 def kafka_image() -> MetadataImage:
     loader = MetadataLoader()
     for batch in read_batches(KAFKA_LOG.read_bytes()):
-        loader.apply(batch.records, batch.last_offset, batch.epoch)
+        turning.at_one_go(loader.apply(batch.records, batch.last_offset, batch.epoch))
     return loader.image
 
 
@@ -80,9 +81,8 @@ def kafka_image() -> MetadataImage:
 def test_a_snapshot_says_what_the_log_said() -> None:
     image = kafka_image()
     again = MetadataLoader()
-    again.load_snapshot(
-        [decode_record(encode_record(each)) for each in image_records(image)], image.offset, image.epoch
-    )
+    records = [decode_record(encode_record(each)) for each in image_records(image)]
+    turning.at_one_go(again.load_snapshot(records, image.offset, image.epoch))
     assert again.image == image
 
 
@@ -104,18 +104,34 @@ def test_publishers_see_each_batch_and_what_changed_in_it() -> None:
         assert all(image.topics.by_name(name) is not None for name in changed)
 
     loader = MetadataLoader([publish])
-    loader.apply(topic_records("a", 2), 2, 1)
-    loader.apply(topic_records("b", 1, seed=2), 4, 1)
-    loader.apply([record("RemoveTopicRecord", topic_id=uuid.UUID(int=1100))], 5, 1)
+    turning.at_one_go(loader.apply(topic_records("a", 2), 2, 1))
+    turning.at_one_go(loader.apply(topic_records("b", 1, seed=2), 4, 1))
+    turning.at_one_go(loader.apply([record("RemoveTopicRecord", topic_id=uuid.UUID(int=1100))], 5, 1))
     assert seen == [({"a"}, set()), ({"b"}, set()), (set(), {"a"})]
+
+
+@pytest.mark.spec("CLI-09")
+def test_records_are_replayed_one_in_a_step_and_seen_all_at_once() -> None:
+    seen: list[MetadataImage] = []
+    loader = MetadataLoader([lambda _delta, image: seen.append(image)])
+    records = topic_records("a", 9)
+    for steps in (loader.apply(records, 9, 1), loader.load_snapshot(topic_records("b", 9, seed=2), 9, 1)):
+        before, told = loader.image, len(seen)
+        for _ in records:
+            next(steps)
+            assert loader.image is before
+            assert len(seen) == told
+        turning.at_one_go(steps)
+        assert seen[told:] == [loader.image]
+    assert [topic.name for topic in loader.image.topics] == ["b"]
 
 
 def test_a_snapshot_over_an_older_image_tells_what_went() -> None:
     loader = MetadataLoader()
-    loader.apply([*topic_records("old", 1), *topic_records("kept", 1, seed=2)], 3, 1)
+    turning.at_one_go(loader.apply([*topic_records("old", 1), *topic_records("kept", 1, seed=2)], 3, 1))
     deltas: list[MetadataDelta] = []
     loader.publishers.append(lambda delta, _image: deltas.append(delta))
-    loader.load_snapshot([*topic_records("kept", 1, seed=2), *topic_records("new", 1, seed=3)], 9, 2)
+    turning.at_one_go(loader.load_snapshot([*topic_records("kept", 1, seed=2), *topic_records("new", 1, seed=3)], 9, 2))
     assert [each.name for each in deltas[0].topics_deleted.values()] == ["old"]
     assert {each.name: each.is_new for each in deltas[0].topics_changed.values()} == {"kept": False, "new": True}
     assert [topic.name for topic in loader.image.topics] == ["kept", "new"]
@@ -123,12 +139,12 @@ def test_a_snapshot_over_an_older_image_tells_what_went() -> None:
 
 def test_a_transaction_becomes_visible_at_its_end_or_never() -> None:
     loader = MetadataLoader()
-    loader.apply([record("BeginTransactionRecord", name="t"), *topic_records("a", 1)], 2, 1)
+    turning.at_one_go(loader.apply([record("BeginTransactionRecord", name="t"), *topic_records("a", 1)], 2, 1))
     assert len(loader.image.topics) == 0
-    loader.apply([record("EndTransactionRecord")], 3, 1)
+    turning.at_one_go(loader.apply([record("EndTransactionRecord")], 3, 1))
     assert len(loader.image.topics) == 1
-    loader.apply([record("BeginTransactionRecord"), *topic_records("b", 1, seed=2)], 6, 1)
-    loader.apply([record("AbortTransactionRecord", reason="no")], 7, 1)
+    turning.at_one_go(loader.apply([record("BeginTransactionRecord"), *topic_records("b", 1, seed=2)], 6, 1))
+    turning.at_one_go(loader.apply([record("AbortTransactionRecord", reason="no")], 7, 1))
     assert len(loader.image.topics) == 1
 
 
@@ -168,12 +184,12 @@ def test_a_persistent_map_is_a_map_and_old_versions_stay(edits: list[tuple[bool,
 def test_one_change_among_many_partitions_costs_little() -> None:
     loader = MetadataLoader()
     records = [each for number in range(1_000) for each in topic_records(f"t{number}", 20, seed=number + 1)]
-    loader.apply(records, len(records) - 1, 1)
+    turning.at_one_go(loader.apply(records, len(records) - 1, 1))
     change = record("PartitionChangeRecord", topic_id=uuid.UUID(int=1100), partition_id=3, leader=2)
     best = float("inf")
     for offset in range(50):
         began = time.perf_counter()
-        loader.apply([change], 30_000 + offset, 1)
+        turning.at_one_go(loader.apply([change], 30_000 + offset, 1))
         best = min(best, time.perf_counter() - began)
     assert best < 0.001
     topic = loader.image.topics.by_name("t0")

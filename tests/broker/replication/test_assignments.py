@@ -97,12 +97,12 @@ def test_thousands_are_told_of_piece_by_piece() -> None:
     """The controller takes up each piece in one turn of its event loop."""
 
     async def work(assignments: Assignments) -> None:
-        for number in range(1_200):
+        for number in range(480):
             assignments.assign_in_time(TOPIC, number, HERE)
         await asyncio.sleep(3 * LULL_S)
         assert not len(assignments)
 
-    assert [count for _, count in run(work)] == [500, 500, 200]
+    assert [count for _, count in run(work)] == [200, 200, 80]
 
 
 @pytest.mark.parametrize("why", ["a move", "a failed directory"])

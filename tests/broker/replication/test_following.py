@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, told
 
+from ballast_broker.replication import isr
 from ballast_broker.replication.partition import IsrChange
 from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
 from ballast_broker.replication.replica import Replica
@@ -88,6 +89,28 @@ async def test_a_change_of_the_isr_outlasts_the_controllers_absence(tmp_path: Pa
         assert cluster.isr(ORDERS) == {1, 2}
         cluster.controller.away = False
         await eventually(lambda: cluster.isr(ORDERS) == {1}, "it is asked again until somebody does")
+
+
+@pytest.mark.spec("REP-13", "CLI-09")
+async def test_changes_of_many_isrs_are_asked_for_so_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the controller, and this broker, is held up when a follower of thousands comes back."""
+    monkeypatch.setattr(isr, "MAXIMUM_PER_REQUEST", 5)
+    async with Cluster(tmp_path) as cluster:
+        _, two = await cluster.add(1, 2)
+        controller = cluster.controller
+        controller.create_topic("orders", [[1, 2]] * 12)
+        numbers = [TopicPartition("orders", number) for number in range(12)]
+        await two.crash()
+        assert all(controller.registration(each).isr == (1,) for each in numbers)
+        controller.calls.clear()
+        await two.start()
+        await eventually(lambda: all({*controller.registration(each).isr} == {1, 2} for each in numbers))
+        asked = [call for call in controller.calls if type(call).__name__ == "AlterPartitionRequest"]
+        sizes = [sum(len(topic.partitions) for topic in each.topics) for each in asked]
+        assert sum(sizes) >= 12
+        assert max(sizes) <= 5
 
 
 @pytest.mark.spec("REP-20", "REP-21")

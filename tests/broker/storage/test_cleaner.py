@@ -26,7 +26,7 @@ from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.leftovers import resolve_leftovers
 from ballast_broker.storage.log import Log
-from ballast_wire.records import Record, encode_batch, iterate_batches
+from ballast_wire.records import HEADER_BYTES, Record, encode_batch, iterate_batches
 
 COMPACT = frozenset({"compact"})
 
@@ -209,6 +209,23 @@ def test_a_producers_last_sequence_survives_as_an_empty_batch(bench: Bench, read
     again = bench.load(clean=False, cleanup_policy=COMPACT)
     assert state_of(again, 5).last_sequence == 1
     assert state_of(again, 5).last_timestamp == written_ms, "it is remembered as long as before"
+
+
+@pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("codec", range(5))
+def test_an_empty_batch_is_its_header_alone(bench: Bench, codec: int) -> None:
+    """librdkafka fails at what Snappy makes of nothing, and its process ends at what the others make of it."""
+    log = bench.create(cleanup_policy=COMPACT)
+    put(bench, log, (1, None), (2, b"a"), codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
+    log.roll()
+    compact(bench, log)
+    put(bench, log, (1, b"b"), (2, b"b"))
+    log.roll()
+    compact(bench, log)
+    data = log.read(0, 1 << 20, upper_offset=2).read()
+    (empty,) = iterate_batches(memoryview(data))
+    assert (empty.header.record_count, empty.last_offset, empty.header.attributes) == (0, 1, 0)
+    assert empty.size_bytes == HEADER_BYTES
 
 
 @pytest.mark.spec("LOG-25")

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
-from ballast_broker.controller.commands.partition_change import change_of, leader_acceptor
+from ballast_broker.controller.commands.partition_change import without_broker
 from ballast_broker.controller.commands.pieces import (
     PLACES_PER_PIECE,
     Place,
@@ -25,6 +25,8 @@ from ballast_broker.controller.commands.pieces import (
     leads_something,
     leave,
     piecewise,
+    still,
+    where,
 )
 from ballast_broker.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from ballast_broker.metadata.image import (
@@ -33,6 +35,7 @@ from ballast_broker.metadata.image import (
     ClusterImage,
     ControllerImage,
     Listener,
+    PartitionRegistration,
 )
 from ballast_broker.metadata.records import known_id, record
 from ballast_broker.metadata.snapshot import broker_record, controller_record
@@ -252,28 +255,37 @@ def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> O
     return outcome
 
 
-def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> list[Any]:
+def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> Outcome:
     """Replicas on these directories leave ISRs and leaderships; the broker's other directories go on."""
     newly = broker.directories & offline
     if not newly:
-        return []
-    remaining = broker.directories - newly
-    records = []
-    brokers = {**context.image.cluster.brokers, broker.id: replace(broker, directories=remaining)}
-    image = replace(context.image, cluster=ClusterImage(brokers, context.image.cluster.controllers))
-    after = replace(context, image=image)
-    for topic in image.topics.topics_by_id.values():
-        for partition_id, before in topic.partitions.items():
-            if before.directory_of(broker.id) not in newly or broker.id not in before.isr:
-                continue
-            acceptable = leader_acceptor(after, before, without=broker.id)
-            change = change_of(after, topic, partition_id, acceptable=acceptable)
-            change.isr = [each for each in before.isr if each != broker.id]
-            built = change.build()
-            if built is not None:
-                records.append(built)
-    # Last: where not all of it comes to be committed, the next controller finds the directory and begins again.
-    return [*records, _changed(broker, log_dirs=sorted(remaining))]
+        return Outcome(atomic=False)
+
+    def concerned(partition: PartitionRegistration) -> bool:
+        return broker.id in partition.isr and partition.directory_of(broker.id) in newly
+
+    def give_up(later: CommandContext, places: Sequence[Place]) -> list[Any]:
+        present = later.image.cluster.brokers.get(broker.id)
+        if present is None or present.epoch != broker.epoch:
+            return []  # another life of it has begun meanwhile
+        after = _with_broker(later, replace(present, directories=present.directories - newly))
+        return without_broker(after, still(after, places, concerned), broker.id)
+
+    def finish(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
+        """Last: where not all of it comes to be committed, the next controller finds the directory and begins again."""
+        present = later.image.cluster.brokers.get(broker.id)
+        if present is None or present.epoch != broker.epoch:
+            return []
+        joined = sorted(set(where(later, concerned)) - set(leaving))
+        return [*give_up(later, joined), _changed(present, log_dirs=sorted(present.directories - newly))]
+
+    return piecewise(context, where(context, concerned), give_up, finish=finish)
+
+
+def _with_broker(context: CommandContext, broker: BrokerImage) -> CommandContext:
+    cluster = context.image.cluster
+    brokers = {**cluster.brokers, broker.id: broker}
+    return replace(context, image=replace(context.image, cluster=ClusterImage(brokers, cluster.controllers)))
 
 
 # ---------------------------------------------------------------------- heartbeats
@@ -300,9 +312,10 @@ def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) 
     broker = check_broker_epoch(context, request.broker_id, request.broker_epoch)
     state = state_of(broker)
     offline = frozenset(known_id(each) for each in request.offline_log_dirs or ())
-    outcome = Outcome(directories_offline(context, broker, offline), atomic=False)
-    following = _next_state(context, broker, request, liveness)
-    if following is not state or _was_left_alone(context, broker, liveness):
+    outcome = directories_offline(context, broker, offline)
+    # Where that takes long, what else it wants waits for its next heartbeat.
+    following = state if outcome.rest else _next_state(context, broker, request, liveness)
+    if outcome.rest is None and (following is not state or _was_left_alone(context, broker, liveness)):
         transition = _transition(context.after(outcome.records), broker, state, following)
         outcome.records += transition.records
         outcome.rest = transition.rest

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
-from ballast_broker.controller.commands.pieces import RECORDS_PER_PIECE
+from ballast_broker.controller.commands.pieces import one_by_one
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
@@ -39,25 +38,23 @@ def _alter_all(context: CommandContext, request: Any, response: Any, changes_of:
     kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
-    def alter(now: CommandContext, left: list[tuple[tuple[int, str], Any]]) -> Outcome:
-        records: list[Any] = []
-        for done, (resource, wanted) in enumerate(left):
-            if done == RESOURCES_PER_PIECE or len(records) >= RECORDS_PER_PIECE:
-                rest = partial(alter, left=left[done:])
-                return Outcome([] if request.validate_only else records, response, rest=rest)
-            result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
-            try:
-                if counts[resource] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                _check_resource(now, *resource)
-                records.extend(_alter(now, resource, wanted, changes_of))
-            except ApiError as error:
-                result.error_code, result.error_message = int(error.code), error.message
-            response.responses.append(result)
-        return Outcome([] if request.validate_only else records, response)
+    def alter(now: CommandContext, named: tuple[tuple[int, str], Any]) -> list[Any]:
+        resource, wanted = named
+        result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
+        response.responses.append(result)
+        try:
+            if counts[resource] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _check_resource(now, *resource)
+            return _alter(now, resource, wanted, changes_of)
+        except ApiError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+            return []
 
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
-    return alter(context, list(resources.items()))
+    return one_by_one(
+        context, [*resources.items()], alter, response, only_looks=request.validate_only, at_a_time=RESOURCES_PER_PIECE
+    )
 
 
 def _check_resource(context: CommandContext, resource_type: int, name: str) -> None:

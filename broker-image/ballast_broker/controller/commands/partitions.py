@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH, CommandContext, Outcome
+from ballast_broker.controller.commands.pieces import one_by_one
 from ballast_broker.controller.commands.replica_assignment import (
     INVALID,
     check_assignment,
@@ -23,25 +25,32 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
     """`validate_only` checks everything and changes nothing; a topic named twice is refused, the others go on."""
     response = message("CreatePartitionsResponse")(results=[], throttle_time_ms=0)
     counts = Counter(topic.name for topic in request.topics)
-    records: list[Any] = []
-    too_many = False
-    for name, wanted in {topic.name: topic for topic in request.topics}.items():
-        result = type(response).CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
+    topics = {topic.name: topic for topic in request.topics}
+
+    def checked(now: CommandContext, wanted: Any) -> tuple[TopicImage, int]:
+        if counts[wanted.name] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        topic = _expandable(now, wanted)
+        return topic, _additional(topic, wanted)
+
+    def expand(now: CommandContext, wanted: Any) -> list[Any]:
+        result = type(response).CreatePartitionsTopicResult(name=wanted.name, error_code=0, error_message=None)
+        response.results.append(result)
         try:
-            if counts[name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            topic = _expandable(context, wanted)
-            additional = _additional(topic, wanted)
-            context.take_mutations(additional)
-            too_many |= len(records) + additional > MAX_RECORDS_PER_BATCH
-            if not too_many:  # to place them alone would take long
-                records.extend(_expand(context, topic, wanted, additional))
+            topic, additional = checked(now, wanted)
+            now.take_mutations(additional)
+            return _expand(now, topic, wanted, additional)
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
-        response.results.append(result)
-    if too_many:
+            return []
+
+    total = 0
+    for wanted in topics.values():
+        with suppress(ApiError):
+            total += checked(context, wanted)[1]
+    if total > MAX_RECORDS_PER_BATCH:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-    return Outcome([] if request.validate_only else records, response)
+    return one_by_one(context, [*topics.values()], expand, response, only_looks=request.validate_only)
 
 
 def _expandable(context: CommandContext, wanted: Any) -> TopicImage:

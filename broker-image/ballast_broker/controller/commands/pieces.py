@@ -6,6 +6,8 @@ A piece looks at the state of its own moment: what changed since the places were
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,25 +15,25 @@ from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import change_of, without_broker
 from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 
-PLACES_PER_PIECE = 500
-RECORDS_PER_PIECE = 500  # of what is changed one by one, each whole
+PLACES_PER_PIECE = 200
+RECORDS_PER_PIECE = 200  # of what is changed one by one, each whole
 Place = tuple[UUID, int]
 T = TypeVar("T")
 
 
 def in_sync_on(context: CommandContext, broker_id: int) -> list[Place]:
-    return _where(context, lambda partition: broker_id in partition.isr)
+    return where(context, lambda partition: broker_id in partition.isr)
 
 
 def in_sync_or_eligible_on(context: CommandContext, broker_id: int) -> list[Place]:
-    return _where(context, lambda partition: broker_id in partition.isr or broker_id in partition.elr)
+    return where(context, lambda partition: broker_id in partition.isr or broker_id in partition.elr)
 
 
 def leaderless(context: CommandContext) -> list[Place]:
-    return _where(context, lambda partition: partition.leader == NO_LEADER)
+    return where(context, lambda partition: partition.leader == NO_LEADER)
 
 
-def _where(context: CommandContext, wanted: Callable[[PartitionRegistration], bool]) -> list[Place]:
+def where(context: CommandContext, wanted: Callable[[PartitionRegistration], bool]) -> list[Place]:
     return [
         (topic.id, number)
         for topic in context.image.topics.topics_by_id.values()
@@ -88,6 +90,29 @@ def piecewise(
         return piecewise(later, places[PLACES_PER_PIECE:], change, response=response, finish=finish)
 
     return Outcome(records, response, atomic=False, rest=rest)
+
+
+def one_by_one(
+    context: CommandContext,
+    things: Sequence[T],
+    change: Callable[[CommandContext, T], list[Any]],
+    response: Any,
+    *,
+    only_looks: bool = False,
+    at_a_time: int = RECORDS_PER_PIECE,
+) -> Outcome:
+    """Each thing for itself, with all of its records in one batch; `change` writes its own part of `response`."""
+
+    def some(now: CommandContext, left: Sequence[T]) -> Outcome:
+        now = replace(now, asker=context.asker, mutations=context.mutations)
+        records: list[Any] = []
+        for done, thing in enumerate(left):
+            if done == at_a_time or len(records) >= RECORDS_PER_PIECE:
+                return Outcome([] if only_looks else records, response, rest=partial(some, left=left[done:]))
+            records += change(now, thing)
+        return Outcome([] if only_looks else records, response)
+
+    return some(context, things)
 
 
 def leads_something(context: CommandContext, broker_id: int) -> bool:

@@ -6,6 +6,7 @@ import ipaddress
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.pieces import one_by_one
 from ballast_broker.metadata.image import QuotaEntity
 from ballast_broker.metadata.snapshot import quota_record
 from ballast_wire.errors import ApiError, ErrorCode
@@ -23,19 +24,21 @@ INT_MAX = 2**31 - 1
 def alter_client_quotas(context: CommandContext, request: Any) -> Outcome:
     response = message("AlterClientQuotasResponse")(entries=[], throttle_time_ms=0)
     kind = type(response).EntryData
-    records: list[Any] = []
     seen: set[QuotaEntity] = set()
-    for entry in request.entries:
+
+    def alter(now: CommandContext, entry: Any) -> list[Any]:
         answer = kind(error_code=0, error_message=None, entity=[])
         answer.entity = [
             kind.EntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
         ]
         response.entries.append(answer)
         try:
-            records.extend(_alter(context, entry, seen))
+            return _alter(now, entry, seen)
         except ApiError as error:
             answer.error_code, answer.error_message = int(error.code), error.message
-    return Outcome([] if request.validate_only else records, response)
+            return []
+
+    return one_by_one(context, request.entries, alter, response, only_looks=request.validate_only)
 
 
 def _refused(text: str) -> ApiError:

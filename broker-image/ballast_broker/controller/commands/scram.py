@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.pieces import one_by_one
 from ballast_broker.metadata.records import record
 from ballast_broker.security.scram import LEAST_ITERATIONS, MECHANISM_CODES, MOST_ITERATIONS, credential_of
 from ballast_wire.errors import ApiError, ErrorCode
@@ -23,31 +24,27 @@ def alter_user_scram_credentials(context: CommandContext, request: Any) -> Outco
     kind = type(response).AlterUserScramCredentialsResult
     changes = [(each, _deletion) for each in request.deletions] + [(each, _upsertion) for each in request.upsertions]
     counts = Counter((each.name, each.mechanism) for each, _ in changes)
-    records: list[Any] = []
-    refused: dict[str, ApiError] = {}
     by_user: dict[str, list[Any]] = {}
-    for each, records_of in changes:
+    for change in changes:
+        by_user.setdefault(change[0].name, []).append(change)
+
+    def alter(now: CommandContext, user: str) -> list[Any]:
+        result = kind(user=user, error_code=0, error_message=None)
+        response.results.append(result)
         try:
-            if counts[each.name, each.mechanism] > 1:
-                text = "A user credential cannot be altered twice in the same request"
-                raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
-            _check(each)
-            by_user.setdefault(each.name, []).append(records_of(context, each))
-        except ApiError as refusal:
-            refused.setdefault(each.name, refusal)
-            by_user.setdefault(each.name, [])
-    for user, made in by_user.items():
-        error = refused.get(user)
-        if error is None:
-            records += made
-        response.results.append(
-            kind(
-                user=user,
-                error_code=0 if error is None else int(error.code),
-                error_message=None if error is None else error.message,
-            )
-        )
-    return Outcome(records, response)
+            return [_changed(now, each, record_of, counts) for each, record_of in by_user[user]]
+        except ApiError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+            return []
+
+    return one_by_one(context, [*by_user], alter, response)
+
+
+def _changed(context: CommandContext, wanted: Any, record_of: Any, counts: Counter[tuple[str, int]]) -> Any:
+    if counts[wanted.name, wanted.mechanism] > 1:
+        raise ApiError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
+    _check(wanted)
+    return record_of(context, wanted)
 
 
 def _check(wanted: Any) -> None:

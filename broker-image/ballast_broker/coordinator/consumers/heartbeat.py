@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
 from ballast_broker.coordinator.consumers.assignors import ASSIGNORS, GroupSpec, MemberSpec
 from ballast_broker.coordinator.consumers.group import (
@@ -308,19 +309,16 @@ def _farewell_of(member_id: str) -> list[Change]:
 
 # -- the topics -------------------------------------------------------------------------------------------------------
 def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
-    """What patterns stand for now; a new epoch where that is something else than before."""
+    """What patterns stand for now; a new epoch where that is something else than before. One that is new, and stands
+    for nothing yet, is only written."""
     wanted = group.patterns()
-    fresh = [each for each in found if each.pattern in wanted and each.resolved is not None]
-    if all(
-        each.pattern in group.resolved and group.resolved[each.pattern].topics == each.resolved.topics
-        for each in fresh
-        if each.resolved is not None
-    ):
-        return []
-    known = dict(group.resolved) | {each.pattern: each.resolved for each in fresh if each.resolved is not None}
-    after = ConsumerGroup(group.group_id, resolved=known)
+    fresh = {each.pattern: each.resolved for each in found if each.pattern in wanted and each.resolved is not None}
+    before = {pattern: resolved.topics for pattern, resolved in group.resolved.items()}
+    if all(resolved.topics == before.get(pattern, frozenset()) for pattern, resolved in fresh.items()):
+        return [PatternChange(pattern, resolved) for pattern, resolved in fresh.items() if pattern not in before]
+    after = ConsumerGroup(group.group_id, resolved={**group.resolved, **fresh})
     hashed = _hash_of(after, [each.about for each in group.members.values()], topics)
-    return [*fresh, EpochChange(group.epoch + 1, hashed)]
+    return [*starmap(PatternChange, fresh.items()), EpochChange(group.epoch + 1, hashed)]
 
 
 def _hash_of(group: ConsumerGroup, abouts: Iterable[About], topics: TopicsImage) -> int:

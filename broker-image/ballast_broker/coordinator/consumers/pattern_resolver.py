@@ -33,10 +33,7 @@ class PatternResolver:
         group = shard.consumers.get(group_id)
         if group is None or life.may_describe is None or life.resolving:
             return
-        # What is of later than now was resolved by a clock that ran ahead: nobody knows how long ago.
-        now_ms = self._host.now().wall_ms
-        resolved = [group.resolved[each].timestamp_ms for each in group.patterns() if each in group.resolved]
-        if life.unresolved or any(not now_ms - RIGHTS_HOLD_MS <= each <= now_ms for each in resolved):
+        if life.unresolved or self._host.now().monotonic_ms - life.resolved_ms > RIGHTS_HOLD_MS:
             self.resolve(life, shard, group)
 
     def resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
@@ -46,7 +43,7 @@ class PatternResolver:
         if life.resolving:
             life.resolve_again = True
         elif group.patterns():
-            life.resolving = True
+            life.resolving, life.resolved_ms = True, self._host.now().monotonic_ms
             self._host.start(self._resolve(life, shard, group))
 
     async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:

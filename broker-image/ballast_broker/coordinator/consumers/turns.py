@@ -31,6 +31,7 @@ class Life:
     timer: asyncio.TimerHandle | None = None
     resolving: bool = False
     resolve_again: bool = False
+    resolved_ms: int = 0  # when what patterns stand for was looked at last, changed or not
     unresolved: bool = False  # it was to be done, and nobody was there whose rights it takes
     may_describe: MayDescribe | None = None  # of the last member with a pattern that was heard of
     users: int = 0  # who have, or wait for, a turn

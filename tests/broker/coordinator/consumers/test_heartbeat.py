@@ -307,7 +307,7 @@ class World:
         there = self.coordinator.partitions.values()
         alive = {topic_id for topic_id, _ in there}
         return group.state is GroupState.STABLE and all(
-            {pair for pair in pairs(group.targets[client.member_id]) if pair[0] in alive} == client.owned
+            {pair for pair in pairs(group.targets.get(client.member_id, {})) if pair[0] in alive} == client.owned
             for client in self.clients
         )
 
@@ -418,6 +418,13 @@ def test_a_group_has_so_many_members(coordinator: Coordinator) -> None:
 def test_a_pattern_that_cannot_be_read_is_refused(coordinator: Coordinator) -> None:
     ask = Ask("a", 0, "c", "h", rebalance_timeout_ms=9, pattern="t(", owned={})
     refused(ErrorCode.INVALID_REGULAR_EXPRESSION, coordinator, ask)
+
+
+def test_a_pattern_that_stands_for_nothing_yet_changes_no_epoch(coordinator: Coordinator) -> None:
+    answer = coordinator.ask(Ask("a", 0, "c", "h", rebalance_timeout_ms=9, pattern="none.*", owned={}))
+    assert coordinator.group.epoch == answer.epoch == 1
+    assert coordinator.group.resolved["none.*"].topics == frozenset()
+    assert beat(coordinator, "a", 1).epoch == 1
 
 
 @pytest.mark.parametrize(

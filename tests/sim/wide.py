@@ -1,0 +1,98 @@
+"""More brokers than a partition has replicas, on which all is that makes moving hard: three directories each that are
+away for a while, tired disks, clocks that are wrong, and segments so small that each has but a few batches.
+
+Replicas go to any of the brokers, of several partitions in one plan, which the next one replaces. In the end each
+broker has all of them, so that whatever is left of where they were would be found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from tests.sim.clients import SimClient, reassign
+from tests.sim.clocks import MINUTE_MS, MIRROR, ClockedMachine, ClockedRun, ClockFaults, Mirror
+from tests.sim.machine import Machine
+from tests.sim.passing import NAME as PASSING
+from tests.sim.schedule import Plan
+from tests.sim.tired import TiredFaults, TiredMachine, TiredRun
+
+from ballast_wire.names import TopicPartition
+
+SMALL = {"log.index.interval.bytes": "1", "log.index.size.max.bytes": "80"}  # a segment ends where its index does
+PLAN = Plan(seconds=40.0, brokers=4, properties=SMALL)
+REPLICAS = (2, 3, 3, 4)
+
+
+class WideMirror(Mirror):
+    """Several records at once, not in the order of their times."""
+
+    def _times_ms(self, about_ms: int) -> list[int]:
+        return [about_ms - self._rng.randrange(MINUTE_MS) for _ in range(self._rng.randint(1, 3))]
+
+
+class WideMachine(TiredMachine, ClockedMachine):
+    def _monotonic(self) -> float:
+        return self.uptime_s()
+
+
+class WideRun(TiredRun, ClockedRun):
+    kind_of_machine: type[Machine] = WideMachine
+    segments = 0  # at most, of one partition
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed, plan)
+        self.movable += [TopicPartition(PASSING, 0), TopicPartition(MIRROR, 0)]
+
+    def _faults(self, hosts: list[str]) -> WideFaults:
+        return WideFaults(self, hosts)
+
+    def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
+        tasks = super()._clients(hosts)
+        self._passing.replicas = len(self.machines)  # the last one may be made when nobody reassigns any more
+        return tasks
+
+    def _make_mirror(self, client: SimClient, rng: random.Random) -> Mirror:
+        return WideMirror(client, rng, self.plan.seconds)
+
+    def settled(self) -> bool:
+        """Each broker has everything, too, as it is to be in the end."""
+        return super().settled() and all(
+            len(partition.isr) == len(self.machines)
+            for machine in self.machines
+            if machine.process is not None
+            for topic in machine.process.node.image.topics
+            if topic.name in self.topics
+            for partition in topic.partitions.values()
+        )
+
+    def _verdict(self) -> None:
+        super()._verdict()
+        for machine in self.machines:
+            assert machine.process is not None
+            logs = [machine.process.node.logs.get(partition) for partition in self.partitions]
+            self.segments = max(self.segments, *(len(log.segments) for log in logs if log is not None))
+
+
+class WideFaults(TiredFaults, ClockFaults):
+    run: WideRun
+
+    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        return [*super()._kinds(), *[self._reassign] * 8]
+
+    def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._tire(), self._keep_stepping()]
+
+    async def _reassign_one(self, partition: TopicPartition) -> None:
+        """And others with it; perhaps another plan replaces it on the way, or somebody dies."""
+        everybody = [machine.node_id for machine in self.run.machines]
+        for _ in range(self.rng.randint(1, 4)):
+            some = {partition, *self.rng.sample(self.run.movable, self.rng.choice([0, 2]))}
+            wanted = {each: self.rng.sample(everybody, self.rng.choice(REPLICAS)) for each in sorted(some)}
+            self.run.note(f"replicas are to be {wanted}")
+            await reassign(self._admin, {**wanted, partition: None} if self.rng.random() < 0.15 else {**wanted})
+            await asyncio.sleep(self.rng.choice([0.0, 0.05, 0.5, 2.0]))
+        if self.rng.random() < 0.5:
+            await self._kill()
