@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from ballast_broker.config.broker_properties import BROKER_PROPERTIES, WITHOUT_EFFECT
+from ballast_broker.config.entries import DYNAMIC_BROKER_PROPERTIES
 from ballast_broker.config.groups import GROUP_PROPERTIES
 from ballast_broker.config.topics import TOPIC_PROPERTIES
 from ballast_broker.config_types import Property
@@ -52,7 +53,12 @@ def page() -> str:
     lines = [HEAD]
     lines += _table(each for each in BROKER_PROPERTIES.values() if each.name not in WITHOUT_EFFECT)
     nothing = f"Nothing follows from these here, and who sets one is told so: {_names(WITHOUT_EFFECT)}."
-    lines += ["", *_wrapped(nothing), ""]
+    running = (
+        "These can be changed while brokers run, of one by `kafka-configs.sh --entity-type brokers --entity-name ID`, "
+        f"of all by `--entity-default`: {_names(DYNAMIC_BROKER_PROPERTIES)}. "
+        "All others are what the file says at the start."
+    )
+    lines += ["", *_wrapped(running), "", *_wrapped(nothing), ""]
     lines += ["## Configs of a topic\n"]
     lines += [*_table(entry.property for entry in TOPIC_PROPERTIES.values()), "\n## Configs of a group\n"]
     lines += ["Of the consumer protocol: `kafka-configs.sh --entity-type groups`; the broker's own value by default.\n"]

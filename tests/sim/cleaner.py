@@ -26,6 +26,9 @@ class CleanerInThread:
         except CorruptFile as error:
             raise CleanerFailed(str(error)) from error
 
+    def change_rate(self, bytes_per_second: float) -> None:
+        """Its disk is as fast as it is."""
+
     async def close(self) -> None:
         return
 

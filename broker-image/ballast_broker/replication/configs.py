@@ -1,12 +1,13 @@
 """What is configured of this broker's replicas while it runs: their logs, who is throttled, at which rates, and which
-directories take no more of them. Loop thread only.
+directories take no more of them, and how they are cleaned. Loop thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ballast_broker.config.entries import dynamic_values
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from ballast_broker.replication.quotas import UNLIMITED, throttles_partition
 
@@ -32,12 +33,14 @@ class ReplicaConfigs:
         placement: Placement,
         rates: Mapping[str, ByteRate],
         rates_changed: Callable[[], None],
+        configure_cleaner: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.of_topic = of_topic
         self._broker_id = broker_id
         self._placement = placement
         self._rates = rates
         self._rates_changed = rates_changed
+        self._configure_cleaner = configure_cleaner
 
     def cordon(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if _of_brokers(delta):
@@ -51,6 +54,7 @@ class ReplicaConfigs:
             for name, rate in self._rates.items():
                 rate.change_limit(int(self._dynamic(image, name) or UNLIMITED))
             self._rates_changed()
+            self._configure_cleaner(dynamic_values(*self._layers(image)))
         configs: dict[str, LogConfig] = {}
         for replica in replicas.all() if topics or everything else ():
             topic = replica.topic_partition.topic
@@ -71,8 +75,11 @@ class ReplicaConfigs:
 
     def _dynamic(self, image: MetadataImage, name: str) -> str | None:
         """What was set for this broker while it runs, or for all of them."""
-        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
-        return own.get(name, image.configs.of(RESOURCE_BROKER, "").get(name))
+        of_all, own = self._layers(image)
+        return own.get(name, of_all.get(name))
+
+    def _layers(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        return image.configs.of(RESOURCE_BROKER, ""), image.configs.of(RESOURCE_BROKER, str(self._broker_id))
 
 
 def _of_brokers(delta: MetadataDelta) -> bool:

@@ -64,7 +64,9 @@ class Replication:
             "leader.replication.throttled.rate": self.leader_rate,
             "follower.replication.throttled.rate": self.follower_rate,
         }
-        configs = ReplicaConfigs(settings.broker_id, log_config, logs.placement, rates, self.movers.wake)
+        configs = ReplicaConfigs(
+            settings.broker_id, log_config, logs.placement, rates, self.movers.wake, logs.compactor.configure
+        )
         self.roles = Roles(settings, self.replicas, self.directories, self.fetchers, self.isr_changes, configs, nearest)
         self._settings = settings
         self._shrinking: asyncio.Task[None] | None = None

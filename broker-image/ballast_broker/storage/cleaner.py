@@ -68,7 +68,6 @@ class CleanJob:
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of each that is known its epoch, and its last offset: -1 where it has but a marker."""
     aborted: list[EndedTransaction] = field(default_factory=list)
-    io_bytes_per_second: float = 0.0
     reserve_bytes: int | None = None
     """Of the disk that is to stay free, as configured."""
 

@@ -1,4 +1,5 @@
-"""The cleaner as a process of its own: one job per line on standard input, one answer per line on standard output.
+"""The cleaner as a process of its own: one job per line on standard input, one answer per line on standard output. A
+line that has but a rate is about the job under way.
 
 It lets the broker's loop run on while records are decoded. It ends when its input does, in the middle of a job as well:
 one that outlived its broker would write into the files of the next broker's. Both ends are in this module.
@@ -21,6 +22,7 @@ from ballast_broker.storage.cleaner import CleanedGroup, CleanJob, CleanResult, 
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.transactions import EndedTransaction
 
+RATE = "bytes_per_second"
 _LINE_LIMIT = 64 << 20
 _NICENESS = 10
 _ENDS_WITHIN_S = 5.0
@@ -46,6 +48,9 @@ class CleanerRunner(Protocol):
     async def run(self, job: CleanJob) -> CleanResult:
         """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
 
+    def change_rate(self, bytes_per_second: float) -> None:
+        """Of what is read and written from now on; 0 is as fast as it goes."""
+
     async def close(self) -> None: ...
 
 
@@ -55,6 +60,7 @@ class CleanerProcess:
     def __init__(self) -> None:
         self._idle: asyncio.subprocess.Process | None = None
         self._busy: set[asyncio.subprocess.Process] = set()
+        self._rate = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -71,7 +77,7 @@ class CleanerProcess:
         self._busy.add(process)
         finished = False
         try:
-            answer = await _exchange(process, json.dumps(dataclasses.asdict(job)))
+            answer = await _exchange(process, json.dumps(dataclasses.asdict(job) | {RATE: self._rate}))
             finished = True
         finally:
             self._busy.discard(process)
@@ -86,6 +92,13 @@ class CleanerProcess:
             for group in answer.pop("groups")
         ]
         return CleanResult(groups=groups, **answer)
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        line = json.dumps({RATE: bytes_per_second}).encode() + b"\n"
+        for process in self._busy:
+            if process.stdin is not None and process.returncode is None:
+                process.stdin.write(line)
 
     async def close(self) -> None:
         """Nobody asks for anything any more."""
@@ -135,28 +148,37 @@ async def _exchange(process: asyncio.subprocess.Process, line: str) -> dict[str,
 
 
 class _Pace:
-    """No more than so many bytes a second, read and written together."""
+    """No more than so many bytes a second, read and written together; 0 is as fast as it goes."""
 
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._changed = threading.Event()
         self._ahead_bytes = 0.0
         self._last_s = time.monotonic()
 
+    def change(self, bytes_per_second: float) -> None:
+        """Any thread. Who waits by the former rate does not go on doing so."""
+        self._rate = bytes_per_second
+        self._changed.set()
+
     def __call__(self, size: int) -> None:
-        now_s = time.monotonic()
-        self._ahead_bytes = max(0.0, self._ahead_bytes - (now_s - self._last_s) * self._rate) + size
+        self._ahead_bytes += size
+        while (wait_s := self._wait_s()) > 0:
+            self._changed.wait(wait_s)
+
+    def _wait_s(self) -> float:
+        self._changed.clear()
+        rate, now_s = self._rate, time.monotonic()
+        self._ahead_bytes = max(0.0, self._ahead_bytes - (now_s - self._last_s) * rate) if rate else 0.0
         self._last_s = now_s
-        if self._ahead_bytes > self._rate / 10:
-            time.sleep(self._ahead_bytes / self._rate)
+        return self._ahead_bytes / rate if self._ahead_bytes > rate / 10 else 0.0
 
 
-def _do(line: str) -> dict[str, object]:
-    fields = json.loads(line)
+def _do(fields: dict[str, Any], pace: Throttle) -> dict[str, object]:
     fields["segments"] = [(base, size) for base, size in fields["segments"]]
     fields["producers"] = {int(number): (epoch, last) for number, (epoch, last) in fields["producers"].items()}
     fields["aborted"] = [EndedTransaction(*each) for each in fields["aborted"]]
     job = CleanJob(**fields)
-    pace: Throttle = _Pace(job.io_bytes_per_second) if job.io_bytes_per_second > 0 else lambda _: None
     try:
         return dataclasses.asdict(clean(RealDisk(), job, pace))
     except OSError as error:
@@ -165,18 +187,22 @@ def _do(line: str) -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}", "errno": None}
 
 
-def _read_jobs(jobs: SimpleQueue[str]) -> None:
+def _read_jobs(jobs: SimpleQueue[dict[str, Any]], pace: _Pace) -> None:
     for line in sys.stdin:
-        jobs.put(line)
+        fields = json.loads(line)
+        pace.change(fields.pop(RATE))
+        if fields:
+            jobs.put(fields)
     os._exit(0)
 
 
 def main() -> None:
     os.nice(_NICENESS)
-    jobs: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    jobs: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    pace = _Pace()
+    threading.Thread(target=_read_jobs, args=(jobs, pace), daemon=True).start()
     while True:
-        answer = json.dumps(_do(jobs.get()))
+        answer = json.dumps(_do(jobs.get(), pace))
         try:
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()

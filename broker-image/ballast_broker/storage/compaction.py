@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ballast_broker.config.logs import LONG_MAX
 from ballast_broker.handles import OUT_OF_HANDLES
@@ -80,9 +82,7 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
     return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
 
 
-def make_job(
-    log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_second: float, reserve_bytes: int | None = None
-) -> CleanJob:
+def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, reserve_bytes: int | None = None) -> CleanJob:
     return CleanJob(
         folder=log.folder.path,
         segments=[(s.base_offset, s.size) for s in log.segments[:-1] if s.base_offset < dirt.end_offset],
@@ -95,7 +95,6 @@ def make_job(
         index_interval_bytes=log.config.index_interval_bytes,
         producers={number: (state.epoch, state.last_offset) for number, state in log.producers.items()},
         aborted=log.aborted_transactions(log.bases[0], dirt.end_offset),
-        io_bytes_per_second=0.0 if io_bytes_per_second == float("inf") else io_bytes_per_second,
         reserve_bytes=reserve_bytes,
     )
 
@@ -132,6 +131,8 @@ class Compactor:
     def __init__(self, manager: LogManager, runner: CleanerRunner) -> None:
         self._manager = manager
         self._runner = runner
+        self._configured = asyncio.Event()
+        self.configure({})
         self.cleaned_bytes = 0
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
@@ -144,17 +145,32 @@ class Compactor:
         """How many logs are not cleaned, and so only grow: those that cannot be, and those that lack room for it."""
         return len(self.uncleanable.keys() | self.without_room.keys())
 
+    def configure(self, dynamic: Mapping[str, Any]) -> None:
+        """By what was set while the broker runs, else by its file. A rate counts for what is under way, too."""
+        config = self._manager.config
+        self._backoff_s = dynamic.get("log.cleaner.backoff.ms", config.log_cleaner_backoff_ms) / 1000
+        self._map_bytes = dynamic.get("log.cleaner.dedupe.buffer.size", config.log_cleaner_dedupe_buffer_size)
+        rate = dynamic.get("log.cleaner.io.max.bytes.per.second", config.log_cleaner_io_max_bytes_per_second)
+        self._runner.change_rate(rate if 0 < rate < math.inf else 0.0)
+        self._configured.set()
+
     async def run(self) -> None:
         """Until cancelled: clean while there is something to clean, else wait."""
         try:
             while True:
                 if not await self.clean_dirtiest():
-                    await asyncio.sleep(self._manager.config.log_cleaner_backoff_ms / 1000)
+                    await self._wait()
         finally:
             for cleaning in self.under_way.values():
                 cleaning.cancel()
             await asyncio.gather(*self.under_way.values(), return_exceptions=True)
             await self._runner.close()
+
+    async def _wait(self) -> None:
+        self._configured.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._backoff_s):
+                await self._configured.wait()
 
     async def dirtiest(self, now_ms: int) -> Log | None:
         """Of all logs; others have their turn meanwhile."""
@@ -253,11 +269,8 @@ class Compactor:
 
     async def clean(self, log: Log, dirt: Dirt, now_ms: int) -> CleanResult:
         config = self._manager.config
-        entries = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor)
-        job = make_job(
-            log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_cleaner_io_max_bytes_per_second,
-            config.log_dir_reserve_bytes,
-        )  # fmt: skip
+        entries = int(self._map_bytes * config.log_cleaner_io_buffer_load_factor)
+        job = make_job(log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_dir_reserve_bytes)
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
         # The gaps that cleaning leaves must not look like a hole that a loss of power left.

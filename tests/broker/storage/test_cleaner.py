@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.storage.conftest import Bench, ReadAll, position_of, state_of
+from tests.waiting import eventually
 
 from ballast_broker.config.logs import LONG_MAX
 from ballast_broker.storage.cleaner import CleanResult, clean, group_segments
-from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
+from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess, _Pace
 from ballast_broker.storage.compaction import make_job, measure, swap_in
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.errors import CorruptFile
@@ -43,7 +45,7 @@ def compact(
 ) -> CleanResult:
     now_ms = bench.clock.now_ms if now_ms is None else now_ms
     dirt = measure(log, cleaned_to, now_ms)
-    job = make_job(log, dirt, now_ms, entries, 0)
+    job = make_job(log, dirt, now_ms, entries)
     result = clean(bench.disk, job)
     segments = {segment.base_offset: segment for segment in log.segments}
     for group in result.groups:
@@ -273,7 +275,7 @@ def test_small_segments_are_joined_within_the_limits(bench: Bench) -> None:
     log.roll()
     many = len(log.segments)
     log.update_config(log.config.__class__(cleanup_policy=COMPACT, segment_bytes=2000))
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 100, 0)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 100)
     assert all(sum(size for _, size in group) <= 2000 for group in group_segments(job, 30))
     compact(bench, log)
     assert len(log.segments) < many / 2
@@ -406,10 +408,11 @@ def test_the_cleaner_is_a_process_that_survives_its_own_death(bench: Bench, read
     for number in range(60):
         put(bench, log, (number % 5, b"%d" % number))
     log.roll()
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 1e9)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
 
     async def story() -> CleanResult:
         process = CleanerProcess()
+        process.change_rate(1e9)
         try:
             first = await process.run(job)
             assert process.pid != os.getpid()
@@ -418,7 +421,7 @@ def test_the_cleaner_is_a_process_that_survives_its_own_death(bench: Bench, read
             with pytest.raises(CleanerFailed):
                 await process.run(job)
             assert await process.run(job) == first
-            missing = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+            missing = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
             missing.folder += "-gone"
             with pytest.raises(CleanerFailed) as failure:
                 await process.run(missing)
@@ -443,7 +446,9 @@ from ballast_broker.storage.cleaner_process import CleanerProcess
 
 async def story():
     job = CleanJob(**json.loads(sys.argv[1]))
-    cleaning = asyncio.create_task(CleanerProcess().run(job))
+    process = CleanerProcess()
+    process.change_rate(float(sys.argv[2]))
+    cleaning = asyncio.create_task(process.run(job))
     while not list(Path(job.folder).glob("*.cleaned")):
         await asyncio.sleep(0.01)
     print("cleaning", flush=True)
@@ -453,6 +458,42 @@ asyncio.run(story())
 """
 
 
+@pytest.mark.spec("LOG-26")
+def test_who_waits_by_a_former_rate_waits_no_more() -> None:
+    pace = _Pace()
+    pace.change(1e-6)
+    cleaning = threading.Thread(target=pace, args=(1000,))  # it would take some centuries
+    cleaning.start()
+    eventually(lambda: pace._ahead_bytes > 0, "it is far ahead")
+    pace.change(0.0)
+    cleaning.join(20)
+    assert not cleaning.is_alive()
+
+
+@pytest.mark.spec("LOG-26")
+def test_a_rate_that_changes_counts_for_what_is_being_cleaned(bench: Bench) -> None:
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
+    for number in range(60):
+        put(bench, log, (number % 5, b"%d" % number))
+    log.roll()
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
+
+    async def story() -> None:
+        process = CleanerProcess()
+        process.change_rate(1e-6)
+        try:
+            cleaning = asyncio.create_task(process.run(job))
+            done, _ = await asyncio.wait([cleaning], timeout=0.5)
+            assert not done
+            process.change_rate(0.0)
+            await asyncio.wait_for(cleaning, 20)
+            assert await process.run(job) == cleaning.result(), "and of what comes next"
+        finally:
+            await process.close()
+
+    asyncio.run(story())
+
+
 @pytest.mark.spec("LOG-25")
 def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> None:
     """It would go on writing where the cleaner of the next broker writes."""
@@ -460,11 +501,11 @@ def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> N
     for number in range(60):
         put(bench, log, (number % 5, b"%d" % number))
     log.roll()
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
-    job.io_bytes_per_second = sum(size for _, size in job.segments)  # a second to read it, another one to clean it
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
+    rate = sum(size for _, size in job.segments)  # a second to read it, another one to clean it
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED_BROKER, json.dumps(dataclasses.asdict(job))],
+        [sys.executable, "-c", KILLED_BROKER, json.dumps(dataclasses.asdict(job)), str(rate)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     ) as broker:  # fmt: skip
         assert broker.stdout is not None

@@ -138,7 +138,7 @@ async def test_the_process_is_told_of_transactions_too(bench: Bench) -> None:
     put(bench, log, 7, 0, 1)
     end(bench, log, 7, committed=False)
     settle(log)
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
     process = CleanerProcess()
     try:
         result = await process.run(job)

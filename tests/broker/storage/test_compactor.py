@@ -270,6 +270,27 @@ def test_a_cleaner_that_was_killed_while_it_had_nothing_to_do_says_nothing_of_th
     asyncio.run(story())
 
 
+@pytest.mark.spec("LOG-26")
+def test_who_waits_for_something_to_clean_may_be_told_to_wait_less(new_world: NewWorld) -> None:
+    async def story() -> None:
+        manager = await new_world().start()
+        compactor = manager.compactor
+        compactor.configure({"log.cleaner.backoff.ms": 3_600_000})
+        running = asyncio.create_task(compactor.run())
+        for _ in range(100):
+            await asyncio.sleep(0)  # nothing is to be cleaned yet
+        create_dirty(manager)
+        compactor.configure({"log.cleaner.backoff.ms": 1})
+        async with asyncio.timeout(20):
+            while not compactor.passes:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await manager.shutdown()
+
+    asyncio.run(story())
+
+
 class Stuck:
     """A process that no signal reaches while it waits for its disk."""
 

@@ -114,7 +114,7 @@ def test_dump_log_reads_a_compacted_folder(bench: Bench, read_all: ReadAll) -> N
     log.append_as_leader(encode_batch([Record(b"k1", None, START_MS)]), 9, now_ms=bench.clock.now_ms)
     log.roll()
     log.update_high_watermark(log.log_end_offset)
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
     segments = {segment.base_offset: segment for segment in log.segments}
     for group in clean(bench.disk, job).groups:
         swap_in(log, [segments[base] for base in group.replaced], group)
@@ -293,7 +293,7 @@ def test_kafka_opens_what_is_left_of_transactions(bench: Bench, read_all: ReadAl
     end_offset = log.log_end_offset
     for later_ms in (0, 0, 1000):
         log.update_high_watermark(end_offset)
-        job = make_job(log, measure(log, 0, START_MS), START_MS + later_ms, 1000, 0)
+        job = make_job(log, measure(log, 0, START_MS), START_MS + later_ms, 1000)
         segments = {segment.base_offset: segment for segment in log.segments}
         for group in clean(bench.disk, job).groups:
             swap_in(log, [segments[base] for base in group.replaced], group)
