@@ -16,7 +16,14 @@ from tests.sim.machine import Machine
 
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.delta import MetadataDelta
-from ballast_broker.metadata.image import EMPTY_IMAGE, RECOVERED, MetadataImage, PartitionRegistration, TopicImage
+from ballast_broker.metadata.image import (
+    EMPTY_IMAGE,
+    RECOVERED,
+    BrokerImage,
+    MetadataImage,
+    PartitionRegistration,
+    TopicImage,
+)
 from ballast_broker.metadata.records import MalformedRecord
 from ballast_broker.raft.driver import RaftDriver
 
@@ -49,6 +56,7 @@ class MetadataHistory:
         self.next_offset = 0
         self.unclean: dict[Place, list[Unclean]] = {}
         self.from_the_elr = 0
+        self._forgetful: dict[int, int] = {}  # the epochs of brokers that were eligible, and are to register anew
         self._committed: dict[int, bytes] = {}
 
     def look(self, machines: Iterable[Machine]) -> None:
@@ -75,6 +83,9 @@ class MetadataHistory:
 
     def check_everywhere(self, machines: Iterable[Machine]) -> None:
         newest = max(self._committed)
+        self._look_who_registered()
+        if self._forgetful:
+            raise Broken(f"who is taken for forgetful comes back: {self._forgetful} did not")
         for machine in machines:
             driver = driver_of(machine)
             assert driver is not None
@@ -101,6 +112,9 @@ class MetadataHistory:
 
     # -- elections ------------------------------------------------------------------------------------------------
     def _check(self, before: MetadataImage, delta: MetadataDelta) -> None:
+        self._look_who_registered()
+        for broker_id in delta.brokers_changed:
+            self._check_broker(before.cluster.brokers.get(broker_id), self.image.cluster.brokers.get(broker_id))
         for changed in delta.topics_changed.values():
             was, now = before.topics.by_id(changed.id), self.image.topics.by_id(changed.id)
             if was is None or now is None:
@@ -109,6 +123,26 @@ class MetadataHistory:
                 if number in was.partitions:
                     registered = frozenset(delta.brokers_changed)
                     self._check_partition(now, number, was.partitions[number], now.partitions[number], registered)
+
+    def _look_who_registered(self) -> None:
+        self._forgetful = {each: epoch for each, epoch in self._forgetful.items() if self._epoch(each) == epoch}
+
+    def _epoch(self, broker_id: int) -> int:
+        broker = self.image.cluster.brokers.get(broker_id)
+        return -1 if broker is None else broker.epoch
+
+    def _check_broker(self, was: BrokerImage | None, now: BrokerImage | None) -> None:
+        """What it gives up is another's before it is said to be gone: nobody would come back to it. Without ELR it may
+        stay in sync where nobody else is."""
+        if was is None or now is None:
+            return
+        silent = now.epoch != was.epoch or (now.fenced and not was.fenced)
+        gone = was.directories - now.directories
+        for topic in self.image.topics:
+            for number, partition in topic.partitions.items():
+                there = silent or partition.directory_of(now.id) in gone
+                if there and (partition.leader == now.id or {now.id} < {*partition.isr}):
+                    raise Broken(f"who is gone leads nothing: {topic.name}-{number} is {partition}, {was} is {now}")
 
     def _check_partition(
         self,
@@ -141,7 +175,9 @@ class MetadataHistory:
         better = [each for each in (*was.isr, *was.elr) if self._lives(each, was)]
         if better:
             raise Broken(f"nobody leads before those that have everything: {better} live, {where}")
-        returned = not was.isr and registered.issuperset(was.elr) and was.last_known_elr == (now.leader,)
+        returned = not was.isr and not now.elr and was.last_known_elr == (now.leader,)
+        if returned:  # they leave one by one, before they are registered
+            self._forgetful.update({each: self._epoch(each) for each in was.elr if each not in registered})
         if not returned and not self._may_lose(topic):
             raise Broken(f"nobody leads that may lack something: {where}")
 
