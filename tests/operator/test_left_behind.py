@@ -80,8 +80,15 @@ class Told:
         return True
 
 
-def shared_by(cache: Cache, writer: object = None) -> Shared:
-    api = KubernetesApi(NOBODY)
+class Bare(KubernetesApi):
+    """A Kubernetes in which nothing is."""
+
+    async def find(self, path: str) -> None:
+        return None
+
+
+def shared_by(cache: Cache, writer: object = None, api: KubernetesApi | None = None) -> Shared:
+    api = api or KubernetesApi(NOBODY)
     return Shared(api, cache, cast(Any, writer), Events(api, lambda: NOW), Metrics(), lambda: NOW)
 
 
@@ -446,7 +453,7 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
         return view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
 
     async def scenario() -> None:
-        shared = shared_by(Cache(), Told())
+        shared = shared_by(Cache(), Told(), Bare(NOBODY))
         monkeypatch.setattr(shared.writer, "keep_config_map", refused, raising=False)
         monkeypatch.setattr(plans_module, "observe_whole", whole)
         cases = [Case(reassignment(name, drainBrokers=[0])) for name in ("one", "other")]
@@ -499,7 +506,7 @@ async def test_a_drain_that_is_planned_while_a_broker_restarts_waits_for_it_and_
         Case(reassignment("drain", drainBrokers=[3], meta={"creationTimestamp": when}))
         for when in (NOW, "2026-01-01T00:00:00Z")
     )
-    plans = Plans(CLUSTER, shared_by(Cache(), Told()))
+    plans = Plans(CLUSTER, shared_by(Cache(), Told(), Bare(NOBODY)))
     await plans._make_plan(young, away)
     assert young.step is not None
     assert (young.step.phase, young.plan) == (Phase.PLANNING, None)
@@ -519,7 +526,7 @@ async def test_a_plan_waits_for_its_config_map(monkeypatch: pytest.MonkeyPatch) 
     kept: list[dict[str, Any] | None] = [None]
 
     async def config_map(_: Reassignment, name: str) -> dict[str, Any] | None:
-        return kept[0]
+        return kept[0] if name == "big" else None
 
     plans = Plans(CLUSTER, shared_by(Cache(), Told()))
     monkeypatch.setattr(plans, "_config_map", config_map)

@@ -149,6 +149,41 @@ async def test_node_ports_that_are_not_wanted_any_more_are_given_back() -> None:
     assert names == {"demo-brokers", "demo-bootstrap", "mine"}
 
 
+def files(api: Api) -> set[str]:
+    """What configuration there is for nodes."""
+    found = (body["data"] for body in api.objects.values() if body["kind"] == "ConfigMap")
+    return {name.removesuffix(".properties") for data in found for name in data}
+
+
+@pytest.mark.spec("OPR-04", "OPR-36")
+async def test_what_a_broker_reads_and_is_reached_by_goes_after_it() -> None:
+    """It went first, and operators that were killed before the StatefulSet was smaller put it back, and took it away
+    again; a broker that was restarted in between found nothing to start with."""
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 4, 1, **outside(32000))
+    there = {f"demo-{broker}" for broker in range(4)}
+    await lay_out(objects, 3, 2, there=4, **outside(32000))
+    assert replicas(api) == 3
+    assert (files(api), set(api.ports())) == (there, {f"{name}-outside" for name in there})
+    await lay_out(objects, 3, 2, there=3, **outside(32000))
+    there.remove("demo-3")
+    assert (files(api), set(api.ports())) == (there, {f"{name}-outside" for name in there})
+
+
+@pytest.mark.spec("OPR-04", "OPR-42")
+async def test_what_a_controller_reads_goes_after_it() -> None:
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    subject = cluster(brokers=1, controllers={"mode": "Dedicated", "count": 1})
+    layout = Layout(subject, new_identity(subject, "id"), 1, subject.spec.volumes, controllers=0)
+    names = {}
+    for there in (3, 1):
+        await objects.apply_layout(layout, KubeFacts(exists=True, replicas=1, controller_replicas=there))
+        names[there] = files(api)
+    assert names == {there: {"demo-0", *(f"demo-controller-{n}" for n in range(there))} for there in (3, 1)}
+
+
 @pytest.mark.spec("OPR-40")
 @pytest.mark.parametrize("first", [32001, 31999, 32003])
 async def test_node_ports_move_up_and_down_although_the_brokers_have_each_others(first: int) -> None:

@@ -18,7 +18,7 @@ from ballast_operator.apply.refused import answer_in, message_of
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
-from ballast_operator.plan.managed import same_templates, without_added
+from ballast_operator.plan.managed import same_templates, with_present, without_added
 from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import (
@@ -154,12 +154,14 @@ class KubeObjects:
         return NodeFacts(name, found["metadata"].get("labels") or {})
 
     async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
-        """Bring all objects to the layout. The configuration comes before the pods that read it."""
+        """Bring all objects to the layout. The configuration comes before the pods that read it, and goes after them:
+        an operator that is killed in between is followed by one that would else put it back."""
         cluster = layout.cluster
-        first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(layout)]
+        served = with_present(layout, kube)
+        first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(served)]
         first.append(others.bootstrap_service(cluster, [pod.ports for pod in kube.pods.values()]))
         await side_by_side(first, lambda body: self.apply_owned(cluster, body))
-        beside = await self._apply_outside_services(layout, kube)
+        beside = await self._apply_outside_services(served, kube)
         try:
             await self._apply_budget(cluster)
         except (ApiError, ApiUnavailableError) as error:

@@ -95,10 +95,9 @@ class Plans:
         self.forget(reassignment)
         plan, namespace = reassignment.status.plan, reassignment.meta.namespace
         for name in plan.config_maps if plan is not None else ():
-            path = path_of("v1", "configmaps", namespace, name)
-            found = await self._shared.api.find(path)
-            owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
-            if found is not None and any(owner.get("uid") == reassignment.meta.uid for owner in owners):
+            found = await self._config_map(reassignment, name)
+            if found is not None and _is_owned(reassignment, found):
+                path = path_of("v1", "configmaps", namespace, name)
                 await self._shared.api.delete(path, uid=found["metadata"]["uid"])
 
     async def load(self, cases: Sequence[Case]) -> None:
@@ -222,9 +221,12 @@ class Plans:
         contents = await asyncio.to_thread(encode, plan)
         name = f"{shortened(meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
-        owner = owner_reference(KIND, meta)
-        for config_map, content in zip(config_maps, contents, strict=True):
-            await self._shared.writer.keep_config_map(meta, config_map, owner, content)
+        kept = await self._kept_before(case.reassignment, config_maps, plan)
+        if kept is None:
+            owner = owner_reference(KIND, meta)
+            for config_map, content in zip(config_maps, contents, strict=True):
+                await self._shared.writer.keep_config_map(meta, config_map, owner, content)
+        plan = kept or plan
         case.plan = self._known[meta.uid] = plan
         told = PlanStatus(
             hash=plan.hash,
@@ -237,6 +239,20 @@ class Plans:
         )
         case.status = replace(case.status, plan=told)
 
+    async def _kept_before(
+        self, reassignment: Reassignment, names: Sequence[str], plan: StoredPlan
+    ) -> StoredPlan | None:
+        """The same moves, kept by an operator that was killed before it told them; sizes may have been others then.
+        Written again, they would never be told by operators that are killed at each write."""
+        found = [one for name in names if (one := await self._config_map(reassignment, name)) is not None]
+        if len(found) < len(names) or not all(_is_owned(reassignment, one) for one in found):
+            return None
+        try:
+            kept = await asyncio.to_thread(decode, found, plan.hash)
+        except StoredPlanError:
+            return None
+        return kept if kept.unplaced == plan.unplaced else None
+
     def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
         """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
         away = {broker.id for broker in whole.brokers.values() if not broker.online}
@@ -246,6 +262,11 @@ class Plans:
     def _as_claimed(self, view: KafkaView) -> KafkaView:
         cluster = self._shared.cache.clusters.get(self._cluster)
         return as_claimed(cluster, view) if cluster is not None else view
+
+
+def _is_owned(reassignment: Reassignment, config_map: Mapping[str, Any]) -> bool:
+    owners = config_map["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == reassignment.meta.uid for owner in owners)
 
 
 async def work_out(

@@ -143,7 +143,11 @@ def kube_facts(
     claim_rows, controller_claims = (_claims(cluster, role, claims) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     if stateful_set is None:
         filled = [claim for claim in claim_rows if not claim.drained and not claim.deleting]
-        found = {claim.volume for claim in filled} | {volume for pod in brokers.values() for volume in pod.claims}
+        # What was emptied pods have until they are restarted: an operator that was killed as it made the set anew
+        # without that volume would else be followed by one that puts it back.
+        emptied = {claim.name for claim in claim_rows if claim.drained}
+        in_use = ((volume, claim) for pod in brokers.values() for volume, claim in pod.claims.items())
+        found = {claim.volume for claim in filled} | {volume for volume, claim in in_use if claim not in emptied}
         first = [volume.name for volume in cluster.spec.volumes if volume.name in found]
         volumes = [*first, *sorted(found - {*first, METADATA_VOLUME})]
         return KubeFacts(

@@ -51,6 +51,12 @@ def without_added(layout: Layout, kube: KubeFacts, kept_out: Collection[int]) ->
     return replace(layout, brokers=brokers, added=tuple(broker for broker in layout.added if broker < brokers))
 
 
+def with_present(layout: Layout, kube: KubeFacts) -> Layout:
+    """The layout with all nodes that StatefulSets have as yet: what they read has to be there for as long."""
+    brokers, controllers = max(layout.brokers, kube.replicas), max(layout.controllers, kube.controller_replicas)
+    return replace(layout, brokers=brokers, controllers=controllers)
+
+
 def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:
     """Those that the set is to get and never had: one whose claims were not drained was only taken out of it, by
     somebody who has scaled the set itself."""

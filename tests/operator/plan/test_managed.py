@@ -389,6 +389,32 @@ def test_without_its_stateful_set_a_cluster_is_what_its_claims_hold() -> None:
     ]
 
 
+def running(*volumes: str) -> list[dict[str, Any]]:
+    """The pods of three brokers with these volumes."""
+
+    def mounted(broker: int) -> list[dict[str, Any]]:
+        return [{"name": one, "persistentVolumeClaim": {"claimName": f"{one}-demo-{broker}"}} for one in volumes]
+
+    labels = {"ballast.dev/role": "broker"}
+    return [
+        {"metadata": {"name": f"demo-{n}", "uid": f"uid-{n}", "labels": labels}, "spec": {"volumes": mounted(n)}}
+        for n in range(3)
+    ]
+
+
+@pytest.mark.spec("OPR-04", "OPR-43")
+def test_a_volume_that_was_emptied_does_not_come_back_with_a_set_that_was_to_be_made_anew_without_it() -> None:
+    """An operator that was killed between the two was followed by one that began again, and so on for ever."""
+    subject = cluster(volumes=[{"name": "a", "size": "10Gi"}])
+    for drained, volumes in (((0, 1, 2), ["a"]), ((0, 2), ["a", "b"]), ((), ["a", "b"])):
+        claims = [stored(f"a-demo-{n}") for n in range(3)] + [
+            stored(f"b-demo-{n}", drained=n in drained) for n in range(3)
+        ]
+        facts = kube_facts(subject, None, running("a", "b"), claims)
+        assert (facts.replicas, list(facts.volumes)) == (3, volumes)
+    assert list(kube_facts(subject, None, running("a", "b"), []).volumes) == ["a", "b"], "nobody knows what is in it"
+
+
 @pytest.mark.spec("OPR-04", "OPR-42")
 @pytest.mark.parametrize("spoilt", ["x", "[]", '{"a": "east"}', "{", "3,", ",four,"])
 def test_marks_that_somebody_has_spoilt_are_none(spoilt: str) -> None:
