@@ -13,6 +13,7 @@ from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.producers import NO_OFFSET, WINDOW, ProducerState, ProducerStates
 from ballast_broker.storage.segment import Folder, Segment
 from ballast_broker.storage.transactions import EndedTransaction, read_marker
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import CONTROL_MASK, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -112,9 +113,14 @@ def replay(
 
 
 def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
-    """A snapshot has the last batch of each producer only: those before it are looked up at the log's end."""
+    """A snapshot has the last batch of each producer only: those before it are looked up at the log's end. Where the
+    disk has spoiled that, nobody knows whether a batch is repeated, and its producer is to ask again."""
+    found = _written_lately({producer_id}, segments)
+    if found is None:
+        text = f"{segments[-1].path()}: what producer {producer_id} wrote last cannot be read"
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
     state.whole = True
-    again = _written_lately({producer_id}, segments).get(producer_id)
+    again = found.get(producer_id)
     if again is not None and again.epoch == state.epoch and again.last_offset == state.last_offset:
         state.batches = again.batches
 
@@ -126,8 +132,8 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     known = {producer_id: producers.get(producer_id) for producer_id in unknown}
     # Of a transaction the end of the log does not tell where it began, nor of which coordinator the last marker was.
     transactional = any(state is None or state.transactional for state in known.values())
-    found = _written_lately(unknown, segments) if unknown and not transactional else ProducerStates()
-    states = {producer_id: found.get(producer_id) for producer_id in unknown}
+    found = _written_lately(unknown, segments) if unknown and not transactional else None
+    states = {producer_id: None if found is None else found.get(producer_id) for producer_id in unknown}
     if any(state is None for state in states.values()):
         ended = producers.ended  # a snapshot does not have those whose markers are not committed
         snapshots.load(producers, offset)
@@ -142,12 +148,17 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     producers.map_end_offset = offset
 
 
-def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> ProducerStates:
+def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> ProducerStates | None:
+    """None: what one finds before a spoiled header may not be the latest."""
     found = ProducerStates()
     for segment, start in _the_end_of(segments):
+        end = start
         for position, header in segment.batches(start):
+            end = position + header.length + LOG_OVERHEAD
             if header.producer_id in producer_ids:
                 observe_stored(found, segment, position, header)
+        if end < segment.size:
+            return None
     return found
 
 

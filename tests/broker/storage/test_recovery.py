@@ -22,6 +22,8 @@ from ballast_broker.storage.checkpoint import RECOVERY_POINTS
 from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producer_snapshots import snapshot_path
+from ballast_broker.storage.slices import AppendInfo
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
 FIRST = "00000000000000000000"
@@ -366,6 +368,32 @@ def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench: Bench) -> N
             producer: (s.epoch, s.last_sequence, s.last_offset) for producer, s in again.producers.items()
         } == expected
         bench.release()
+
+
+@pytest.mark.spec("LOG-40", "CLI-05")
+def test_who_may_repeat_what_the_disk_has_spoiled_is_to_ask_again(bench: Bench) -> None:
+    """He was told that he is out of order, and did nothing any more."""
+    log = bench.create(index_interval_bytes=1)
+
+    def append(log: Log, sequence: int) -> AppendInfo:
+        batch = encode_batch(
+            [Record(None, b"x", bench.clock.now_ms)], producer_id=5, producer_epoch=0, base_sequence=sequence
+        )
+        return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+
+    for sequence in range(4):
+        append(log, sequence)
+    log.close()
+    bench.release()
+    with open(log.active.path(), "r+b") as file:
+        file.seek(8)  # the length of the first batch
+        file.write(b"\xff")
+    again = bench.load(clean=True, recovery_point=4, index_interval_bytes=1)
+    for _ in range(2):
+        with pytest.raises(ApiError) as refusal:
+            append(again, 2)
+        assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (append(again, 3).duplicate, append(again, 4).first_offset) == (True, 4)
 
 
 def log_bytes(path: str) -> bytes:
