@@ -44,17 +44,19 @@ class ReplicaConfigs:
 
     def cordon(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if _of_brokers(delta):
-            self._placement.cordon(self._dynamic(image, CORDONED))
+            of_all, own = self._layers(image)
+            self._placement.cordon(own.get(CORDONED, of_all.get(CORDONED)))
 
     def publish(self, delta: MetadataDelta, image: MetadataImage, replicas: Replicas) -> Iterator[None]:
         """In steps: topic configs that changed, or all of them where a default of the broker did."""
         topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
         everything = _of_brokers(delta)
         if everything:
+            dynamic = dynamic_values(*self._layers(image))
             for name, rate in self._rates.items():
-                rate.change_limit(int(self._dynamic(image, name) or UNLIMITED))
+                rate.change_limit(dynamic.get(name, UNLIMITED))
             self._rates_changed()
-            self._configure_cleaner(dynamic_values(*self._layers(image)))
+            self._configure_cleaner(dynamic)
         configs: dict[str, LogConfig] = {}
         for replica in replicas.all() if topics or everything else ():
             topic = replica.topic_partition.topic
@@ -73,12 +75,8 @@ class ReplicaConfigs:
             config.follower_replication_throttled_replicas, number, self._broker_id
         )
 
-    def _dynamic(self, image: MetadataImage, name: str) -> str | None:
-        """What was set for this broker while it runs, or for all of them."""
-        of_all, own = self._layers(image)
-        return own.get(name, of_all.get(name))
-
     def _layers(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What was set while they run for all brokers, and for this one, which counts before that."""
         return image.configs.of(RESOURCE_BROKER, ""), image.configs.of(RESOURCE_BROKER, str(self._broker_id))
 
 

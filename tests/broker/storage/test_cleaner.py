@@ -21,7 +21,7 @@ from tests.broker.storage.conftest import Bench, ReadAll, position_of, state_of
 from tests.waiting import eventually
 
 from ballast_broker.config.logs import LONG_MAX
-from ballast_broker.storage.cleaner import CleanResult, clean, group_segments
+from ballast_broker.storage.cleaner import CleanJob, CleanResult, clean, group_segments
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess, _Pace
 from ballast_broker.storage.compaction import make_job, measure, swap_in
 from ballast_broker.storage.disk import RealDisk
@@ -402,13 +402,19 @@ def test_any_log_any_passes_equal_the_model(
     bench.release()
 
 
-@pytest.mark.spec("LOG-32")
-def test_the_cleaner_is_a_process_that_survives_its_own_death(bench: Bench, read_all: ReadAll) -> None:
+def dirty(bench: Bench) -> tuple[Log, CleanJob]:
+    """Five keys in many segments, each key twelve times."""
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
     for number in range(60):
         put(bench, log, (number % 5, b"%d" % number))
     log.roll()
     job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
+    return log, job
+
+
+@pytest.mark.spec("LOG-32")
+def test_the_cleaner_is_a_process_that_survives_its_own_death(bench: Bench, read_all: ReadAll) -> None:
+    log, job = dirty(bench)
 
     async def story() -> CleanResult:
         process = CleanerProcess()
@@ -472,11 +478,7 @@ def test_who_waits_by_a_former_rate_waits_no_more() -> None:
 
 @pytest.mark.spec("LOG-26")
 def test_a_rate_that_changes_counts_for_what_is_being_cleaned(bench: Bench) -> None:
-    log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
-    for number in range(60):
-        put(bench, log, (number % 5, b"%d" % number))
-    log.roll()
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
+    _, job = dirty(bench)
 
     async def story() -> None:
         process = CleanerProcess()
@@ -497,11 +499,7 @@ def test_a_rate_that_changes_counts_for_what_is_being_cleaned(bench: Bench) -> N
 @pytest.mark.spec("LOG-25")
 def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> None:
     """It would go on writing where the cleaner of the next broker writes."""
-    log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
-    for number in range(60):
-        put(bench, log, (number % 5, b"%d" % number))
-    log.roll()
-    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000)
+    _, job = dirty(bench)
     rate = sum(size for _, size in job.segments)  # a second to read it, another one to clean it
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
