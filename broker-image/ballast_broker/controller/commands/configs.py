@@ -38,23 +38,24 @@ def _alter_all(context: CommandContext, request: Any, response: Any, changes_of:
     kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
+    def answer(named: tuple[tuple[int, str], Any]) -> Any:
+        (resource_type, name), _ = named
+        result = kind(error_code=0, error_message=None, resource_type=resource_type, resource_name=name)
+        response.responses.append(result)
+        return result
+
     def alter(now: CommandContext, named: tuple[tuple[int, str], Any]) -> list[Any]:
         resource, wanted = named
-        result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
-        response.responses.append(result)
-        try:
-            if counts[resource] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _check_resource(now, *resource)
-            return _alter(now, resource, wanted, changes_of)
-        except ApiError as error:
-            result.error_code, result.error_message = int(error.code), error.message
-            return []
+        if counts[resource] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        _check_resource(now, *resource)
+        return _alter(now, resource, wanted, changes_of)
 
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
     return one_by_one(
-        context, [*resources.items()], alter, response, only_looks=request.validate_only, at_a_time=RESOURCES_PER_PIECE
-    )
+        context, [*resources.items()], answer, alter, response,
+        only_looks=request.validate_only, at_a_time=RESOURCES_PER_PIECE,
+    )  # fmt: skip
 
 
 def _check_resource(context: CommandContext, resource_type: int, name: str) -> None:

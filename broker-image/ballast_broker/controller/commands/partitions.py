@@ -33,16 +33,15 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
         topic = _expandable(now, wanted)
         return topic, _additional(topic, wanted)
 
-    def expand(now: CommandContext, wanted: Any) -> list[Any]:
+    def answer(wanted: Any) -> Any:
         result = type(response).CreatePartitionsTopicResult(name=wanted.name, error_code=0, error_message=None)
         response.results.append(result)
-        try:
-            topic, additional = checked(now, wanted)
-            now.take_mutations(additional)
-            return _expand(now, topic, wanted, additional)
-        except ApiError as error:
-            result.error_code, result.error_message = int(error.code), error.message
-            return []
+        return result
+
+    def expand(now: CommandContext, wanted: Any) -> list[Any]:
+        topic, additional = checked(now, wanted)
+        now.take_mutations(additional)
+        return _expand(now, topic, wanted, additional)
 
     total = 0
     for wanted in topics.values():
@@ -50,7 +49,7 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
             total += checked(context, wanted)[1]
     if total > MAX_RECORDS_PER_BATCH:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-    return one_by_one(context, [*topics.values()], expand, response, only_looks=request.validate_only)
+    return one_by_one(context, [*topics.values()], answer, expand, response, only_looks=request.validate_only)
 
 
 def _expandable(context: CommandContext, wanted: Any) -> TopicImage:

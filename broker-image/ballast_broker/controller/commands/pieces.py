@@ -14,6 +14,7 @@ from uuid import UUID
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import change_of, without_broker
 from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
+from ballast_wire.errors import ApiError
 
 PLACES_PER_PIECE = 200
 RECORDS_PER_PIECE = 200  # of what is changed one by one, each whole
@@ -95,13 +96,15 @@ def piecewise(
 def one_by_one(
     context: CommandContext,
     things: Sequence[T],
+    answer: Callable[[T], Any],
     change: Callable[[CommandContext, T], list[Any]],
     response: Any,
     *,
     only_looks: bool = False,
     at_a_time: int = RECORDS_PER_PIECE,
 ) -> Outcome:
-    """Each thing for itself, with all of its records in one batch; `change` writes its own part of `response`."""
+    """Each thing for itself, with all of its records in one batch. `answer` puts into `response` what is told of it:
+    also why `change` refuses it."""
 
     def some(now: CommandContext, left: Sequence[T]) -> Outcome:
         now = replace(now, asker=context.asker, mutations=context.mutations)
@@ -109,7 +112,11 @@ def one_by_one(
         for done, thing in enumerate(left):
             if done == at_a_time or len(records) >= RECORDS_PER_PIECE:
                 return Outcome([] if only_looks else records, response, rest=partial(some, left=left[done:]))
-            records += change(now, thing)
+            told = answer(thing)
+            try:
+                records += change(now, thing)
+            except ApiError as error:
+                told.error_code, told.error_message = int(error.code), error.message
         return Outcome([] if only_looks else records, response)
 
     return some(context, things)

@@ -26,19 +26,18 @@ def alter_client_quotas(context: CommandContext, request: Any) -> Outcome:
     kind = type(response).EntryData
     seen: set[QuotaEntity] = set()
 
-    def alter(now: CommandContext, entry: Any) -> list[Any]:
-        answer = kind(error_code=0, error_message=None, entity=[])
-        answer.entity = [
+    def answer(entry: Any) -> Any:
+        result = kind(error_code=0, error_message=None, entity=[])
+        result.entity = [
             kind.EntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
         ]
-        response.entries.append(answer)
-        try:
-            return _alter(now, entry, seen)
-        except ApiError as error:
-            answer.error_code, answer.error_message = int(error.code), error.message
-            return []
+        response.entries.append(result)
+        return result
 
-    return one_by_one(context, request.entries, alter, response, only_looks=request.validate_only)
+    def alter(now: CommandContext, entry: Any) -> list[Any]:
+        return _alter(now, entry, seen)
+
+    return one_by_one(context, request.entries, answer, alter, response, only_looks=request.validate_only)
 
 
 def _refused(text: str) -> ApiError:

@@ -28,16 +28,15 @@ def alter_user_scram_credentials(context: CommandContext, request: Any) -> Outco
     for change in changes:
         by_user.setdefault(change[0].name, []).append(change)
 
-    def alter(now: CommandContext, user: str) -> list[Any]:
+    def answer(user: str) -> Any:
         result = kind(user=user, error_code=0, error_message=None)
         response.results.append(result)
-        try:
-            return [_changed(now, each, record_of, counts) for each, record_of in by_user[user]]
-        except ApiError as error:
-            result.error_code, result.error_message = int(error.code), error.message
-            return []
+        return result
 
-    return one_by_one(context, [*by_user], alter, response)
+    def alter(now: CommandContext, user: str) -> list[Any]:
+        return [_changed(now, each, record_of, counts) for each, record_of in by_user[user]]
+
+    return one_by_one(context, [*by_user], answer, alter, response)
 
 
 def _changed(context: CommandContext, wanted: Any, record_of: Any, counts: Counter[tuple[str, int]]) -> Any:
