@@ -9,7 +9,7 @@ from typing import Any
 from ballast_broker.metadata.records import decode_record, encode_record
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
-SNAPSHOT_BATCH_RECORDS = 1_000
+SNAPSHOT_BATCH_RECORDS = 250  # each is encoded, and decoded, in one turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """One batch of records on top of an image: what changed, and the image that comes of it. PURE.
 
-`replay` takes records in order; `apply` makes the new image at a cost that follows the changes. The `*_changed`
-fields say what to do incrementally. A record that does not fit its image is a `MalformedRecord`: the log and we
-disagree, and nobody may go on from there.
+`replay` takes records in order; `apply` makes the new image at a cost that follows the changes, `applying` in steps.
+The `*_changed` fields say what to do incrementally. A record that does not fit its image is a `MalformedRecord`: the
+log and we disagree, and nobody may go on from there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from ballast_broker.metadata.image import (
     collision_key,
 )
 from ballast_broker.metadata.partition_merge import merge_change, registration_of
-from ballast_broker.metadata.persistent import PersistentMap
+from ballast_broker.metadata.persistent import Making, PersistentMap, at_once
 from ballast_broker.metadata.records import MalformedRecord, known_id, name_of
+
+NO_PARTITIONS: PersistentMap[int, PartitionRegistration] = PersistentMap()
 
 
 @dataclass(slots=True)
@@ -243,62 +245,76 @@ class MetadataDelta:
 
     def apply(self, offset: int | None = None, epoch: int | None = None) -> MetadataImage:
         """The image after the replayed records; `offset` and `epoch` are those of the last of them."""
+        return at_once(self.applying(offset, epoch))
+
+    def applying(self, offset: int | None = None, epoch: int | None = None) -> Making[MetadataImage]:
+        """The same in steps, between which nothing is replayed."""
         image = self.image
         return MetadataImage(
             offset=image.offset if offset is None else offset,
             epoch=image.epoch if epoch is None else epoch,
-            topics=self._topics(),
+            topics=(yield from self._topics()),
             cluster=self._cluster(),
-            configs=self._configs(),
+            configs=(yield from self._configs()),
             features=self._features(),
-            client_quotas=self._client_quotas(),
+            client_quotas=(yield from self._client_quotas()),
             producer_ids=image.producer_ids
             if self.next_producer_id is None
             else ProducerIdsImage(self.next_producer_id),
-            security=self._security(),
+            security=(yield from self._security()),
         )
 
-    def _topics(self) -> TopicsImage:
+    def _topics(self) -> Making[TopicsImage]:
         before = self.image.topics
         if not self.topics_changed and not self.topics_deleted:
             return before
         by_id: dict[UUID, TopicImage] = {}
         for topic_id, delta in self.topics_changed.items():
-            partitions = PersistentMap(delta.partitions) if delta.base is None else _merged(delta)
-            by_id[topic_id] = TopicImage(delta.name, topic_id, partitions)
+            partitions: Any = NO_PARTITIONS if delta.base is None else delta.base.partitions
+            by_id[topic_id] = TopicImage(delta.name, topic_id, (yield from partitions.changing(delta.partitions)))
+            yield
         deleted_names = [t.name for t in self.topics_deleted.values() if t.name not in self._created_ids]
         return TopicsImage(
-            before.topics_by_id.changed(by_id, self.topics_deleted),
-            before.ids_by_name.changed(self._created_ids, deleted_names),
-            self._collisions(before),
-            self._reassigning(before),
+            (yield from before.topics_by_id.changing(by_id, self.topics_deleted)),
+            (yield from before.ids_by_name.changing(self._created_ids, deleted_names)),
+            (yield from self._collisions(before)),
+            (yield from self._reassigning(before)),
         )
 
-    def _collisions(self, before: TopicsImage) -> PersistentMap[str, frozenset[str]]:
+    def _collisions(self, before: TopicsImage) -> Making[PersistentMap[str, frozenset[str]]]:
         changed: dict[str, set[str]] = {}
         for topic in self.topics_deleted.values():
             key = collision_key(topic.name)
             if key is not None:
                 changed.setdefault(key, set(before.names_by_collision_key.get(key, ()))).discard(topic.name)
+            yield
         for name in self._created_ids:
             key = collision_key(name)
             if key is not None:
                 changed.setdefault(key, set(before.names_by_collision_key.get(key, ()))).add(name)
-        kept = {key: frozenset(names) for key, names in changed.items() if names}
-        return before.names_by_collision_key.changed(kept, [key for key, names in changed.items() if not names])
+            yield
+        kept: dict[str, frozenset[str]] = {}
+        for key, names in changed.items():
+            if names:
+                kept[key] = frozenset(names)
+            yield
+        return (yield from before.names_by_collision_key.changing(kept, changed.keys() - kept.keys()))
 
-    def _reassigning(self, before: TopicsImage) -> PersistentMap[tuple[UUID, int], bool]:
+    def _reassigning(self, before: TopicsImage) -> Making[PersistentMap[tuple[UUID, int], bool]]:
         begun: dict[tuple[UUID, int], bool] = {}
         ended: list[tuple[UUID, int]] = []
         for topic_id, delta in self.topics_changed.items():
             for partition, registration in delta.partitions.items():
                 if registration.is_reassigning:
                     begun[topic_id, partition] = True
-                else:
+                elif before.reassigning:
                     ended.append((topic_id, partition))
-        for topic_id, topic in self.topics_deleted.items():
-            ended.extend((topic_id, partition) for partition in topic.partitions)
-        return before.reassigning.changed(begun, ended)
+                yield
+        if before.reassigning:
+            for topic_id, topic in self.topics_deleted.items():
+                ended.extend((topic_id, partition) for partition in topic.partitions)
+                yield
+        return (yield from before.reassigning.changing(begun, ended))
 
     def _cluster(self) -> ClusterImage:
         before = self.image.cluster
@@ -308,7 +324,7 @@ class MetadataDelta:
         kept = {broker_id: broker for broker_id, broker in sorted(brokers.items()) if broker is not None}
         return ClusterImage(kept, {**before.controllers, **self.controllers_changed})
 
-    def _configs(self) -> ConfigsImage:
+    def _configs(self) -> Making[ConfigsImage]:
         updates: dict[tuple[int, str], Any] = {}
         dropped = {(RESOURCE_TOPIC, topic.name) for topic in self.topics_deleted.values()}
         removed = list(dropped)
@@ -318,9 +334,10 @@ class MetadataDelta:
                 updates[resource] = merged
             else:
                 removed.append(resource)
+            yield
         if not updates and not removed:
             return self.image.configs
-        return ConfigsImage(self.image.configs.by_resource.changed(updates, removed))
+        return ConfigsImage((yield from self.image.configs.by_resource.changing(updates, removed)))
 
     def _features(self) -> FeaturesImage:
         if not self.features_changed:
@@ -328,7 +345,7 @@ class MetadataDelta:
         levels = {**self.image.features.levels, **self.features_changed}
         return FeaturesImage({name: level for name, level in levels.items() if level})
 
-    def _client_quotas(self) -> ClientQuotasImage:
+    def _client_quotas(self) -> Making[ClientQuotasImage]:
         if not self.client_quotas_changed:
             return self.image.client_quotas
         merged = dict(self.image.client_quotas.by_entity)
@@ -338,29 +355,30 @@ class MetadataDelta:
                 merged[entity] = quotas
             else:
                 merged.pop(entity, None)
+            yield
         return ClientQuotasImage(merged)
 
-    def _security(self) -> SecurityImage:
+    def _security(self) -> Making[SecurityImage]:
         before = self.image.security
         if not self.acls_changed and not self.scram_changed and not self.tokens_changed:
             return before
-        new = {acl_id: acl for acl_id, acl in self.acls_changed.items() if acl is not None}
-        ids = {acl: acl_id for acl_id, acl in new.items()}
-        gone = [acl_id for acl_id in self.acls_changed if acl_id in before.acls]
+        new: dict[UUID, Acl] = {}
+        ids: dict[Acl, UUID] = {}
+        gone: dict[UUID, Acl] = {}
+        for acl_id, acl in self.acls_changed.items():
+            if acl is not None:
+                new[acl_id], ids[acl] = acl, acl_id
+            old = before.acls.get(acl_id)
+            if old is not None:
+                gone[acl_id] = old
+            yield
         tokens = {token_id: token for token_id, token in self.tokens_changed.items() if token is not None}
         return SecurityImage(
-            before.acls.changed(new, [acl_id for acl_id in gone if acl_id not in new]),
-            before.acl_ids.changed(ids, [acl for acl_id in gone if (acl := before.acls[acl_id]) not in ids]),
+            (yield from before.acls.changing(new, gone)),
+            (yield from before.acl_ids.changing(ids, gone.values())),
             _edited(before.scram_credentials, self.scram_changed),
-            before.delegation_tokens.changed(tokens, self.tokens_changed.keys() - tokens.keys()),
+            (yield from before.delegation_tokens.changing(tokens, self.tokens_changed.keys() - tokens.keys())),
         )
-
-
-def _merged(delta: TopicDelta) -> PersistentMap[int, PartitionRegistration]:
-    assert delta.base is not None
-    base = delta.base.partitions
-    assert isinstance(base, PersistentMap)
-    return base.changed(delta.partitions)
 
 
 def _edited(before: Any, changes: Any) -> dict[Any, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from ballast_broker.metadata.loader import Publisher, Steps, tell
+from ballast_broker.metadata.persistent import Making
 
 NO_EPOCH = -1
 
@@ -42,8 +43,11 @@ class RegistrationGate:
         if self.is_open or not self._is_of_this_life(image):
             return None
         self.is_open = True
-        self._opening = iter(tell([*self._publishers, self._on_open], whole(image), image) or ())
+        self._opening = self._open(image)
         return self._opening
+
+    def _open(self, image: MetadataImage) -> Steps:
+        yield from tell([*self._publishers, self._on_open], (yield from whole(image)), image) or ()
 
     def _is_of_this_life(self, image: MetadataImage) -> bool:
         broker, epoch = image.cluster.brokers.get(self._node_id), self._broker_epoch()
@@ -55,15 +59,20 @@ class RegistrationGate:
         yield from tell(self._publishers, delta, image) or ()
 
 
-def whole(image: MetadataImage) -> MetadataDelta:
+def whole(image: MetadataImage) -> Making[MetadataDelta]:
     """The delta that leads from nothing to `image`."""
     delta = MetadataDelta(EMPTY_IMAGE)
-    for topic in image.topics:
+    for topic in image.topics.topics_by_id.values():
         delta.topics_changed[topic.id] = TopicDelta(topic.id, topic.name, None, dict(topic.partitions))
+        yield
     delta.brokers_changed = dict(image.cluster.brokers)
     delta.controllers_changed = dict(image.cluster.controllers)
-    delta.configs_changed = {resource: dict(configs) for resource, configs in image.configs.by_resource.items()}
+    for resource, configs in image.configs.by_resource.items():
+        delta.configs_changed[resource] = dict(configs)
+        yield
     delta.features_changed = dict(image.features.levels)
-    delta.client_quotas_changed = {entity: dict(quotas) for entity, quotas in image.client_quotas.by_entity.items()}
+    for entity, quotas in image.client_quotas.by_entity.items():
+        delta.client_quotas_changed[entity] = dict(quotas)
+        yield
     delta.next_producer_id = image.producer_ids.next_producer_id
     return delta

@@ -16,6 +16,7 @@ from typing import Any
 
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from ballast_broker.metadata.persistent import Making
 from ballast_broker.metadata.records import name_of
 
 Steps = Iterator[None]
@@ -40,9 +41,9 @@ class MetadataLoader:
         for each in records:
             fresh.replay(each)
             yield
-        image = fresh.apply(last_offset, epoch)
+        image = yield from fresh.applying(last_offset, epoch)
+        delta = yield from _difference(self.image, fresh)
         self._transaction = None
-        delta = _difference(self.image, fresh)
         yield from self._publish(delta, image)
 
     def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> Steps:
@@ -51,11 +52,11 @@ class MetadataLoader:
         if self._transaction is not None and epoch != self.image.epoch:
             self._transaction = None  # its controller died before the end
         for each in records:
-            self._replay(delta, each)
+            yield from self._replay(delta, each)
             yield
-        yield from self._publish(delta, delta.apply(last_offset, epoch))
+        yield from self._publish(delta, (yield from delta.applying(last_offset, epoch)))
 
-    def _replay(self, delta: MetadataDelta, record: Any) -> None:
+    def _replay(self, delta: MetadataDelta, record: Any) -> Steps:
         name = name_of(record)
         if name == BEGIN:
             self._transaction = []
@@ -64,6 +65,7 @@ class MetadataLoader:
         elif name == END:
             for held in self._transaction or ():
                 delta.replay(held)
+                yield
             self._transaction = None
         elif self._transaction is not None:
             self._transaction.append(record)
@@ -90,32 +92,37 @@ def _rest(steps: Steps, left: Iterator[Publisher], delta: MetadataDelta, image: 
     yield from tell(left, delta, image) or ()
 
 
-def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:
+def _difference(before: MetadataImage, fresh: MetadataDelta) -> Making[MetadataDelta]:
     """The delta that leads from `before` to what a snapshot holds, for publishers that work by differences."""
     delta = MetadataDelta(before)
     delta.__dict__.update({key: value for key, value in fresh.__dict__.items() if key != "image"})
     delta.compared = True
-    for topic in before.topics:
+    for topic in before.topics.topics_by_id.values():
         new = fresh.topics_changed.get(topic.id)
         if new is None:
             delta.topics_deleted[topic.id] = topic
         else:
             new.base = topic
+        yield
     for broker_id in before.cluster.brokers:
         delta.brokers_changed.setdefault(broker_id, None)
-    for resource in before.configs.by_resource:
+    for resource, configs in before.configs.by_resource.items():
         changes = delta.configs_changed.setdefault(resource, {})
-        for name in before.configs.of(*resource):
+        for name in configs:
             changes.setdefault(name, None)
+        yield
     for entity, quotas in before.client_quotas.by_entity.items():
         for key in quotas:
             delta.client_quotas_changed.setdefault(entity, {}).setdefault(key, None)
+        yield
     for name in before.features.levels:
         delta.features_changed.setdefault(name, 0)
     for acl_id in before.security.acls:
         delta.acls_changed.setdefault(acl_id, None)
+        yield
     for credential in before.security.scram_credentials:
         delta.scram_changed.setdefault(credential, None)
     for token_id in before.security.delegation_tokens:
         delta.tokens_changed.setdefault(token_id, None)
+        yield
     return delta

@@ -7,14 +7,27 @@ follows the number of entries, so a map of three entries is one dict. Every vers
 
 from __future__ import annotations
 
-from collections.abc import Hashable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Generator, Hashable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
+Making = Generator[None, None, T]  # in steps; what it comes to is what it returns
 
 BUCKET_ENTRIES = 64
 GROWTH = 8
+STEP_ENTRIES = 32
+
+
+def at_once(making: Making[T]) -> T:
+    """All the steps at once."""
+    while True:
+        try:
+            next(making)
+        except StopIteration as end:
+            made: T = end.value
+            return made
 
 
 class _Items(ItemsView[K, V]):
@@ -78,34 +91,53 @@ class PersistentMap(Mapping[K, V]):
 
     def changed(self, updates: Mapping[K, V], removed: Iterable[K] = ()) -> PersistentMap[K, V]:
         """A new version with `updates` put in and `removed` (absent keys allowed) taken out."""
-        gone = [key for key in removed if key in self]
-        if not updates and not gone:
-            return self
-        if len(updates) > len(self._buckets) * BUCKET_ENTRIES * 2:
-            return PersistentMap({**self, **updates}).changed({}, gone)
+        return at_once(self.changing(updates, removed))
+
+    def changing(self, updates: Mapping[K, V], removed: Iterable[K] = ()) -> Making[PersistentMap[K, V]]:
+        """The same in steps. Neither what is given nor this version changes meanwhile."""
         result: PersistentMap[K, V] = PersistentMap()
-        result._buckets, result._count = self._edited(updates, gone)
+        result._buckets, result._count = list(self._buckets), self._count
+        own: set[int] = set()  # buckets that no other version has
+        if len(updates) > len(self._buckets) * BUCKET_ENTRIES * 2:
+            own = yield from result._rehash(len(updates))
+        done = 0
+        for key in removed:
+            if key in self:
+                result._count -= result._bucket_to_edit(key, own).pop(key, None) is not None
+            done += 1
+            if not done % STEP_ENTRIES:
+                yield
+        for key, value in updates.items():
+            bucket = result._bucket_to_edit(key, own)
+            result._count += key not in bucket
+            bucket[key] = value
+            done += 1
+            if not done % STEP_ENTRIES:
+                yield
+        if not own:
+            return self
         if result._count > len(result._buckets) * BUCKET_ENTRIES:
-            return PersistentMap(dict(result))
+            yield from result._rehash(result._count)
         return result
 
-    def _edited(self, updates: Mapping[K, V], gone: list[K]) -> tuple[list[dict[K, V]], int]:
-        buckets = list(self._buckets)
+    def _bucket_to_edit(self, key: K, own: set[int]) -> dict[K, V]:
+        slot = hash(key) & (len(self._buckets) - 1)
+        if slot not in own:
+            own.add(slot)
+            self._buckets[slot] = dict(self._buckets[slot])
+        return self._buckets[slot]
+
+    def _rehash(self, entries: int) -> Making[set[int]]:
+        """As many buckets as so many entries want; answers which of them are its own, which is all."""
+        buckets: list[dict[K, V]] = [{} for _ in range(_bucket_count(entries))]
         mask = len(buckets) - 1
-        copied: set[int] = set()
-        for key in (*gone, *updates):
-            slot = hash(key) & mask
-            if slot not in copied:
-                copied.add(slot)
-                buckets[slot] = dict(buckets[slot])
-        count = self._count
-        for key in gone:
-            count -= buckets[hash(key) & mask].pop(key, None) is not None
-        for key, value in updates.items():
-            bucket = buckets[hash(key) & mask]
-            count += key not in bucket
-            bucket[key] = value
-        return buckets, count
+        for bucket in self._buckets:
+            for done, (key, value) in enumerate(bucket.items(), 1):
+                buckets[hash(key) & mask][key] = value
+                if not done % STEP_ENTRIES:
+                    yield
+        self._buckets = buckets
+        return set(range(len(buckets)))
 
 
 def _bucket_count(entries: int) -> int:

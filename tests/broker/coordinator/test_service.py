@@ -39,6 +39,7 @@ from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
+from ballast_broker.metadata.persistent import at_once
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.real_world import RealRandom
 from ballast_broker.seams import Threads
@@ -117,7 +118,7 @@ class Coordinating:
             told(leadership.publish, delta, image)
 
         cluster.controller.replace(node.broker_id, publish)
-        leadership.publish(whole(cluster.controller.image), cluster.controller.image)
+        leadership.publish(at_once(whole(cluster.controller.image)), cluster.controller.image)
 
     def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         clock = self.clock
@@ -464,7 +465,7 @@ async def test_a_topic_deleted_while_its_offsets_had_no_leader_takes_them_along(
         scene.groups.resign_all()
         scene.cluster.controller.delete_topic("t")
         image = scene.cluster.controller.image
-        scene.leadership.publish(whole(image), image)
+        scene.leadership.publish(at_once(whole(image)), image)
         await scene.loaded(scene.groups)
         await eventually(lambda: offsets_of(scene.groups, "g") == {kept: 5})
         scene.cluster.controller.create_topic("t", [[1], [1]])

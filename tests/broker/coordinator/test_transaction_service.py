@@ -25,6 +25,7 @@ from ballast_broker.coordinator.transactions import NOBODY, ProducerIdentity, Tr
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.persistent import at_once
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -164,7 +165,7 @@ class Scene:
             leadership.publish(delta, image)
 
         self.cluster.controller.replace(node.broker_id, publish)
-        leadership.publish(whole(self.cluster.controller.image), self.cluster.controller.image)
+        leadership.publish(at_once(whole(self.cluster.controller.image)), self.cluster.controller.image)
         return coordinator
 
     async def loaded(self, coordinator: TransactionCoordinator) -> TransactionCoordinator:

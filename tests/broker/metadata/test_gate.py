@@ -55,7 +55,7 @@ def test_nothing_is_passed_on_before_the_present_registration() -> None:
 
 
 @pytest.mark.spec("REP-20", "CLI-09")
-@pytest.mark.parametrize("done", range(6))
+@pytest.mark.parametrize("done", range(7))
 def test_it_opens_in_steps_and_a_change_that_comes_meanwhile_waits_for_what_is_left(done: int) -> None:
     controller = Controller()
     present = controller.register(1, [controller.context().new_id()])
@@ -77,7 +77,7 @@ def test_it_opens_in_steps_and_a_change_that_comes_meanwhile_waits_for_what_is_l
     assert opening is not None
     for _ in range(done):
         next(opening, None)
-    assert "open" not in told or done > 3
+    assert "open" not in told or done > 4
     controller.create_topic("payments", [[1]])
     change = gate.publish(*controller.last)
     assert gate.look(controller.last[1]) is None, "it opens once"

@@ -15,9 +15,10 @@ from tests.broker import turning
 from ballast_broker.metadata.batches import read_batches
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import METADATA_VERSION_LEVEL
+from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionRegistration
 from ballast_broker.metadata.loader import MetadataLoader
-from ballast_broker.metadata.persistent import PersistentMap
+from ballast_broker.metadata.persistent import PersistentMap, at_once
 from ballast_broker.metadata.records import (
     RECORD_NAMES,
     WRITTEN_VERSIONS,
@@ -126,6 +127,37 @@ def test_records_are_replayed_one_in_a_step_and_seen_all_at_once() -> None:
     assert [topic.name for topic in loader.image.topics] == ["b"]
 
 
+@pytest.mark.spec("CLI-09")
+def test_an_image_of_many_topics_is_made_in_steps_and_so_are_its_differences() -> None:
+    topics = [each for number in range(300) for each in topic_records(f"t.{number}", 1, seed=number + 1)]
+    configs = [
+        record("ConfigRecord", resource_type=2, resource_name=f"t.{number}", name="retention.ms", value="1")
+        for number in range(300)
+    ]
+    records = [*topics, *configs]
+    loader = MetadataLoader()
+    for offset in (999, 1999):
+        steps, before = loader.load_snapshot(records, offset, 1), loader.image
+        for done in range(len(records) + 4 * 300):  # replayed, then looked at by all that makes the image of them
+            next(steps)
+            assert loader.image is before, f"after {done} steps"
+        turning.at_one_go(steps)
+        assert (len(loader.image.topics), loader.image.offset) == (300, offset)
+    assert len(list(whole(loader.image))) == 600
+
+
+@pytest.mark.spec("CLI-09")
+def test_a_transaction_of_many_records_ends_in_steps() -> None:
+    loader = MetadataLoader()
+    turning.at_one_go(loader.apply([record("BeginTransactionRecord", name="x"), *topic_records("a", 50)], 51, 1))
+    steps = loader.apply([record("EndTransactionRecord")], 52, 1)
+    for _ in range(50):
+        next(steps)
+        assert loader.image.topics.by_name("a") is None
+    turning.at_one_go(steps)
+    assert loader.image.topics.by_name("a") is not None
+
+
 def test_a_snapshot_over_an_older_image_tells_what_went() -> None:
     loader = MetadataLoader()
     turning.at_one_go(loader.apply([*topic_records("old", 1), *topic_records("kept", 1, seed=2)], 3, 1))
@@ -161,7 +193,7 @@ def test_a_record_that_fits_nothing_is_an_error() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300)), max_size=300), st.integers(1, 40))
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300)), max_size=300), st.integers(1, 150))
 def test_a_persistent_map_is_a_map_and_old_versions_stay(edits: list[tuple[bool, int]], step: int) -> None:
     model: dict[int, int] = {}
     current: PersistentMap[int, int] = PersistentMap()
@@ -173,7 +205,12 @@ def test_a_persistent_map_is_a_map_and_old_versions_stay(edits: list[tuple[bool,
         for key in removed:
             model.pop(key, None)
         model.update(updates)
-        current = current.changed(updates, removed)
+        before = dict(current)
+        making = current.changing(updates, removed)
+        for _ in making:
+            assert dict(current) == before, "changed while the next version is made"
+        current = at_once(current.changing(updates, removed))
+        assert dict(current.changed(updates, removed)) == dict(current)
         versions.append((current, dict(model)))
     for version, expected in versions:
         assert dict(version) == dict(version.items()) == expected

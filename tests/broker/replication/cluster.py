@@ -26,6 +26,7 @@ from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
 from ballast_broker.metadata.loader import Publisher
+from ballast_broker.metadata.persistent import at_once
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
@@ -154,7 +155,7 @@ class Controller:
 
     def join(self, broker_id: int, publish: Publisher) -> None:
         """The broker has read the metadata up to its registration; from now on it takes part."""
-        told(publish, whole(self.image), self.image)
+        told(publish, at_once(whole(self.image)), self.image)
         self._publish[broker_id] = publish
         self.commit(unfence_broker(self.context(), self.image.cluster.brokers[broker_id]))
 
@@ -265,7 +266,7 @@ class Node:
         """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
         await self.open()
         controller = self._cluster.controller
-        told(self.replication.roles.publish, whole(controller.image), controller.image)
+        told(self.replication.roles.publish, at_once(whole(controller.image)), controller.image)
         controller.replace(self.broker_id, self.replication.roles.publish)
 
     async def open(self) -> None:
