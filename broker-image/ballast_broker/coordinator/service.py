@@ -237,8 +237,7 @@ class GroupCoordinator:
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
             if committed:
-                for partition, offset in offsets.items():
-                    shard.apply(group_id, partition, offset)
+                shard.apply_commit(group_id, offsets)
 
         shard.begin_write(group_id, offsets)
         return await self._store.append_batch(shard.partition, batch, settled)
@@ -427,7 +426,7 @@ class GroupCoordinator:
                 shard.deleted_meanwhile |= topics
 
     def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> Iterator[None]:
-        for group_id in {*shard.offsets, *shard.being_written, *shard.pending.producers}:
+        for group_id in {*shard.offsets, *shard.writes, *shard.pending.producers}:
             if not self._is_current(shard):
                 return
             gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
@@ -463,7 +462,7 @@ class GroupCoordinator:
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
         group, consumers = shard.group(group_id), shard.consumers.get(group_id)
         offsets = shard.offsets.get(group_id, {})
-        in_use = {*shard.being_written.get(group_id, ()), *shard.pending.of_group(group_id)}
+        in_use = {*shard.being_written(group_id), *shard.pending.of_group(group_id)}
         retention_ms, wall_ms = self._config.offsets_retention_ms, self._now().wall_ms
         if consumers is None:
             all_due = expired(group, offsets, retention_ms, wall_ms)

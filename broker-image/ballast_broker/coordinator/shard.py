@@ -8,8 +8,7 @@ offsets away has to know, or its tombstone would end a commit that is acknowledg
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import records
@@ -30,7 +29,8 @@ class Shard:
     consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
     """The groups of the consumer protocol; of a name there is one here or in `groups`."""
     offsets: dict[str, Offsets] = field(default_factory=dict)
-    being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
+    writes: dict[str, list[Collection[TopicPartition]]] = field(default_factory=dict)
+    """Per group what each commit is of, as it was given: one may be of ten thousand partitions."""
     deleted_meanwhile: set[str] = field(default_factory=set)
     """Topics that went while this was loaded."""
     pending: PendingOffsets = field(default_factory=PendingOffsets)
@@ -80,6 +80,12 @@ class Shard:
         for group_id, partition, offset in self.pending.end(producer_id, committed):
             self.offsets.setdefault(group_id, {})[partition] = offset
 
+    def apply_commit(self, group_id: str, offsets: Offsets) -> None:
+        if group_id in self.pending.producers:
+            for partition in offsets:
+                self.pending.supersede(group_id, partition)
+        self.offsets.setdefault(group_id, {}).update(offsets)
+
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         if committed is not None:
             if self.pending.producers:
@@ -99,20 +105,23 @@ class Shard:
             self.pending.forget(group_id, partition)
         self.offsets.pop(group_id, None)
 
-    def begin_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    def begin_write(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         """Commits of these partitions are about to be appended; `end_write` once it is known what came of them."""
-        self.being_written.setdefault(group_id, Counter()).update(list(partitions))
+        self.writes.setdefault(group_id, []).append(partitions)
 
-    def end_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        of_group = self.being_written[group_id]
-        of_group -= Counter(list(partitions))
+    def end_write(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        of_group = self.writes[group_id]
+        of_group.remove(partitions)
         if not of_group:
-            del self.being_written[group_id]
+            del self.writes[group_id]
+
+    def being_written(self, group_id: str) -> set[TopicPartition]:
+        return set().union(*self.writes.get(group_id, ()))
 
     def known_offsets(self, group_id: str) -> set[TopicPartition]:
         """Of which partitions the log has an offset, committed or about to be."""
         of_group = self.offsets.get(group_id, ())
-        return {*of_group, *self.being_written.get(group_id, ()), *self.pending.of_group(group_id)}
+        return {*of_group, *self.being_written(group_id), *self.pending.of_group(group_id)}
 
     def group(self, group_id: str) -> Group | None:
         """The classic group, or, where somebody only commits offsets, an empty one that stands for it."""

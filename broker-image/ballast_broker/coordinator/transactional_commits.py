@@ -117,7 +117,7 @@ class TransactionalCommits:
         """Of which partitions an open transaction has an offset, or the log one that is not committed yet: what is
         known now may be old in a moment."""
         shard = self._shard_of(group_id)
-        return {*shard.pending.of_group(group_id), *shard.being_written.get(group_id, ())}
+        return {*shard.pending.of_group(group_id), *shard.being_written(group_id)}
 
 
 def check_committer(group: Group | None, committer: Committer) -> None:
