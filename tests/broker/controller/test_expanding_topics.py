@@ -84,6 +84,24 @@ def test_a_topic_that_is_being_reassigned() -> None:
     assert text == "A partition reassignment is in progress for the topic 'orders'."
 
 
+@pytest.mark.spec("TOP-07")
+def test_another_topic_may_be_reassigned() -> None:
+    scene = Scene()
+    scene.add_topic("moving", PartitionRegistration((3, 1), scene_directories(3, 1), (1,), (1,), (3,), leader=1))
+    scene.add_topic("orders", [1, 2])
+    assert scene.run(create_partitions, expand_request(("orders", 2, None))).results[0].error_code == 0
+
+
+@pytest.mark.spec("CLI-09")
+def test_while_nothing_is_reassigned_no_partition_is_looked_at_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    scene.add_topic("orders", *([1, 2] for _ in range(50)))
+    looked_at: list[PartitionRegistration] = []
+    monkeypatch.setattr(PartitionRegistration, "is_reassigning", property(looked_at.append))
+    response = create_partitions(scene.context, expand_request(("orders", 51, None))).response
+    assert (response.results[0].error_code, looked_at) == (0, [])
+
+
 def scene_directories(*brokers: int) -> tuple[UUID, ...]:
     from tests.broker.controller.scene import directory
 
