@@ -4,9 +4,10 @@ A node that starts reads a snapshot, then the log. What lies between BeginTransa
 visible all at once; an AbortTransaction, or a new controller's epoch without an end, makes it vanish.
 
 All of it goes in steps, and others have their turn between two of them. The image is there when all records are
-replayed. A publisher that has much to do answers with steps as well: others see the image while this publisher and
-those behind it do not yet act by it, as if the batch had come a little later. All steps are gone through before the
-next batch, so everybody is told of every change, and in order.
+replayed and it is made of them; until then everybody has the one before. A publisher that has much to do answers with
+steps as well: others see the image while this publisher and those behind it do not yet act by it, as if the batch had
+come a little later. All steps are gone through before the next batch, so everybody is told of every change, and in
+order.
 """
 
 from __future__ import annotations
