@@ -9,9 +9,8 @@ from __future__ import annotations
 import struct
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
-from ballast_broker.storage.errors import InvalidRecords
 from ballast_broker.storage.opening import opened
-from ballast_broker.storage.timestamps import MOST_NAMED, refuse_times
+from ballast_broker.storage.refused_records import refuse_records
 from ballast_broker.storage.validation import CLIENTS
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
@@ -24,8 +23,6 @@ _CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-
-ERRORS_SHOWN = 3
 
 
 def inspects_records(config: LogConfig) -> bool:
@@ -75,22 +72,8 @@ def _checked_records(view: BatchView, config: LogConfig, partition: object, orig
         raise ApiError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from error
     if not _checks_records(config, origin):
         return records
-    compact = "compact" in config.cleanup_policy
-    keyless = "Compacted topic cannot accept message without key in topic partition " + str(partition)
-    errors = [(index, keyless) for index, record in enumerate(records) if compact and record.key is None]
-    if errors:
-        raise InvalidRecords(ErrorCode.INVALID_RECORD, _rejected(errors), errors[:MOST_NAMED])
-    if config.message_timestamp_type == "CreateTime":
-        refuse_times(records, config, now_ms)
+    refuse_records(records, config, partition, now_ms)
     return records
-
-
-def _rejected(errors: list[tuple[int, str]]) -> str:
-    first = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:ERRORS_SHOWN])
-    return (
-        f"One or more records have been rejected due to {len(errors)} record errors in total, "
-        f"and only showing the first three errors at most: [{first}]"
-    )
 
 
 def _level(config: LogConfig, codec: Codec) -> int | None:

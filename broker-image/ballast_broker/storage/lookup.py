@@ -164,7 +164,7 @@ def first_record_at(
     """The first record of the batch at `position` with at least `timestamp`."""
     data = memoryview(segment.file().pread(header.length + LOG_OVERHEAD, position))
     view = BatchView(data)
-    if view.is_log_append_time:
+    if view.is_log_append_time and header.record_count == header.last_offset_delta + 1:  # the cleaner took none
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
         for record in opened(view):

@@ -1,5 +1,5 @@
 """What a batch must be before it is appended: checks of the header, never of records (those are in `conversion` and
-`timestamps`).
+`refused_records`).
 
 PURE. Refusals are `ApiError` with Kafka's code and sentence.
 """
@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from crc32c import crc32c
 
 from ballast_broker.config.logs import LogConfig
-from ballast_broker.storage.timestamps import refuse_append_time, refuse_too_new
+from ballast_broker.storage.refused_records import refuse_append_time, refuse_too_new
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import (
     CODEC_MASK,

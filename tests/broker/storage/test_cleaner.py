@@ -58,6 +58,20 @@ def contents(read_all: ReadAll, log: Log) -> list[tuple[int, bytes | None, bytes
 
 
 @pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("sent", [{}, {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}])
+def test_a_time_of_appending_is_that_of_a_record_that_stays(bench: Bench, codec: int, sent: dict[str, int]) -> None:
+    """Not of one that went, nor of a batch that is kept without records for the number of its producer."""
+    log = bench.create(cleanup_policy=COMPACT, message_timestamp_type="LogAppendTime")
+    put(bench, log, (1, b"went"), codec=codec, **sent)
+    put(bench, log, (1, b"went"), (2, b"stays"), codec=codec)
+    put(bench, log, (1, b"stays"), codec=codec)
+    log.roll()
+    compact(bench, log)
+    assert log.offset_for_timestamp(bench.clock.now_ms) == (bench.clock.now_ms, 2, 0)
+
+
+@pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_the_newest_of_each_key_stays_at_its_offset(bench: Bench, read_all: ReadAll, codec: int) -> None:
     log = bench.create(cleanup_policy=COMPACT, segment_bytes=2000)

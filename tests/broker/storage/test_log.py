@@ -15,7 +15,7 @@ from tests.broker.storage.conftest import PARTITION, Bench, ReadAll, position_of
 from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
-from ballast_broker.storage.timestamps import MOST_NAMED
+from ballast_broker.storage.refused_records import MOST_NAMED
 from ballast_broker.storage.validation import CLIENT
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
@@ -279,6 +279,23 @@ def test_every_record_whose_time_is_out_of_range_is_named(bench: Bench, codec: C
     assert [index for index, _ in refused.value.record_errors] == [0, *too_old, 4]
     assert str(times[4]) in refused.value.record_errors[-1][1]
     assert log.log_end_offset == 0
+
+
+@pytest.mark.spec("LOG-03")
+@pytest.mark.parametrize("before_max_ms", [LONG_MAX, 3_600_000])
+@pytest.mark.parametrize("others_ms", [3_600_001, -3_600_001])
+def test_records_without_a_key_and_those_of_a_wrong_time_are_named_at_once(
+    bench: Bench, before_max_ms: int, others_ms: int
+) -> None:
+    """A producer that leaves out what it was told of would else be refused again."""
+    log = bench.create(cleanup_policy=frozenset({"compact"}), message_timestamp_before_max_ms=before_max_ms)
+    now_ms = bench.clock.now_ms
+    records = [Record(b"k", b"v", now_ms), Record(None, b"v", now_ms), Record(b"k", b"v", now_ms + others_ms)]
+    with pytest.raises(InvalidRecords) as refused:
+        log.append_as_leader(encode_batch(records), 0, now_ms=now_ms)
+    out_of_range = others_ms > 0 or before_max_ms != LONG_MAX
+    assert refused.value.code is (ErrorCode.INVALID_TIMESTAMP if out_of_range else ErrorCode.INVALID_RECORD)
+    assert [index for index, _ in refused.value.record_errors] == ([1, 2] if out_of_range else [1])
 
 
 def test_a_bounded_number_of_records_is_named(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import opening
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.opening import BYTES_OF_ANY, MOST_RECORDS, RECORDS_OF_ANY, opened
-from ballast_broker.storage.timestamps import refuse_too_new
+from ballast_broker.storage.refused_records import refuse_too_new
 from ballast_broker.storage.validation import CLIENT
 from ballast_wire.compression import Codec, compress
 from ballast_wire.errors import ApiError, ErrorCode
