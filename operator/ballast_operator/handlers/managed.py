@@ -466,7 +466,7 @@ class ManagedCluster:
         await self._lay_out(layout, scene.kube)
 
     async def _tidy(self, scene: Scene) -> None:
-        configs = {pod.config for pod in scene.kube.pods.values()}
+        configs = {pod.config for pod in scene.kube.all_pods}
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs

@@ -1,0 +1,97 @@
+"""What may be asked of a cluster that the operator runs, told for `tests.operator.lives`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.operator.lives import KEY, Deed, LivesWorld, Story
+
+from ballast_operator.model.meta import API_VERSION
+
+LARGE = {"name": "a", "size": "8Gi"}
+VOLUMES = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
+SETTING = {"num.network.threads": "5"}
+OUTSIDE = [
+    {"name": "PLAINTEXT", "port": 9092},
+    {"name": "OUTSIDE", "port": 9094, "nodePorts": {"host": "kafka.example.org", "first": 31_000}},
+]
+
+
+def cluster(brokers: int = 3, **spec: Any) -> Deed:
+    async def deed(world: LivesWorld) -> None:
+        await world.cluster(brokers=brokers, **{"volumes": VOLUMES, **spec})
+
+    return deed
+
+
+async def topics(world: LivesWorld) -> None:
+    for index in range(3):
+        await world.topic(f"topic-{index}", partitions=3, replicas=2, deletionPolicy="Delete")
+
+
+async def change_topics(world: LivesWorld) -> None:
+    await world.topic("topic-0", partitions=4, replicas=2, config={"retention.ms": "1000000"})
+    await world.delete(API_VERSION, "kafkatopics", "topic-1")
+    await world.topic("topic-9", partitions=2, replicas=2, config={"retention.ms": "2000000"})
+
+
+async def moved_topic(world: LivesWorld) -> None:
+    await world.topic("moved", replicaAssignment=[[0, 1], [0, 1]])
+
+
+async def leave_moved_alone(world: LivesWorld) -> None:
+    meta = {"metadata": {"annotations": {"ballast.dev/paused": "true"}}}
+    await world.merge(API_VERSION, "kafkatopics", "moved", meta)
+
+
+async def move(world: LivesWorld) -> None:
+    rows = [{"topic": "moved", "partition": index, "replicas": [2, 1]} for index in range(2)]
+    await world.reassign("move", partitions=rows, throttle={"interBroker": "1Mi"}, approval="Required")
+
+
+async def approve(world: LivesWorld) -> None:
+    found = world.get("Reassignment", "move")
+    told = ((found or {}).get("status") or {}).get("plan") or {}
+    if not told.get("hash"):  # nobody can name it yet
+        await world.settle()
+        return await approve(world)
+    await world.merge(API_VERSION, "reassignments", "move", {"spec": {"approvedPlan": told["hash"]}})
+
+
+async def delete_cluster(world: LivesWorld) -> None:
+    await world.delete(API_VERSION, "kafkaclusters", KEY.name)
+
+
+async def delete_topics(world: LivesWorld) -> None:
+    for index in range(3):
+        await world.delete(API_VERSION, "kafkatopics", f"topic-{index}")
+
+
+STORIES = {
+    "born": Story([], [cluster(), topics]),
+    "fewer brokers": Story(
+        [cluster(4), topics], [cluster(3, controllers={"mode": "Combined", "count": 1}, config=SETTING)]
+    ),
+    "more brokers": Story([cluster(), topics], [cluster(5, rebalance={"onScaleUp": "Automatic"})]),
+    "there and back": Story([cluster(), topics], [cluster(4, rebalance={"onScaleUp": "None"}), cluster(3)], apart=4),
+    "a volume more": Story([cluster(), topics], [cluster(volumes=[*VOLUMES, {"name": "c", "size": "4Gi"}])]),
+    "a volume less": Story([cluster(), topics], [cluster(volumes=VOLUMES[:1])]),
+    "another volume": Story([cluster(), topics], [cluster(volumes=[VOLUMES[0], {"name": "c", "size": "4Gi"}])]),
+    "larger volumes": Story([cluster(), topics], [cluster(volumes=[LARGE, VOLUMES[1]])]),
+    "more controllers": Story(
+        [cluster(controllers={"mode": "Dedicated", "count": 1}, metadataVolume={"size": "1Gi"}), topics],
+        [cluster(controllers={"mode": "Dedicated", "count": 3}, metadataVolume={"size": "1Gi"})],
+    ),
+    "fewer controllers": Story(
+        [cluster(controllers={"mode": "Dedicated", "count": 3}, metadataVolume={"size": "1Gi"}), topics],
+        [cluster(controllers={"mode": "Dedicated", "count": 1}, metadataVolume={"size": "1Gi"}, config=SETTING)],
+    ),
+    "reached from outside": Story([cluster(), topics], [cluster(listeners=OUTSIDE)]),
+    "no more from outside": Story([cluster(4, listeners=OUTSIDE), topics], [cluster(3)]),
+    "another setting": Story([cluster(), topics], [cluster(config=SETTING), cluster()], apart=2),
+    "topics and a move": Story(
+        [cluster(), topics, moved_topic, leave_moved_alone], [move, change_topics, approve, cluster(config=SETTING)]
+    ),
+    "topics deleted": Story([cluster(), topics], [delete_topics]),
+    "all deleted": Story([cluster(), topics, moved_topic, leave_moved_alone], [move, delete_topics, delete_cluster]),
+}
