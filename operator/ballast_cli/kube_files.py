@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ballast_cli import CommandError
 from ballast_cli.kube_api import Obj
@@ -49,12 +49,20 @@ def _files(path: Path, recursive: bool) -> list[Path]:
 
 def parsed(content: bytes) -> list[Any]:
     """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
-    import yaml
+    from ballast_cli.kube_yaml import yaml_documents
 
     try:
-        return [json.loads(content)]
+        return [json.loads(content, object_pairs_hook=_each_once, parse_constant=_refuse)]
     except ValueError:
-        return list(yaml.safe_load_all(content))
+        return yaml_documents(content)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> Obj:
+    return dict(pairs) if len({key for key, _ in pairs}) == len(pairs) else _refuse("a key that is there twice")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)  # YAML's loader says where
 
 
 def _members(path: Path, document: Any) -> list[Obj]:

@@ -83,6 +83,22 @@ def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
     assert list(documents([str(tmp_path)])) == [obj]
 
 
+def test_what_yaml_takes_for_a_date_or_a_time_stays_a_text(tmp_path: Path) -> None:
+    """As kubectl reads it. A date was a traceback, `12:30` came as 750."""
+    text = "kind: ConfigMap\ndata: {day: 2026-11-28, at: 2026-11-28T10:00:00Z, time: 12:30, 1: 0x10, x: 1.5}"
+    (tmp_path / "one.yaml").write_text(text)
+    (found,) = documents([str(tmp_path)])
+    told = {"day": "2026-11-28", "at": "2026-11-28T10:00:00Z", "time": "12:30", "1": 16, "x": 1.5}
+    assert found == {"kind": "ConfigMap", "data": told}
+
+
+def test_what_is_merged_may_be_said_otherwise(tmp_path: Path) -> None:
+    """A key that comes by `<<` is not there twice."""
+    (tmp_path / "one.yaml").write_text("kind: ConfigMap\na: &a {x: 1, y: 2}\ndata: {<<: *a, x: 3}")
+    (found,) = documents([str(tmp_path)])
+    assert found["data"] == {"x": 3, "y": 2}
+
+
 @pytest.mark.parametrize("command", ["apply", "delete"])
 @pytest.mark.parametrize(
     ("content", "says"),
@@ -93,6 +109,12 @@ def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
         ("kind: List\nitems: [a]", "something that is no object"),
         ("a: b: c", "is no YAML"),
         ("\xff", "is no YAML"),
+        ("kind: KafkaTopic\nspec: {replicas: 3}\nspec: {partitions: 6}", "the key 'spec' is there twice"),
+        ('{"kind": "KafkaTopic", "spec": {"a": 1, "a": 2}}', "the key 'a' is there twice"),
+        ("kind: ConfigMap\ndata: {x: .inf}", "JSON has no word for something in it"),
+        ("kind: ConfigMap\ndata: {x: !!binary aGVsbG8=}", "JSON has no word for something in it"),
+        ("kind: ConfigMap\ndata: !!set {x, y}", "JSON has no word for something in it"),
+        ("kind: ConfigMap\ndata: &here {x: *here}", "JSON has no word for something in it"),
         ("---\n", "nothing is in"),
         (None, "No such file or directory."),
     ],
