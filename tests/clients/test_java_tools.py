@@ -48,6 +48,9 @@ TOOLS = {
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "dump-log": "kafka.tools.DumpLogSegments",
+    "e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
+    "client-compatibility": "org.apache.kafka.tools.ClientCompatibilityTest",
 }
 Tool = Callable[..., str]
 
@@ -193,6 +196,37 @@ def test_log_dirs(broker: RunningBroker, tool: Tool, topic: str) -> None:
     replicas = [replica for d in directories for replica in d["partitions"]]
     assert sorted(replica["partition"] for replica in replicas) == [f"{topic}-0", f"{topic}-1"]
     assert sum(replica["size"] for replica in replicas) > 100
+
+
+def test_the_way_of_a_record_is_timed(broker: RunningBroker, topic: str) -> None:
+    """It makes the topic itself, and reads each record back before it sends the next."""
+    timed = run("e2e-latency", broker.bootstrap, topic, 100, "all", 100)
+    assert re.search(r"^Percentiles: 50th = \d+, 99th = \d+, 99.9th = \d+$", timed, re.MULTILINE)
+
+
+def test_what_a_broker_must_be_able_to(broker: RunningBroker, tool: Tool, topic: str) -> None:
+    """It asks for what came after Apache Kafka 0.10, and reads a record larger than it wants to."""
+    tool("topics", "--create", "--topic", topic)
+    able = ["cluster-id", "create-topics", "describe-acls", "describe-configs", "idempotent-producer"]
+    able.append("offsets-for-times")
+    words = [word for what in able for word in (f"--{what}-supported", "true")]
+    words += ["--expect-record-too-large-exception", "false", "--num-cluster-nodes", "1"]
+    assert tool("client-compatibility", "--topic", topic, *words).rstrip().endswith("SUCCESS.")
+
+
+def test_replicas_have_the_same_records(tmp_path: Path) -> None:
+    """It fetches from all of them as a replica of no number, and goes on until it is ended."""
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        at = ("--bootstrap-server", two.bootstrap)
+        run("topics", *at, "--create", "--topic", "both", "--replica-assignment", "0:1,1:0")
+        run("console-producer", *at, "--topic", "both", stdin="a value\n" * 100)
+        looking = java(TOOLS["replica-verification"], "--broker-list", two.bootstrap, "--report-interval-ms", 100)
+        with subprocess.Popen(looking, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ended_here:
+            assert ended_here.stdout is not None
+            said = [next(ended_here.stdout) for _ in range(5)]
+            ended_here.kill()
+    assert "verification process is started" in said[0]
+    assert all("max lag is 0 for partition" in line for line in said[2:]), said
 
 
 @pytest.mark.spec("CLI-10")
