@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from ballast_broker.api.refusals import Refusals
-from ballast_broker.controller.commands import brokers
+from ballast_broker.controller.commands import brokers, features
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.coordinator import transaction_records, transaction_service
 from ballast_broker.coordinator.markers import Ending, MarkerSender
@@ -24,6 +24,7 @@ from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
+from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
 from ballast_broker.metadata.partition_merge import merge_change
@@ -106,6 +107,12 @@ def high_watermark_of_the_leader_alone(patch: Planting) -> None:
         return moved
 
     patch.setattr(Partition, "advance_high_watermark", advance)
+
+
+def commit_alone_where_only_those_in_sync_may_lead(patch: Planting) -> None:
+    """`min.insync.replicas` is for nothing; without eligible leader replicas that loses nothing here."""
+    patch.setvalue(features, "BOOTSTRAP_LEVELS", {**BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS: 0})
+    patch.setattr(Partition, "effective_min_isr", property(lambda self: 1))
 
 
 def never_truncate(patch: Planting) -> None:
@@ -361,6 +368,7 @@ BUGS: list[Plant] = [
     acknowledge_before_the_high_watermark,
     join_the_isr_early,
     high_watermark_of_the_leader_alone,
+    commit_alone_where_only_those_in_sync_may_lead,
     never_truncate,
     truncate_by_high_watermark,
     forget_the_vote_over_a_restart,

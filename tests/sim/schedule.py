@@ -21,6 +21,7 @@ from tests.sim.checkers import (
 )
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
+from tests.sim.enough import EnoughReplicas
 from tests.sim.faults import DIRECTORIES, Faults
 from tests.sim.idempotent import IdempotentProducer
 from tests.sim.kept import NAME as KEPT
@@ -105,6 +106,7 @@ class Run:
         self.members: Members | None = None
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
+        self._enough = EnoughReplicas(self.partitions)
 
     def _controllers(self) -> list[Machine]:
         """Those that are no brokers."""
@@ -242,6 +244,7 @@ class Run:
         rng = random.Random(self.rng.random())
         while True:
             self.invariants.check(self.everybody)
+            self._enough.check(self.machines)
             if self.transactions.broken:
                 raise Broken(self.transactions.broken[0])
             if rng.random() < CHECK_INTERVAL_S / REBUILD_INTERVAL_S:

@@ -11,9 +11,10 @@ from tests.broker.seams import DrawnRandom
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
+from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import BeginEpoch, Fetch, FetchReply, Send, SnapshotId, Vote
 from ballast_broker.raft.terms import Persisted, Role
-from ballast_broker.raft.voters import Endpoint
+from ballast_broker.raft.voters import STATIC, Endpoint, Voter, voter_set
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
@@ -267,3 +268,16 @@ def test_what_comes_spoilt_is_asked_for_ever_more_seldom_until_something_sound_c
     core.flushed(now, core.log_end_offset)
     comes_spoilt(asked)
     assert waits[-1] < 0.05
+
+
+@pytest.mark.spec("CLU-02")
+def test_what_earlier_leaders_left_is_committed_with_what_this_one_wrote_only() -> None:
+    """A majority may have it, and give it up again for who was elected in between and had something else there."""
+    voters = voter_set(STATIC, [Voter(number) for number in (1, 2, 3)])
+    leadership = Leadership(1, None, voters, epoch=3, epoch_start_offset=10, now=0.0)
+    leadership.local_flushed(11, now=0.1)
+    leadership.fetched(Fetch(3, 2, 10, 2, 0), 11, now=0.2)
+    assert not leadership.advance_high_watermark()
+    leadership.fetched(Fetch(3, 2, 11, 3, 0), 11, now=0.3)
+    assert leadership.advance_high_watermark()
+    assert leadership.high_watermark == 11

@@ -91,6 +91,20 @@ def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
 
 
 @pytest.mark.spec("REP-14")
+def test_what_is_committed_when_fewer_than_the_minimum_are_in_sync_is_not_acknowledged() -> None:
+    partition = leader()
+    partition.min_insync_replicas = 2
+    partition.appended(5, now_ms=1)
+    for broker_id in (2, 3):
+        partition.follower_fetched(broker_id, -1, 5, 0, now_ms=2)
+    assert partition.committed(5) is ErrorCode.NONE
+    alone = Metadata((1, 2, 3), (1,), 1, partition_epoch=1)
+    partition.become(alone, log_end_offset=5, high_watermark=5, now_ms=3)
+    assert partition.high_watermark == 5
+    assert partition.committed(5) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+@pytest.mark.spec("REP-14")
 def test_min_insync_replicas_above_the_replication_factor_counts_as_the_factor() -> None:
     partition = leader(replicas=(1,), isr=(1,))
     partition.min_insync_replicas = 2
@@ -182,6 +196,18 @@ def test_a_follower_joins_when_it_reached_the_high_watermark_and_the_start_of_th
 
 
 @pytest.mark.spec("REP-13")
+def test_a_follower_that_has_all_that_is_committed_but_not_all_of_earlier_epochs_does_not_join() -> None:
+    """What it holds from there on may be another history than the leader's."""
+    partition = Partition(TopicPartition("orders", 0), 1, max_lag_ms=LAG_MS)
+    partition.become(Metadata((1, 2, 3), (1, 2), 1), log_end_offset=10, high_watermark=5, now_ms=0)
+    assert partition.high_watermark == 5
+    partition.follower_fetched(3, 7, 7, 0, now_ms=1)
+    assert partition.propose_expand(3) is None
+    partition.follower_fetched(3, 7, 10, 0, now_ms=2)
+    assert partition.propose_expand(3) is not None
+
+
+@pytest.mark.spec("REP-13")
 def test_a_fenced_or_restarted_follower_does_not_join() -> None:
     partition = leader(replicas=(1, 2), isr=(1,))
     partition.follower_fetched(2, 7, 0, 0, now_ms=1)
@@ -191,6 +217,34 @@ def test_a_fenced_or_restarted_follower_does_not_join() -> None:
     assert partition.propose_expand(2) is None, "it fetched in an earlier life"
     partition.update_eligible({1: 5, 2: 7})
     assert partition.propose_expand(2) is not None
+
+
+@pytest.mark.spec("REP-10", "REP-13")
+def test_who_may_be_in_the_isr_by_now_holds_the_high_watermark() -> None:
+    """It has what is committed and no more, and the answer of the controller is still under way."""
+    partition = leader(isr=(1, 2))
+    partition.appended(10, now_ms=1)
+    partition.follower_fetched(2, -1, 4, 0, now_ms=2)
+    partition.follower_fetched(3, -1, 4, 0, now_ms=2)
+    change = partition.propose_expand(3)
+    assert change is not None
+    assert not partition.follower_fetched(2, -1, 10, 0, now_ms=3)
+    assert partition.high_watermark == 4
+    assert partition.isr_answered(change, ErrorCode.INELIGIBLE_REPLICA, isr=(), leader_epoch=-1, partition_epoch=-1)
+    assert partition.advance_high_watermark(now_ms=4)
+    assert partition.high_watermark == 10
+
+
+@pytest.mark.spec("REP-13")
+def test_an_earlier_life_of_a_follower_is_known_by_its_epoch() -> None:
+    partition = leader(replicas=(1, 2), isr=(1,))
+    follower = partition.followers[2]
+    partition.update_eligible({1: 5, 2: 8})
+    assert [follower.has_outlived(epoch) for epoch in (-1, 7, 8, 9)] == [False, True, False, False]
+    partition.follower_fetched(2, 9, 0, 0, now_ms=1)  # which it knows of before the metadata has come here
+    assert follower.has_outlived(8)
+    partition.update_eligible({1: 5})
+    assert follower.has_outlived(8), "who is fenced now has not come back from an earlier life"
 
 
 @pytest.mark.spec("REP-13")
