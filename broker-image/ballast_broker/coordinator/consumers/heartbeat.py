@@ -193,7 +193,7 @@ class _Heartbeat:
         targets = dict(group.targets)
         if self._former is not None:
             targets[self._ask.member_id] = targets.pop(self._former, NONE)
-        assigned = new_targets(group, members, targets, self._topics, self._limits)
+        assigned = new_targets(group, members, targets, self._topics, self._limits, self._ask.member_id)
         for member_id in members:
             target = assigned.get(member_id, NONE)
             if target != targets.get(member_id) or member_id not in targets:
@@ -332,6 +332,7 @@ def new_targets(
     targets: Mapping[str, Partitions],
     topics: TopicsImage,
     limits: ConsumerLimits,
+    asking: str,
 ) -> dict[str, Partitions]:
     wanted = {member_id: group.topics_of(about) for member_id, about in members.items()}
     known = {name: topic for name in frozenset().union(*wanted.values()) if (topic := topics.by_name(name)) is not None}
@@ -345,13 +346,14 @@ def new_targets(
     }
     alike = len({(about.topics, about.pattern) for about in members.values()}) <= 1
     partitions = {topic.id: len(topic.partitions) for topic in known.values()}
-    before = [member.about for member in group.members.values()]
+    before = [about for member_id, about in members.items() if member_id != asking]
     return ASSIGNORS[preferred_assignor(members.values(), limits, before)](GroupSpec(specs, alike, partitions))
 
 
 def preferred_assignor(abouts: Iterable[About], limits: ConsumerLimits, before: Iterable[About] | None = None) -> str:
     """The one that most members name; where none does, the first that the broker has. Of two that are named as often,
-    the one that nobody named `before`, which a Java HashMap gives first where it is computed into it."""
+    the one that none of those named who were there `before`, the asking member taken out: a Java HashMap gives first
+    what is computed into it."""
     named = _named(abouts, limits)
     known = texts_in_order(dict.fromkeys(named if before is None else _named(before, limits)))
     new = [each for each in dict.fromkeys(named) if each not in known]

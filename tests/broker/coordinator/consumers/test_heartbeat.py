@@ -444,3 +444,11 @@ def test_of_two_assignors_that_are_named_as_often_one_is_taken_as_by_apache_kafk
 ) -> None:
     members, known = ([About(assignor=each) for each in texts.split()] for texts in (now, before))
     assert preferred_assignor(members, ConsumerLimits(), known) == preferred
+
+
+def test_who_changes_what_it_reads_names_its_assignor_anew(coordinator: Coordinator) -> None:
+    join(coordinator, "z", assignor="range")
+    join(coordinator, "b", assignor="uniform")
+    assert coordinator.group.targets["z"] == {T: frozenset({0, 1})}
+    beat(coordinator, "z", 1, 0, 1, 2, 3, topics=frozenset({"t", "gone"}))
+    assert coordinator.group.targets["z"] == {T: frozenset({2, 3})}
