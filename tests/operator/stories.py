@@ -67,6 +67,12 @@ async def delete_topics(world: LivesWorld) -> None:
         await world.delete(API_VERSION, "kafkatopics", f"topic-{index}")
 
 
+async def put_on_the_set(world: LivesWorld) -> None:
+    on_pods = {"metadata": {"annotations": {"example.org/of-pods": "stays"}}}
+    patch = {"metadata": {"annotations": {"example.org/of-the-set": "stays"}}, "spec": {"template": on_pods}}
+    await world.merge("apps/v1", "statefulsets", KEY.name, patch)
+
+
 STORIES = {
     "born": Story([], [cluster(), topics]),
     "fewer brokers": Story(
@@ -75,6 +81,10 @@ STORIES = {
     "more brokers": Story([cluster(), topics], [cluster(5, rebalance={"onScaleUp": "Automatic"})]),
     "there and back": Story([cluster(), topics], [cluster(4, rebalance={"onScaleUp": "None"}), cluster(3)], apart=4),
     "a volume more": Story([cluster(), topics], [cluster(volumes=[*VOLUMES, {"name": "c", "size": "4Gi"}])]),
+    "more brokers and a volume": Story(
+        [cluster(), topics, put_on_the_set],
+        [cluster(5, volumes=[*VOLUMES, {"name": "c", "size": "4Gi"}], rebalance={"onScaleUp": "Automatic"})],
+    ),
     "a volume less": Story([cluster(), topics], [cluster(volumes=VOLUMES[:1])]),
     "another volume": Story([cluster(), topics], [cluster(volumes=[VOLUMES[0], {"name": "c", "size": "4Gi"}])]),
     "larger volumes": Story([cluster(), topics], [cluster(volumes=[LARGE, VOLUMES[1]])]),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
 from ballast_operator.apply.refused import answer_in, message_of
+from ballast_operator.handlers.remaking import Remaking
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
@@ -43,8 +44,6 @@ log = logging.getLogger(__name__)
 
 BELOW = ("pods", "persistentvolumeclaims")
 APPLIED = f"{GROUP}/applied"
-GONE_POLLS = 50
-GONE_POLL_SECONDS = 0.2
 PLURALS = {
     "ConfigMap": ("v1", "configmaps"),
     "Service": ("v1", "services"),
@@ -72,6 +71,7 @@ class KubeObjects:
 
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
+        self._remaking = Remaking(shared.api, self.apply_owned)
         self._identity: Identity | None = None
         self._identity_version = ""
         self._outside: frozenset[str] | None = None
@@ -96,6 +96,7 @@ class KubeObjects:
             said = CLUSTER["IdentityUnreadable"].says(name=name, error=f"{type(error).__name__} {error}")
             raise NotServedError(said) from error
         self._identity_version = found["metadata"].get("resourceVersion") or ""
+        self._remaking.read(found)
         return self._identity
 
     async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
@@ -117,7 +118,10 @@ class KubeObjects:
         )
         for claim in claims:
             _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
-        sets = dict(zip(roles, found_sets, strict=True))
+        sets = {
+            role: found or self._remaking.begun(cluster, names.stateful_set(cluster, role))
+            for role, found in zip(roles, found_sets, strict=True)
+        }
         facts = kube_facts(cluster, sets[BROKER_ROLE], found_pods, claims)
         controllers = max(facts.controllers, default=-1) + 1
         of_controllers = sets.get(CONTROLLER_ROLE)
@@ -257,6 +261,10 @@ class KubeObjects:
             if owned and meta["name"] not in kept:
                 await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
+    async def forget_remaking(self, cluster: KafkaCluster) -> None:
+        """All that was to be made anew has been, or is not to be any more."""
+        await self._remaking.forget(cluster)
+
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Configurations that no pod uses any more."""
         cluster = layout.cluster
@@ -275,21 +283,10 @@ class KubeObjects:
             # The first volume, whose class they have without a metadataVolume, may be another one by now.
             pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
-            # Claim templates cannot be changed: the set is made anew around its pods, which stay.
-            name = found["metadata"]["name"]
-            log.info("StatefulSet %s of %s is made anew, for other volumes", name, layout.cluster.key)
-            path = self._path("StatefulSet", layout.cluster.meta.namespace, name)
-            await self._api.delete(path, uid=found["metadata"]["uid"], propagation="Orphan")
-            await self._until_gone(path)
-        await self.apply_owned(layout.cluster, wanted)
-
-    async def _until_gone(self, path: str) -> None:
-        """Before this cycle ends: found without its set, a cluster would be laid out by its pods."""
-        for _ in range(GONE_POLLS):
-            if await self._api.find(path) is None:
-                return
-            await asyncio.sleep(GONE_POLL_SECONDS)
-        raise ApiUnavailableError(f"{path} is still being deleted")
+            await self._remaking.make(layout.cluster, found, wanted)
+        else:
+            await self.apply_owned(layout.cluster, wanted)
+            await self._remaking.end(layout.cluster, wanted["metadata"]["name"], found)
 
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
         """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since.

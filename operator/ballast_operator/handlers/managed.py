@@ -466,6 +466,8 @@ class ManagedCluster:
         await self._lay_out(layout, scene.kube)
 
     async def _tidy(self, scene: Scene) -> None:
+        if self._refused is None:
+            await self._objects.forget_remaking(scene.cluster)
         configs = {pod.config for pod in scene.kube.all_pods}
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
