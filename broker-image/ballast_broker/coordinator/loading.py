@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import CoordinatorStore, Found, Marker, Stored
+from ballast_wire.errors import ApiError
 from ballast_wire.names import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,14 @@ async def read_shard(
             if not wanted():
                 break
     return count
+
+
+def tell_unloaded(what: str, error: Exception, pause_s: float) -> None:
+    """That another broker leads it is known here a moment later, for instance: an error of Kafka's is no fault of ours
+    that somebody would have to look into."""
+    known = isinstance(error, ApiError)
+    text = "%s cannot be loaded, %s; again in %g s"
+    log.log(logging.WARNING if known else logging.ERROR, text, what, error, pause_s, exc_info=not known)
 
 
 def _replay(shard: Shard, found: Found, now_ms: int) -> None:

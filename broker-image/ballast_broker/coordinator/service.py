@@ -22,7 +22,7 @@ from ballast_broker.coordinator.consumers.service import ConsumerGroups
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
 from ballast_broker.coordinator.host import Ending, Host
-from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
+from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, tell_unloaded, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
@@ -131,11 +131,10 @@ class GroupCoordinator:
                 )
                 gone = await topics_gone(shard, has_topic)
                 break
-            except Exception:
+            except Exception as error:
                 # Who knows a part only would say of all the rest that it was never committed.
                 shard.fail()
-                partition = shard.partition
-                log.exception("partition %d of the offsets topic cannot be loaded; again in %g s", partition, pause_s)
+                tell_unloaded(f"partition {shard.partition} of the offsets topic", error, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if not self._is_current(shard):

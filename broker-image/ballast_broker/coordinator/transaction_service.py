@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import transactions
+from ballast_broker.coordinator.loading import tell_unloaded
 from ballast_broker.coordinator.markers import Ending, MarkerSender
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import CoordinatorStore, Marker, Stored
@@ -115,14 +116,12 @@ class TransactionCoordinator:
                 count = await self._read(part)
                 await self._store.all_committed(part.partition)
                 break
-            except Exception:
+            except Exception as error:
                 if not self._is_current(part):
                     return  # another broker leads it, and what was waited for is for that one to commit
                 part.failed = True
                 part.transactions.clear()
-                log.exception(
-                    "partition %d of the transaction log cannot be loaded; again in %g s", part.partition, pause_s
-                )
+                tell_unloaded(f"partition {part.partition} of the transaction log", error, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if not self._is_current(part):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
+from ballast_broker.coordinator.loading import tell_unloaded
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
 from ballast_broker.coordinator.service import CoordinatorConfig, GroupCoordinator, partition_for
@@ -721,6 +723,23 @@ async def test_a_load_that_fails_is_tried_again_while_the_broker_leads(tmp_path:
         scene.cluster.controller.delete_topic("t")  # it must not come back with what is read later
         await eventually(scene.groups.loaded_groups, "the coordinator loads")
         await eventually(lambda: offsets_of(scene.groups, "g") == {other: 7})
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER), logging.WARNING), (KeyError("x"), logging.ERROR)]
+)
+def test_a_load_that_fails_as_another_broker_leads_by_now_alarms_nobody(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: int
+) -> None:
+    try:
+        raise error
+    except Exception as raised:
+        tell_unloaded("partition 4", raised, 0.1)
+    (told,) = caplog.records
+    assert told.levelno == level
+    assert bool(told.exc_info) is (level == logging.ERROR)
+    assert "partition 4 cannot be loaded" in told.message
+    assert "again in 0.1 s" in told.message
 
 
 async def test_a_coordinator_whose_disk_is_away_does_not_say_that_nothing_was_committed(tmp_path: Path) -> None:
