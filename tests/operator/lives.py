@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ LOOK_SECONDS = 5.0
 QUIET_LOOKS = 4
 MOST_LOOKS = 400
 MOST_LIVES = 80
+TROUBLED_REQUESTS = 400
 KINDS = {
     "KafkaCluster": cluster_model.PLURAL,
     "KafkaTopic": topic_model.PLURAL,
@@ -58,6 +60,34 @@ class Killed(BaseException):
     """The operator is no more."""
 
 
+class Trouble:
+    """What befalls requests to Kubernetes: no answer, though what was asked is done or though it is not; refusals for
+    the moment; for a while nothing at all about one object or kind."""
+
+    def __init__(self, seed: int, requests: int = TROUBLED_REQUESTS) -> None:
+        self.random = random.Random(seed)
+        self._left = requests
+        self._away: dict[str, int] = {}
+        self.befell = 0
+
+    def of(self, path: str) -> str:
+        """Of one request, as often as it is tried."""
+        self._left -= 1
+        if self._left < 0:
+            return ""
+        befalls = self._of(path)
+        self.befell += bool(befalls)
+        return befalls
+
+    def _of(self, path: str) -> str:
+        if path not in self._away and self.random.random() < 0.03:
+            self._away[path] = self.random.randrange(1, 16)
+        if self._away.get(path, 0) > 0:
+            self._away[path] -= 1
+            return self.random.choice(("cut", "busy"))
+        return "lost" if self.random.random() < 0.05 else ""
+
+
 @dataclass
 class Life:
     """It ends with its `most`-th change, which is made and whose answer nobody gets; None is one that is let be.
@@ -68,6 +98,7 @@ class Life:
 
     most: int | None = None
     of_kafka: bool = False
+    trouble: Trouble | None = None
     changes: list[str] = field(default_factory=list)
     dead: bool = False
 
@@ -93,8 +124,16 @@ class LivingApi(KubernetesApi):
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str] | None, content_type: str
     ) -> tuple[int, bytes, float]:
         self._life.goes_on()
+        trouble = self._life.trouble
+        befalls = trouble.of(path) if trouble is not None else ""
+        if befalls == "cut":
+            raise OSError("cut off")
+        if trouble is not None and befalls == "busy":
+            return trouble.random.choice((429, 500, 503)), b'{"reason": "Busy", "message": "busy"}', 0.0
         data = b"" if body is None else json.dumps(body).encode()
         status, text = await self._world.kube.answer(method, path, data, query or {}, content_type)
+        if befalls == "lost":
+            raise TimeoutError("no answer")
         if method != "GET" and status < 400:
             self._life.changed(f"{method} {path}")
         return status, text, 0.0
@@ -123,6 +162,7 @@ class LivesWorld:
         self.time = Time()
         self.kube = StillKubernetes(data)
         self.kafka = StillKafka()
+        self.trouble: Trouble | None = None
         self.lives: list[Life] = []
         self.findings: list[str] = []
         self.most_down = 1
@@ -158,7 +198,7 @@ class LivesWorld:
 
     async def live(self, most: int | None, looks: int = MOST_LOOKS) -> bool:
         """Whether it came to its end by itself, with nothing left to do."""
-        life = Life(most, of_kafka=most is not None and most >= KAFKA_COUNTS_FROM)
+        life = Life(most, most is not None and most >= KAFKA_COUNTS_FROM, self.trouble)
         self.lives.append(life)
         with self._at_work(life):
             api = LivingApi(self, life)
@@ -376,14 +416,17 @@ class Story:
     apart: int = 3
 
 
-async def told(story: Story, data: Path, most: int | None, lives: int = MOST_LIVES) -> LivesWorld:
-    """The world at the end of a story in which each life ends with its `most`-th change."""
+async def told(
+    story: Story, data: Path, most: int | None, lives: int = MOST_LIVES, trouble: Trouble | None = None
+) -> LivesWorld:
+    """The world at the end of a story in which each life ends with its `most`-th change, or that has such trouble."""
     world = LivesWorld(data)
     await world.kube.begin()
     for deed in story.before:
         await deed(world)
         await world.settle()
     world.lives.clear()
+    world.trouble = trouble
     for index, deed in enumerate(story.deeds):
         if index:
             for _ in range(story.apart):

@@ -221,11 +221,13 @@ class Plans:
         contents = await asyncio.to_thread(encode, plan)
         name = f"{shortened(meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
-        kept = await self._kept_before(case.reassignment, config_maps, plan)
+        found = [await self._own_config_map(case.reassignment, config_map) for config_map in config_maps]
+        kept = await self._kept_before(found, plan)
         if kept is None:
             owner = owner_reference(KIND, meta)
-            for config_map, content in zip(config_maps, contents, strict=True):
-                await self._shared.writer.keep_config_map(meta, config_map, owner, content)
+            for config_map, content, present in zip(config_maps, contents, found, strict=True):
+                if present is None or present.get("binaryData") != content["binaryData"]:
+                    await self._shared.writer.keep_config_map(meta, config_map, owner, content)
         plan = kept or plan
         case.plan = self._known[meta.uid] = plan
         told = PlanStatus(
@@ -239,19 +241,21 @@ class Plans:
         )
         case.status = replace(case.status, plan=told)
 
-    async def _kept_before(
-        self, reassignment: Reassignment, names: Sequence[str], plan: StoredPlan
-    ) -> StoredPlan | None:
+    async def _kept_before(self, found: Sequence[Mapping[str, Any] | None], plan: StoredPlan) -> StoredPlan | None:
         """The same moves, kept by an operator that was killed before it told them; sizes may have been others then.
         Written again, they would never be told by operators that are killed at each write."""
-        found = [one for name in names if (one := await self._config_map(reassignment, name)) is not None]
-        if len(found) < len(names) or not all(_is_owned(reassignment, one) for one in found):
+        there = [one for one in found if one is not None]
+        if len(there) < len(found):
             return None
         try:
-            kept = await asyncio.to_thread(decode, found, plan.hash)
+            kept = await asyncio.to_thread(decode, there, plan.hash)
         except StoredPlanError:
             return None
         return kept if kept.unplaced == plan.unplaced else None
+
+    async def _own_config_map(self, reassignment: Reassignment, name: str) -> Mapping[str, Any] | None:
+        found = await self._config_map(reassignment, name)
+        return found if found is not None and _is_owned(reassignment, found) else None
 
     def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
         """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
