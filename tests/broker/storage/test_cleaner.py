@@ -207,6 +207,21 @@ def test_what_has_no_timestamps_is_not_overdue(bench: Bench, timestamp: int) -> 
 
 
 @pytest.mark.spec("LOG-25")
+def test_what_comes_after_a_cut_is_not_taken_for_cleaned(bench: Bench, read_all: ReadAll) -> None:
+    log = bench.create(cleanup_policy=COMPACT)
+    for number in range(4):
+        put(bench, log, (number, b"a"))
+    log.roll()
+    log.cleaned_to = 4
+    log.truncate_to(2)
+    for value in (b"b", b"c"):
+        put(bench, log, (1, value))
+    log.roll()
+    compact(bench, log, cleaned_to=log.cleaned_to)
+    assert contents(read_all, log) == [(0, b"k0", b"a"), (3, b"k1", b"c")]
+
+
+@pytest.mark.spec("LOG-25")
 def test_a_producers_last_sequence_survives_as_an_empty_batch(bench: Bench, read_all: ReadAll) -> None:
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, b"a"), producer_id=5, producer_epoch=0, base_sequence=0)

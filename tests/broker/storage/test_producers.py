@@ -147,6 +147,22 @@ def test_truncation_takes_producers_back(bench: Bench) -> None:
     assert send(bench, log, 3).first_offset == 3
 
 
+@pytest.mark.spec("CLI-05", "LOG-41")
+def test_a_snapshot_of_what_was_cut_off_goes_with_it(bench: Bench) -> None:
+    """Once there is something else up to there, it would tell of producers that never wrote that."""
+    log = bench.create()
+    for number in range(4):
+        send(bench, log, number)
+        log.roll()
+    log.truncate_to(2)
+    assert max(int(path.stem) for path in bench.folder.glob("*.snapshot")) <= 2
+    for number in range(2):
+        send(bench, log, number, producer=8)
+    bench.release()
+    again = bench.load(clean=False)
+    assert [state_of(again, producer).last_sequence for producer in (7, 8)] == [1, 1]
+
+
 NEXT = -2
 SEQUENCES = st.sampled_from([NEXT, NEXT, NEXT, 0, 1, 2, 3, 4, MAXIMUM_SEQUENCE - 2, MAXIMUM_SEQUENCE])
 
