@@ -281,3 +281,34 @@ def test_what_earlier_leaders_left_is_committed_with_what_this_one_wrote_only() 
     leadership.fetched(Fetch(3, 2, 11, 3, 0), 11, now=0.3)
     assert leadership.advance_high_watermark()
     assert leadership.high_watermark == 11
+
+
+@pytest.mark.spec("CLU-02")
+def test_what_takes_the_place_of_what_was_cut_off_counts_as_had_once_it_is_stored_only() -> None:
+    """What was there before was stored; asking for more tells the leader that all before that is."""
+    world = quiet_world(7)
+    leader = leader_of(world)
+    node = next(node for node in world.nodes.values() if node is not leader)
+    core, now, cut = core_of(node), world.now, node.log.end_offset
+    node.log.append((core.epoch, "of an earlier leader"), (core.epoch, "and another"))
+    core.flushed(now, node.log.end_offset)
+
+    def asked() -> list[int]:
+        core.tick(now)
+        fetches = [each.request for each in core.take_effects() if isinstance(each, Send)]
+        return [fetch.offset for fetch in fetches if isinstance(fetch, Fetch)]
+
+    def answered(**fields: Any) -> None:
+        assert core._fetch_outstanding is not None
+        core.replied(now, leader.id, core._fetch_outstanding, FetchReply(core.epoch, leader.id, **fields))
+
+    answered(diverging=(core.epoch, cut))
+    node.log.truncate(cut)
+    assert asked() == [cut]
+    answered(records=[(core.epoch, "of this leader")])
+    node.log.append((core.epoch, "of this leader"))
+    other = next(each for each in world.nodes if each not in (node.id, leader.id))
+    core.handle_begin_epoch(now, BeginEpoch(core.epoch + 1, other))
+    assert asked() == []
+    core.flushed(now, node.log.end_offset)
+    assert asked() == [cut + 1]
