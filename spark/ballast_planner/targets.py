@@ -177,14 +177,17 @@ class _TargetPlanner:
         return max(range(len(pairs)), key=key)
 
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
+        """In a rack that none of them has, if there is one; else in one that only dead brokers of them have."""
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
         room = self.used + size <= self.load.directories.total
         candidates = np.flatnonzero(self.open & ~np.isin(owner, taken) & room)
         if not candidates.size:
             return None
-        known_rack = np.isin(self.rack[owner[candidates]], self.rack[taken]) & (self.rack[owner[candidates]] != NO_RACK)
-        return int(candidates[np.lexsort((self._standing(candidates, size), known_rack))[0]])
+        alive = [broker for broker in taken if self.load.brokers.alive[broker]]
+        racks = self.rack[owner[candidates]]
+        known, of_alive = (np.isin(racks, self.rack[of]) & (racks != NO_RACK) for of in (taken, alive))
+        return int(candidates[np.lexsort((self._standing(candidates, size), known, of_alive))[0]])
 
     def _standing(self, directories: Ints, size: int) -> Floats:
         return standing(size, self.used[directories], self.count[directories], self.load.directories.total[directories])

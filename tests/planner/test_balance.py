@@ -443,6 +443,17 @@ def test_a_broker_that_is_down_does_not_take_the_racks_of_the_others_away(unknow
         assert {racks[broker] for broker in move.to.replicas} == {"a", "b"}
 
 
+@pytest.mark.spec("REB-05", "CLU-34")
+@pytest.mark.parametrize(("alive", "added"), [(False, 3), (True, 2)])
+def test_a_replica_more_rather_shares_its_rack_with_one_on_a_dead_broker(alive: bool, added: int) -> None:
+    brokers = [Broker(b, "abab"[b], alive=alive or b != 1) for b in range(4)]
+    directories = [Directory(b, "/d", 100, held) for b, held in enumerate((5, 5, 10, 20))]
+    replicas = [Replica("t", 0, b, "/d", 5, b == 0, b) for b in (0, 1)]
+    load = ClusterLoad.from_rows(brokers, directories, replicas)
+    (move,) = plan_replication_factor(load, {"t": 3}).moves
+    assert move.to.replicas == (0, 1, added)
+
+
 @pytest.mark.spec("OPR-30")
 def test_rows_that_break_a_rule_are_refused_to_who_asked() -> None:
     brokers = [Broker(b, "aab"[b]) for b in range(3)]
