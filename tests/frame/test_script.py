@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,12 @@ def test_help_needs_nothing_and_names_every_command(bare_path: Path, tmp_path: P
         for command in MODULES:
             assert re.search(rf"(^  |\|){command}\b", shown.stdout, re.MULTILINE), command
     assert not home.exists()
+
+
+def test_its_version_is_the_projects(bare_path: Path, tmp_path: Path) -> None:
+    told = run_script("--version", path=bare_path, home=tmp_path / "home")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (told.returncode, told.stdout) == (0, f"Ballast {project['version']}\n")
 
 
 def test_every_command_of_the_dispatch_is_known_to_the_script(bare_path: Path, tmp_path: Path) -> None:
