@@ -20,7 +20,6 @@ from ballast_operator.resources import names
 log = logging.getLogger(__name__)
 
 NOTES = f"{GROUP}/made-anew-"
-OF_OTHERS = ("metadata.annotations", "spec.template.metadata.annotations")
 GONE_POLLS = 50
 GONE_POLL_SECONDS = 0.2
 
@@ -63,7 +62,7 @@ class Remaking:
         note = self._noted(cluster, name)
         if note is None or (before is not None and before["metadata"]["uid"] == note["former"]):
             return
-        patch = _lacking(note["others"], before or {})
+        patch = _lacking(note["others"], before or note["set"])
         if patch:
             await self._api.merge(_path_of(note["set"]), patch)
         await self._note(cluster, NOTES + name, None)
@@ -104,21 +103,21 @@ def _path_of(stateful_set: Object) -> str:
 
 
 def _of_others(found: Object) -> Object:
-    """What people put on the set and on its pods: ours is what the new one is made with."""
-    return {way: _beside_ours(found, *way.split(".")) for way in OF_OTHERS}
+    """What people put on the set and on its pods, as a patch: ours is what the new one is made with."""
+    of_pods = {"metadata": {"annotations": _beside_ours(found, "spec", "template", "metadata", "annotations")}}
+    return {"metadata": {"annotations": _beside_ours(found, "metadata", "annotations")}, "spec": {"template": of_pods}}
 
 
-def _lacking(others: Object, present: Object) -> Object:
-    """As a patch."""
-    patch: Object = {}
-    for way in OF_OTHERS:
-        there = _at(present, *way.split("."))
-        lacking: Any = {key: text for key, text in others[way].items() if key not in there}
-        if lacking:
-            for key in reversed(way.split(".")[1:]):
-                lacking = {key: lacking}
-            patch[way.split(".")[0]] = lacking
-    return patch
+def _lacking(patch: Object, present: Object) -> Object:
+    """What of a patch is not there as yet."""
+    left: Object = {}
+    for key, value in patch.items():
+        if not isinstance(value, dict):
+            if key not in present:
+                left[key] = value
+        elif inner := _lacking(value, present.get(key) or {}):
+            left[key] = inner
+    return left
 
 
 def _beside_ours(found: Object, *way: str) -> dict[str, str]:
