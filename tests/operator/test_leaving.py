@@ -13,13 +13,13 @@ from tests.operator.making import GIB, NOW, cluster, topic_view, view
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache
-from ballast_operator.handlers import managed as handler
-from ballast_operator.handlers import restarts
+from ballast_operator.handlers import leaving, restarts
 from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import Beside, KubeObjects
-from ballast_operator.handlers.managed import CORDON, ManagedCluster
+from ballast_operator.handlers.leaving import CORDON, Leaving
+from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.scene import Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
@@ -84,7 +84,7 @@ def scene_of(seen: KafkaView, cache: Cache | None = None, **spec: Any) -> tuple[
     told, subject = Told(), cluster(brokers=3, **spec)
     shared = SimpleNamespace(api=None, cache=cache or Cache(), writer=told, events=None, now=lambda: NOW)
     managed = ManagedCluster(subject.key, cast(Any, shared))
-    managed._objects = cast(Any, told)
+    managed._objects = managed._leaving._objects = cast(Any, told)
     kube = KubeFacts(
         exists=True, replicas=4, pods=FOUR.pods, volumes={volume.name: volume for volume in subject.spec.volumes}
     )
@@ -106,13 +106,13 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
 
     monkeypatch.setattr(scene_module, "observe_topics", said_by)
     managed, scene, told = scene_of(view(brokers=range(4)))
-    said = await managed._scale_down(scene, [], frozenset({3}))
+    said = await managed._leaving.scale_down(scene, [], frozenset({3}))
     assert (said and said.reason, told.replicas) == ("ScalingDown", [])
-    await managed._scale_down(scene, [], frozenset())
+    await managed._leaving.scale_down(scene, [], frozenset())
     assert told.replicas == []
     topics.clear()
     claims = tuple(ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "1Gi") for n in range(4))
-    await managed._scale_down(replace(scene, kube=replace(scene.kube, claims=claims)), [], frozenset({1}))
+    await managed._leaving.scale_down(replace(scene, kube=replace(scene.kube, claims=claims)), [], frozenset({1}))
     assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
 
 
@@ -132,7 +132,7 @@ async def test_what_gives_replicas_to_brokers_that_are_to_go_is_withdrawn() -> N
         spec = {"clusterRef": {"name": "demo"}, "addBrokers": brokers}
         cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": phase}})
     managed, scene, told = scene_of(view({"orders": topic_view((0, 3))}, brokers=range(4)), cache)
-    said = await managed._scale_down(scene, [], frozenset())
+    said = await managed._leaving.scale_down(scene, [], frozenset())
     assert (said and said.reason, sorted(told.deleted)) == ("ScalingDown", ["demo-add-brokers-1", "demo-add-brokers-2"])
 
 
@@ -149,7 +149,7 @@ async def test_a_drain_to_where_nothing_is_taken_any_more_is_planned_anew() -> N
         spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [3]}
         cache.put_reassignment({"metadata": {**meta, "resourceVersion": f"{version}"}, "spec": spec, "status": status})
         assert told.deleted == []
-        await managed._scale_down(scene, [], frozenset())
+        await managed._leaving.scale_down(scene, [], frozenset())
     assert told.deleted == ["demo-drain-brokers-1"]
 
 
@@ -199,14 +199,14 @@ async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monke
     async def said_by(_: object, brokers: object, only: object = None) -> tuple[Any, Any, Any]:
         return seen.directories, logs, seen.described
 
-    monkeypatch.setattr(handler, "observe_directories", said_by)
+    monkeypatch.setattr(leaving, "observe_directories", said_by)
     managed, scene, told = scene_of(seen, metadataVolume={"size": "1Gi"})
     fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
-    leaving = replace(scene, cluster=fewer)
-    await managed._remove_volumes(leaving, [], frozenset())
+    shrinking = replace(scene, cluster=fewer)
+    await managed._leaving.remove_volumes(shrinking, [], frozenset())
     assert told.replicas == []
     logs.clear()
-    await managed._remove_volumes(leaving, [], frozenset())
+    await managed._leaving.remove_volumes(shrinking, [], frozenset())
     assert told.replicas == [4]
 
 
@@ -289,7 +289,7 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
         changed.extend(changes)
         return {}
 
-    monkeypatch.setattr(handler, "observe_broker_configs", told)
+    monkeypatch.setattr(leaving, "observe_broker_configs", told)
     monkeypatch.setattr(kafka_actions, "alter_configs", alter)
     managed, scene, _ = scene_of(seen, volumes=[{"name": "a", "size": "10Gi"}])
     both, one = {"a": "a-demo", "b": "b-demo"}, {"a": "a-demo"}
@@ -297,11 +297,11 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     # Of the set there are three brokers left, and volume a: broker 3 is just ending, 0 and 1 wait to be restarted.
     kube = replace(scene.kube, replicas=3, pods=pods)
     del seen.directories[DirectoryId(2, gone)]  # type: ignore[attr-defined]
-    assert (await managed._cordon(replace(scene, kube=kube)), changed) == (frozenset(), [])
+    assert (await managed._leaving.cordon(replace(scene, kube=kube)), changed) == (frozenset(), [])
     # As soon as it is restarted its cordon goes.
     pods[1] = replace(pods[1], claims=one)
     del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
-    assert await managed._cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
+    assert await managed._leaving.cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
     assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
 
 
@@ -332,8 +332,8 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     async def nothing(*_: object) -> dict[Any, Any]:
         return {}
 
-    for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
-        monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
+    for where in ("managed.observe_ongoing", "leaving.observe_broker_configs", "leaving.kafka_actions.alter_configs"):
+        monkeypatch.setattr(f"ballast_operator.handlers.{where}", nothing)
     monkeypatch.setattr(voters_handler, "observe", observed)
 
     async def tidy(*_: object) -> None:
@@ -437,8 +437,8 @@ async def held(managed: ManagedCluster, scene: Scene) -> list[tuple[str, bool]]:
     """What a broker and a volume that are to go are said to be."""
     fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}], metadataVolume={"size": "1Gi"})
     found = [
-        await managed._scale_down(scene, [], frozenset()),
-        await managed._remove_volumes(replace(scene, cluster=fewer), [], frozenset()),
+        await managed._leaving.scale_down(scene, [], frozenset()),
+        await managed._leaving.remove_volumes(replace(scene, cluster=fewer), [], frozenset()),
     ]
     return [(said.reason, said.stalled) for said in found if said is not None]
 
@@ -449,15 +449,15 @@ async def test_a_drain_that_found_no_place_goes_on_when_there_is_one_and_is_not_
     managed, scene, told = scene_of(holding(0, 1, 2, 3, size=60 * GIB), cache, metadataVolume={"size": "1Gi"})
     assert await held(managed, scene) == [("ScaleDownHeld", True), ("VolumeHeld", True)]
     assert told.deleted == []
-    said = await managed._scale_down(scene, [], frozenset())
+    said = await managed._leaving.scale_down(scene, [], frozenset())
     assert said is not None
     assert said.message.startswith("Brokers 3 cannot be removed: moved 1 partition, but it found no place. Mend that")
     # What cannot be told just now may be told a moment later.
     unread = replace(scene, view=replace(scene.view, topic_errors={"orders": "?"}, described=frozenset()))
-    said = await managed._scale_down(unread, [], frozenset())
+    said = await managed._leaving.scale_down(unread, [], frozenset())
     assert (said and said.reason, said and said.stalled) == ("ScaleDownHeld", False)
     while not told.deleted:  # not at every look, but soon
-        await managed._scale_down(replace(scene, view=holding(0, 3)), [], frozenset())
+        await managed._leaving.scale_down(replace(scene, view=holding(0, 3)), [], frozenset())
     told.deleted.clear()
     while DIRECTORIES[0] not in told.deleted:
         await held(managed, replace(scene, view=holding(0, 3)))
@@ -481,7 +481,7 @@ async def test_a_drain_that_came_to_nothing_goes_when_the_brokers_are_wanted_aga
         ("demo-drain-brokers-3", "Succeeded", {"drainBrokers": [2]}),
     )
     managed, scene, told = scene_of(holding(0, 3), cache)
-    assert await managed._scale_down(replace(scene, cluster=cluster(brokers=4)), [], frozenset()) is None
+    assert await managed._leaving.scale_down(replace(scene, cluster=cluster(brokers=4)), [], frozenset()) is None
     assert sorted(told.deleted) == ["demo-drain-brokers-1", "demo-drain-brokers-2"]
 
 
@@ -493,7 +493,7 @@ async def test_brokers_that_are_empty_and_vote_are_not_held(monkeypatch: pytest.
     monkeypatch.setattr(scene_module, "observe_topics", nothing)
     managed, scene, told = scene_of(view(brokers=range(4)))
     voting = replace(scene, identity=Identity("id", (0, 1, 2, 3)))
-    said = await managed._scale_down(voting, [], frozenset())
+    said = await managed._leaving.scale_down(voting, [], frozenset())
     assert (said and said.reason, told.replicas) == ("ScalingDown", [])
 
 
@@ -516,11 +516,11 @@ async def test_what_is_being_drained_names_the_reassignment_and_what_that_one_wa
     seen = view({"orders": topic_view((0, 3))}, logs, brokers=range(4), directories=("/var/lib/ballast/a/data", path))
     managed, scene, _ = scene_of(seen, cache, metadataVolume={"size": "1Gi"})
     drains: list[Drain] = []
-    goes = await managed._scale_down(scene, drains, frozenset())
+    goes = await managed._leaving.scale_down(scene, drains, frozenset())
     assert goes is not None
     assert goes.message == "Brokers 3 are being drained: 1 replica left, moved by Reassignment demo-drain-brokers-1."
     fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
-    goes = await managed._remove_volumes(replace(scene, cluster=fewer), drains, frozenset())
+    goes = await managed._leaving.remove_volumes(replace(scene, cluster=fewer), drains, frozenset())
     assert goes is not None
     assert goes.message == (
         "Volume b is being drained: 1 replica left, moved by Reassignment demo-drain-volumes-1. "
@@ -554,7 +554,7 @@ async def test_a_broker_that_restarts_holds_no_volume_that_is_being_drained(
     found = {n: pod for n, pod in FOUR.pods.items() if n != 2} | ({2: silent} if silent else {})
     fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
     restarting = replace(scene, cluster=fewer, kube=replace(scene.kube, pods=found))
-    said = await managed._remove_volumes(restarting, [], frozenset())
+    said = await managed._leaving.remove_volumes(restarting, [], frozenset())
     assert said is not None
     assert (said.reason, "broker 2" in said.message) == (reason, True)
 
@@ -592,11 +592,11 @@ async def test_a_change_that_waits_for_a_pod_that_cannot_run_does_not_say_that_i
 
     async def none(*_: object) -> None: ...
 
-    for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
-        monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
+    for where in ("managed.observe_ongoing", "leaving.observe_broker_configs", "leaving.kafka_actions.alter_configs"):
+        monkeypatch.setattr(f"ballast_operator.handlers.{where}", nothing)
     monkeypatch.setattr(voters_handler, "observe", observed)
     monkeypatch.setattr(restarts, "roll", waits)
-    monkeypatch.setattr(ManagedCluster, "_scale_down", none)
+    monkeypatch.setattr(Leaving, "scale_down", none)
     seen = view(brokers=range(3))
     managed, scene, _ = scene_of(seen)
     subject = replace(scene.cluster, spec=replace(scene.cluster.spec, brokers=brokers))

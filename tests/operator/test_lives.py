@@ -10,8 +10,7 @@ from tests.operator.lives import Trouble, differences, told
 from tests.operator.stories import STORIES
 
 from ballast_operator.handlers.plans import Plans
-from ballast_operator.plan import managed as plan
-from ballast_operator.plan import stored
+from ballast_operator.plan import contents, stored
 
 TROUBLED = (
     "born", "fewer brokers", "more brokers and a volume", "fewer controllers", "topics and a move", "all deleted",
@@ -64,6 +63,6 @@ async def test_a_plan_that_each_life_keeps_anew_is_found(tmp_path: Path, monkeyp
 async def test_a_broker_that_is_removed_with_its_replicas_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "replicas_on", lambda *_: 0)
+    monkeypatch.setattr(contents, "replicas_on", lambda *_: 0)
     world = await told(STORIES["no more from outside"], tmp_path, None)
     assert any("when that was removed" in found for found in world.findings)

@@ -26,8 +26,8 @@ from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, On
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts
+from ballast_operator.plan.layouts import held_layout
 from ballast_operator.plan.lifecycle import Scene, next_step
-from ballast_operator.plan.managed import held_layout
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources import names, pods

@@ -14,8 +14,8 @@ from ballast_operator.cache import Cache
 from ballast_operator.handlers import claims, late_pods
 from ballast_operator.handlers.late_pods import MISSING_SECONDS, STARTING_SECONDS, LatePods
 from ballast_operator.handlers.managed import ManagedCluster
+from ballast_operator.plan.claims import growing_claims
 from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts, pod_facts
-from ballast_operator.plan.managed import growing_claims
 from ballast_operator.resources.layout import Identity, Layout
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.kafka import KafkaView
-from ballast_operator.plan import managed as plan
+from ballast_operator.plan import claims as plan
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts
 from ballast_operator.resources.layout import Layout
 from ballast_operator.side_by_side import side_by_side

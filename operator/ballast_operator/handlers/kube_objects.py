@@ -19,7 +19,7 @@ from ballast_operator.handlers.remaking import Remaking
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
-from ballast_operator.plan.managed import same_templates, with_present, without_added
+from ballast_operator.plan.layouts import same_templates, with_present, without_added
 from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import (

@@ -7,37 +7,34 @@ removes it only when it is empty. Nothing is remembered between cycles but what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import message_of, unserved
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import Beside, KubeObjects
 from ballast_operator.handlers.late_pods import LatePods
-from ballast_operator.handlers.own_reassignments import OwnReassignments, unique
+from ballast_operator.handlers.leaving import Leaving
+from ballast_operator.handlers.own_reassignments import OwnReassignments, adding, unique
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.scene import Scene
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.kafka_client import KafkaConnection
-from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
-from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
+from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.meta import Key
-from ballast_operator.model.quantity import counted, some_of
+from ballast_operator.model.quantity import some_of
 from ballast_operator.model.reassignment import ENDS
 from ballast_operator.model.times import seconds_of
-from ballast_operator.observe import (
-    observe_broker_configs,
-    observe_directories,
-    observe_ongoing,
-)
-from ballast_operator.plan import managed as plan
+from ballast_operator.observe import observe_ongoing
+from ballast_operator.plan import layouts, liveness
+from ballast_operator.plan.claims import claims_going, spare_controller_claims
 from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health, troubled
 from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.restarts import SHOWN, lagging_nodes
 from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CORDON = "cordoned.log.dirs"
 LOOK_SECONDS = 2.0
 LAG_LOOK_SECONDS = 10.0
 T = TypeVar("T")
@@ -69,6 +65,7 @@ class ManagedCluster:
         self._kube = KubeFacts()
         self._late = LatePods()
         self._own = OwnReassignments(key, shared)
+        self._leaving = Leaving(shared, self._objects, self._own, self._lay_out)
         self._identity: Identity | None = None
         self._reach: Reach | None = None
         self._tidied: set[str | None] = set()
@@ -93,7 +90,7 @@ class ManagedCluster:
         self._kube = replace(self._kube, pods=self._late.as_before(self._kube.pods))
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
-            layout = plan.held_layout(cluster, self._identity, self._kube)
+            layout = layouts.held_layout(cluster, self._identity, self._kube)
             beside = await self._lay_out(layout, self._kube)
             self._kube = replace(self._kube, not_added=beside.not_added, not_restarted=beside.not_restarted)
             with self._refusal_told():
@@ -158,20 +155,20 @@ class ManagedCluster:
     def _lost(self) -> Verdict | None:
         """A pod is never deleted by force: only a person can know that its node is off."""
         now = seconds_of(self._shared.now())
-        for pod in plan.lost_pods(self._kube, now):
+        for pod in liveness.lost_pods(self._kube, now):
             return CLUSTER["NodeLost"].says(pod=pod.name, since=pod.deleting_since, node=pod.node)
-        for pod in plan.kept_pods(self._kube, now):
+        for pod in liveness.kept_pods(self._kube, now):
             return CLUSTER["PodHeld"].says(pod=pod.name, finalizers=", ".join(pod.held_by))
         return None
 
     def _claims_going(self) -> Verdict | None:
-        claims = plan.claims_going(self._kube)
-        if not claims:
+        going = claims_going(self._kube)
+        if not going:
             return None
-        return CLUSTER["ClaimsGoing"].says(claims=some_of([claim.name for claim in claims], plan.SHOWN))
+        return CLUSTER["ClaimsGoing"].says(claims=some_of([claim.name for claim in going], SHOWN))
 
     def _racks(self, scene: Scene) -> Verdict | None:
-        lacking, error = plan.racks_unknown(scene.cluster, scene.kube, self._objects.nodes)
+        lacking, error = liveness.racks_unknown(scene.cluster, scene.kube, self._objects.nodes)
         return CLUSTER["RackUnknown"].says(brokers=_ids(lacking), error=error) if lacking else None
 
     def explain(self) -> Verdict | None:
@@ -214,15 +211,15 @@ class ManagedCluster:
         drains: list[Drain] = []
         failed: list[Verdict] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
-        exposed = await self._cordon(scene)
+        exposed = await self._leaving.cordon(scene)
         said = [
-            await self._tried(self._scale_down(scene, drains, exposed), failed),
-            await self._tried(self._remove_volumes(scene, drains, exposed), failed),
+            await self._tried(self._leaving.scale_down(scene, drains, exposed), failed),
+            await self._tried(self._leaving.remove_volumes(scene, drains, exposed), failed),
             await self._tried(self._roll(scene), failed),
         ]
         await self._tried(self._propose(scene), failed)
         await self._tried(self._heal_directories(scene), failed)
-        await self._unregister(scene)
+        await self._leaving.unregister(scene)
         layout = scene.layout
         if spare_controllers(scene.identity, scene.kube, quorum):
             layout = replace(layout, controllers=0)
@@ -255,7 +252,7 @@ class ManagedCluster:
     def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
         wanted, now = scene.cluster.spec.brokers, seconds_of(self._shared.now())
         explained = self.explain()
-        up = sum(plan.is_up(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
+        up = sum(liveness.is_up(pod, scene.view, now) for n, pod in scene.kube.pods.items() if n < wanted)
         if explained is None and up < wanted:
             return CLUSTER["Starting"].says(online=up, brokers=wanted)
         verdict = explained or health(scene.view, wanted)
@@ -280,117 +277,11 @@ class ManagedCluster:
     async def _hold_evictions(self, scene: Scene) -> None:
         if scene.cluster.meta.deleting:
             return
-        lagging = plan.lagging_nodes(scene.view, scene.quorum)
+        lagging = lagging_nodes(scene.view, scene.quorum)
         with self._refusal_told():
             await self._objects.hold_evictions(scene.cluster, lagging)
         if lagging:
             scene.again.cluster_within(LAG_LOOK_SECONDS)
-
-    # Fewer brokers.
-
-    async def _scale_down(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
-        excess = plan.excess_brokers(scene.cluster, scene.kube)
-        name = f"{scene.cluster.meta.name[:150]}-drain-brokers"
-        if not excess:
-            await self._own.drop(name)
-            return None
-        await self._own.withdraw(_adding(scene.cluster), excess)
-        left = plan.replicas_on(scene.view, excess)
-        empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
-        if empty and await self._are_empty(scene, excess):
-            if not scene.voting.isdisjoint(excess):
-                return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left="they are empty, and leave the quorum")
-            layout = plan.wanted_layout(
-                scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
-                plan.leaving_volumes(scene.cluster, scene.kube),
-            )  # fmt: skip
-            await claims.mark_drained(
-                self._objects, scene.cluster, [claim for claim in scene.kube.claims if claim.ordinal in excess]
-            )
-            await self._lay_out(layout, scene.kube)
-            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=_left(0))
-        drains += [
-            Drain(
-                broker=broker, reassignment=self._own.name(name), replicas_left=plan.replicas_on(scene.view, [broker])
-            )
-            for broker in excess
-        ]
-        if left is None:
-            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
-        held = await self._own.drain(scene, name, {"drainBrokers": list(excess)}) if left else None
-        if held is not None:
-            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)._replace(stalled=True)
-        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=self._own.carried_out(name, _left(left)))
-
-    async def _unregister(self, scene: Scene) -> None:
-        """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
-        for broker in scene.view.brokers.values():
-            wanted = broker.id < max(scene.kube.replicas, scene.cluster.spec.brokers)
-            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.voting:
-                continue
-            if plan.replicas_on(scene.view, [broker.id]) == 0:
-                outcome = await kafka_actions.unregister_broker(scene.kafka, broker.id)
-                log.info("cluster %s: broker %d unregistered: %s", self._key, broker.id, outcome.error or "done")
-
-    # Fewer volumes.
-
-    async def _remove_volumes(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
-        leaving = plan.leaving_volumes(scene.cluster, scene.kube)
-        name = f"{scene.cluster.meta.name[:150]}-drain-volumes"
-        if not leaving:
-            await self._own.drop(name)
-            return None
-        kept = plan.metadata_volume_leaves(scene.cluster, scene.identity, scene.kube)
-        if kept is not None:
-            return CLUSTER["VolumeNeeded"].says(volume=kept)
-        brokers = sorted(broker.id for broker in scene.view.brokers.values() if broker.id < scene.kube.replicas)
-        directories = plan.directories_of(scene.cluster, scene.view, leaving, brokers)
-        left = plan.replicas_in(scene.view, directories, range(scene.kube.replicas))
-        shown = ", ".join(leaving)
-        if left is None:
-            return self._not_told(scene, name, shown)
-        empty = left == 0 and exposed.isdisjoint(brokers) and self._own.drained(name)
-        if empty and await self._hold_nothing(scene, directories, brokers):
-            layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
-            emptied = [
-                claim for claim in scene.kube.claims if claim.volume in leaving and claim.ordinal < scene.kube.replicas
-            ]
-            await claims.mark_drained(self._objects, scene.cluster, emptied)
-            await self._lay_out(layout, scene.kube)
-            return CLUSTER["DrainingVolume"].says(volume=shown, left=_left(0))
-        full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
-        drains += [Drain(d.broker, d.path, self._own.name(name), count) for d, count in full.items() if count]
-        rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
-        held = await self._own.drain(scene, name, {"drainDirectories": rows}) if rows else None
-        if held is not None:
-            return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
-        return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))
-
-    def _not_told(self, scene: Scene, name: str, volumes: str) -> Verdict:
-        """Brokers that restart tell again in a moment; only what does not pass by itself is held."""
-        silent = sorted(set(range(scene.kube.replicas)) - scene.view.described)
-        now = seconds_of(self._shared.now())
-        if silent and all(plan.is_on_its_way(broker, scene.kube, scene.view, now) for broker in silent):
-            left = f"what is left is not known while {_named(silent)} restarts"
-            return CLUSTER["DrainingVolume"].says(volume=volumes, left=self._own.carried_out(name, left))
-        error = f"{_named(silent)} does not tell what it holds" if silent else "it cannot be read what it holds"
-        return CLUSTER["VolumeHeld"].says(volume=volumes, error=error)
-
-    # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
-    # before it knows. Any broker might lag behind that.
-
-    async def _are_empty(self, scene: Scene, brokers: Sequence[int]) -> bool:
-        for broker in brokers:
-            if not scene.view.is_online(broker):
-                continue  # it was asked nothing, and can be given nothing
-            if plan.replicas_on(await scene.as_told_by(broker), [broker]) != 0:
-                return False
-        return True
-
-    async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
-        found, logs, described = await observe_directories(scene.kafka, brokers)
-        seen = replace(scene.view, directories=found, logs=logs, described=described)
-        return plan.replicas_in(seen, directories, range(scene.kube.replicas)) == 0
 
     # More brokers.
 
@@ -409,9 +300,9 @@ class ManagedCluster:
         if added and policy is not OnScaleUp.NONE:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
-            name = unique(_adding(scene.cluster), [mode, scene.cluster.meta.generation])
+            name = unique(adding(scene.cluster), [mode, scene.cluster.meta.generation])
             await self._own.create(scene, name, mode, approval)
-        layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
+        layout = layouts.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._lay_out(layout, scene.kube)
 
     # Failed directories.
@@ -436,32 +327,13 @@ class ManagedCluster:
             else:
                 await self._own.retry(scene, current)
 
-    # Cordons.
-
-    async def _cordon(self, scene: Scene) -> frozenset[int]:
-        """What goes takes no new replicas until nobody uses it; all else does. The brokers where that was otherwise."""
-        online = [broker.id for broker in scene.view.brokers.values() if broker.online]
-        configs = await observe_broker_configs(scene.kafka, online)
-        excess, volumes = plan.given_up(scene.cluster, scene.kube, online)
-        leaving = plan.directories_of(scene.cluster, scene.view, volumes, online)
-        unread = set(online) - configs.keys()
-        changes = []
-        for broker, found in configs.items():
-            wanted = "*" if broker in excess else plan.paths_of(broker, leaving)
-            if found.get(CORDON) != wanted:
-                changes.append(AlterConfig(BROKER, str(broker), {CORDON: wanted}))
-        for (_, name), outcome in (await kafka_actions.alter_configs(scene.kafka, changes)).items():
-            if not outcome.ok:
-                log.warning("cluster %s: broker %s could not be cordoned: %s", self._key, name, outcome.message)
-        return frozenset({int(change.name) for change in changes} | unread)
-
     async def _roll(self, scene: Scene) -> Verdict | None:
         if not scene.kube.exists or scene.kube.deleting or self._refused is not None:
             return None  # a pod would come back as it was
         return await restarts.roll(self._objects, self._shared.events, scene)
 
     async def _remove_spare_controllers(self, scene: Scene, layout: Layout) -> None:
-        spare = plan.spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
+        spare = spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
         await claims.mark_drained(self._objects, scene.cluster, spare)
         await self._lay_out(layout, scene.kube)
 
@@ -474,10 +346,6 @@ class ManagedCluster:
             self._tidied = configs
 
 
-def _adding(cluster: KafkaCluster) -> str:
-    return f"{cluster.meta.name[:150]}-add-brokers"
-
-
 def _beside_told(beside: Beside) -> Verdict:
     error = (beside.refused or "").rstrip(".")
     if beside.not_added:
@@ -485,14 +353,6 @@ def _beside_told(beside: Beside) -> Verdict:
     if beside.not_restarted:
         error += f"; brokers that keep their former node port and configuration: {_ids(sorted(beside.not_restarted))}"
     return CLUSTER["KubernetesRefused"].says(error=error)
-
-
-def _left(replicas: int) -> str:
-    return f"{counted(replicas, 'replica')} left"
-
-
-def _named(brokers: Sequence[int]) -> str:
-    return f"broker {brokers[0]}" if len(brokers) == 1 else f"each of brokers {_ids(brokers)}"
 
 
 def _ids(brokers: Any) -> str:

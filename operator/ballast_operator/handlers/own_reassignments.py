@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.handlers.second_tries import SecondTries
+from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.fields import write
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
@@ -107,6 +108,11 @@ class OwnReassignments:
         await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
         # It is known already, so its event will tell nothing new.
         scene.again.reassignments_within(0.0)
+
+
+def adding(cluster: KafkaCluster) -> str:
+    """The prefix of those that give brokers that were added their share."""
+    return f"{cluster.meta.name[:150]}-add-brokers"
 
 
 def unique(prefix: str, content: Any) -> str:

@@ -9,7 +9,7 @@ from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.quantity import some_of
 from ballast_operator.observe import observe_min_insync
-from ballast_operator.plan import managed as plan
+from ballast_operator.plan import restarts as plan
 from ballast_operator.plan.kube import PodFacts
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Layout

@@ -10,7 +10,7 @@ from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.quorum import QuorumView
 from ballast_operator.observe import observe_topics
 from ballast_operator.plan.kube import KubeFacts
-from ballast_operator.plan.managed import held_layout
+from ballast_operator.plan.layouts import held_layout
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.worker import Again
 

@@ -15,8 +15,9 @@ from uuid import UUID
 from ballast_operator.model.cluster import ControllerMode, KafkaCluster
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.quorum import DYNAMIC, Member, QuorumView
+from ballast_operator.plan.contents import replicas_on
 from ballast_operator.plan.kube import KubeFacts
-from ballast_operator.plan.managed import excess_brokers, replicas_on
+from ballast_operator.plan.layouts import excess_brokers
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Identity, odd, voters_for
 from ballast_operator.resources.names import CONTROLLER_ROLE, FIRST_CONTROLLER_ID

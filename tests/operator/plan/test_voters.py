@@ -15,7 +15,7 @@ from tests.operator.making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.quorum import BEHIND_MS, DYNAMIC, SILENT_MS, STATIC, Member, QuorumView
-from ballast_operator.plan import managed, voters
+from ballast_operator.plan import layouts, restarts, voters
 from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.plan.voters import Kind, Step
 from ballast_operator.resources.layout import Identity
@@ -169,9 +169,9 @@ def test_an_identity_that_does_not_say_the_truth_is_put_right_before_anything_is
 def test_pods_of_controllers_stay_while_they_may_have_to_vote() -> None:
     subject = cluster(brokers=1, controllers={**DEDICATED, "count": 1})
     three = KubeFacts(exists=True, replicas=1, controller_replicas=3)
-    assert managed.held_layout(subject, runs(OWN[0]), three).controller_pods == 3, "whatever the identity says"
-    assert managed.held_layout(subject, runs(*OWN), KubeFacts()).controller_pods == 3
-    assert managed.held_layout(subject, Identity("id", (0, 1, 2)), KubeFacts()).controller_pods == 0
+    assert layouts.held_layout(subject, runs(OWN[0]), three).controller_pods == 3, "whatever the identity says"
+    assert layouts.held_layout(subject, runs(*OWN), KubeFacts()).controller_pods == 3
+    assert layouts.held_layout(subject, Identity("id", (0, 1, 2)), KubeFacts()).controller_pods == 0
     alone = quorum(OWN[0], looking_on=OWN[1:])
     assert voters.spare_controllers(runs(OWN[0]), three, alone)
     assert not voters.spare_controllers(runs(OWN[0]), three, None)
@@ -199,9 +199,9 @@ def test_of_brokers_only_those_that_are_to_become_controllers_are_restarted() ->
     subject = cluster(brokers=3, volumes=[{"name": "a", "size": "10Gi"}])
     seen = replace(view(brokers=range(3)), controllers={0: True, 1: False, 2: True})
     for identity, outdated in ((runs(0, 1), [1]), (runs(0), []), (runs(0, 1, dynamic=False), [])):
-        layout = managed.held_layout(subject, identity, facts)
-        assert [pod.ordinal for pod in managed.outdated_brokers(facts, "new", seen, layout)] == outdated
-        assert managed.next_restart(facts, "new", seen, {}, layout).broker == (outdated[0] if outdated else None)
+        layout = layouts.held_layout(subject, identity, facts)
+        assert [pod.ordinal for pod in restarts.outdated_brokers(facts, "new", seen, layout)] == outdated
+        assert restarts.next_restart(facts, "new", seen, {}, layout).broker == (outdated[0] if outdated else None)
 
 
 NODES = range(5)
