@@ -1,4 +1,4 @@
-"""What this broker coordinates follows from the metadata: it leads or does not lead the partitions."""
+"""Tells the coordinators, from metadata changes, which partitions of their topics this broker leads."""
 
 from __future__ import annotations
 
