@@ -111,7 +111,9 @@ class Property:
         return value
 
     def parse_new(self, text: str) -> Any:
-        """Parse a new value, rejecting empty list elements, as Apache Kafka does."""
+        """Parse a value about to be stored, validating even empty list elements, which `parse` skips, as Apache Kafka
+        does.
+        """
         value = self.parse(text)
         if self.kind == "list" and text.strip():
             self._check(tuple(part.strip() for part in text.split(",")))

@@ -225,7 +225,9 @@ class Dispatcher:
 
     @property
     def _from_clients(self) -> bool:
-        """False on a controller's listener: only nodes connect to it, to forward requests."""
+        """False on a controller's listener: its requests come mostly from brokers, which have checked what they
+        forward.
+        """
         return self._produce is not None
 
     async def _run(

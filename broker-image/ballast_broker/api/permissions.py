@@ -62,7 +62,7 @@ def check_cluster(operation: Operation, context: RequestContext) -> None:
 
 
 async def _create_topics(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """Reject topics the requester may not create; hide the configs of created topics he may not describe."""
+    """Reject topics the requester may not create; hide the configs of the others if they may not be described."""
     refused = set()
     if not context.may(Operation.CREATE, CLUSTER):
         # Invalid and duplicate names are rejected by the controller, whoever asks.

@@ -1,5 +1,5 @@
-"""Detects dead brokers on the active controller, by missing heartbeats and closed connections, and fences them. Loop
-thread only.
+"""Detects dead brokers, by missing heartbeats or closed connections, and fences them. Active controller; loop thread
+only.
 """
 
 from __future__ import annotations

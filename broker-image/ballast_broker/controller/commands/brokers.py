@@ -257,8 +257,8 @@ def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> O
 
 
 def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> Outcome:
-    """Remove the replicas on these directories from ISRs and leaderships; the broker's other directories are
-    unaffected.
+    """Remove replicas on these directories from ISRs and leaderships; other directories of the broker
+    are unaffected.
     """
     newly = broker.directories & offline
     if not newly:
@@ -275,7 +275,7 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
         return without_broker(after, still(after, places, concerned), broker.id)
 
     def finish(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Update the registration last: if this is interrupted, the next controller still sees the directory and starts
+        """Update the registration last: after an interruption the next controller still sees the directory and starts
         over.
         """
         present = later.image.cluster.brokers.get(broker.id)
