@@ -129,7 +129,7 @@ async def _delete_topics(request: Any, context: RequestContext, ask: Ask) -> Any
 
 
 def _deletion_refusal(name: str | None, topic_id: UUID, context: RequestContext) -> ErrorCode | None:
-    """Topics unknown here are not forwarded: the controller might know them, but does not authorize."""
+    """The error for a topic that is not forwarded. Ids unknown here are not: the controller does not authorize them."""
     if (name is None) == (topic_id == ZERO_UUID):
         return None  # invalid: the controller says so
     topics = context.broker.image().topics

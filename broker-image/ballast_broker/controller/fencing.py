@@ -1,6 +1,4 @@
-"""Detects dead brokers, by missing heartbeats or closed connections, and fences them. Active controller; loop thread
-only.
-"""
+"""Fences dead brokers, detected by missing heartbeats or closed connections. Active controller; loop thread only."""
 
 from __future__ import annotations
 

@@ -238,9 +238,7 @@ class ControllerService:
         return task
 
     async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a background duty: end when no longer the active controller; restart after a bug, or nobody
-        would fence.
-        """
+        """Run a background duty: end it when no longer active; restart it after a bug, or nobody would fence."""
         while True:
             try:
                 await duty(*arguments)

@@ -100,9 +100,7 @@ class PartitionChange:
         self.replicas, self.isr, self.removing, self.adding = target, kept_isr, [], []
 
     def _update_elr(self) -> None:
-        """Replicas that leave the ISR while it is below min ISR join the ELR, unless they lost data or their
-        assignment.
-        """
+        """Replicas leaving an ISR below min ISR join the ELR, unless they lost data or their assignment."""
         if not self._elr_counts or len(self.isr) >= self.min_isr:
             self.elr = []
             return
@@ -129,9 +127,7 @@ class PartitionChange:
 
     @property
     def _elr_counts(self) -> bool:
-        """Whether the ELR counts: also while ELR is off, if the ISR is empty: otherwise nobody could ever
-        lead again.
-        """
+        """Whether the ELR counts: even while ELR is off, if the ISR is empty, or nobody could ever lead again."""
         return self.elr_enabled or not self.before.isr
 
     def _may_lead(self, replica: int) -> bool:

@@ -149,9 +149,7 @@ class _Heartbeat:
         return known
 
     def _in_place_of(self, known: Member) -> Member:
-        """Replace a static member that returned under a new id, keeping its state. A protocol switch needs no leave
-        before.
-        """
+        """Replace a static member that returned under a new id. A protocol switch needs no leave before."""
         ask = self._ask
         goes_over = ask.classic is not None or known.about.classic is not None
         if known.current.epoch != LEAVING_FOR_A_WHILE and not goes_over:
@@ -315,8 +313,9 @@ def _farewell_of(member_id: str) -> list[Change]:
 
 # -- the topics -------------------------------------------------------------------------------------------------------
 def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
-    """Record newly resolved patterns, with a new epoch if their topics changed. A new pattern that matches nothing is
-    only recorded.
+    """Record resolved patterns, with a new epoch if their topics changed.
+
+    A new pattern that matches nothing is only recorded.
     """
     wanted = group.patterns()
     fresh = {each.pattern: each.resolved for each in found if each.pattern in wanted and each.resolved is not None}

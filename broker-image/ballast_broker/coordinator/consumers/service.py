@@ -207,9 +207,7 @@ class ConsumerGroups:
             await turn.write(shard, group, group.farewell(), offsets)
 
     async def make_way(self, shard: Shard, group_id: str) -> None:
-        """Delete an empty group to make way for a classic one, unless a classic member was quicker or
-        somebody joined.
-        """
+        """Delete an empty group to make way for a classic one, unless that happened already or somebody joined."""
         async with self._turn(shard, group_id) as turn:
             group = shard.consumers.get(group_id)
             if group is not None and group.state is GroupState.EMPTY:
