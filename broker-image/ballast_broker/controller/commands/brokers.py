@@ -273,9 +273,7 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
         return without_broker(after, still(after, places, concerned), broker.id)
 
     def finish(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Update the registration last: if interrupted, the next controller still sees the directory and
-        starts anew.
-        """
+        """Update the registration last: if interrupted, the next controller still sees the directory and retries."""
         present = later.image.cluster.brokers.get(broker.id)
         if present is None or present.epoch != broker.epoch:
             return []
