@@ -91,9 +91,7 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """A broker is ready when registered, caught up and unfenced; a mere controller when it knows the quorum's
-        leader.
-        """
+        """A broker: registered, caught up and unfenced. A controller alone: the quorum's leader is known."""
         if not hasattr(self, "driver") or self.failed.done():
             return False
         if self.broker is None:

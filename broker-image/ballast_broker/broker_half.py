@@ -189,9 +189,7 @@ class BrokerHalf:
             self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 
     async def join(self) -> None:
-        """Register, catch up with the metadata to the own registration, start replicas, get unfenced, then accept
-        clients.
-        """
+        """Register, catch up with the metadata, start the replicas, get unfenced, then accept clients."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replication.start()

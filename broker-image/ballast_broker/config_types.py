@@ -111,7 +111,7 @@ class Property:
         return value
 
     def parse_new(self, text: str) -> Any:
-        """Parse a new value, rejecting empty list elements, as Apache Kafka does."""
+        """Parse a value to be stored. Unlike `parse` it validates empty list elements, as Apache Kafka does."""
         value = self.parse(text)
         if self.kind == "list" and text.strip():
             self._check(tuple(part.strip() for part in text.split(",")))

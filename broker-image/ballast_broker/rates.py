@@ -37,7 +37,7 @@ DEFAULT_WINDOW = Window()
 
 
 class WindowedRate:
-    """A waiting time is at most one window: who is far over the limit is told again and again."""
+    """A wait is at most one window long: a client far over its limit is throttled again and again."""
 
     def __init__(self, clock: Clock, limit: float, window: Window = DEFAULT_WINDOW) -> None:
         self._clock = clock

@@ -212,9 +212,7 @@ def creation_rates(config: BrokerConfig, image: MetadataImage) -> CreationRates:
 
 
 def own_listeners(config: BrokerConfig) -> frozenset[str]:
-    """The listeners only nodes use, as in Kafka: the controllers', and the inter-broker listener if clients have
-    another.
-    """
+    """Listeners only nodes use, as in Kafka: the controllers', and the brokers' own if clients have another."""
     own = config.controller_names
     return own | {config.inter_broker_listener} if len(config.client_listeners) > 1 else own
 

@@ -54,9 +54,7 @@ class InTurns(Generic[T]):
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
-    """Run a generator's steps in turns; return its result. Steps are so small that many run before looking at the
-    clock.
-    """
+    """Run a generator's steps in turns; return its result. Many small steps run between looks at the clock."""
     turn, several = Turn(), False
     while True:
         try:

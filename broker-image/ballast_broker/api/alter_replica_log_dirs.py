@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: move replicas between this broker's directories (DIR-10 to DIR-17)."""
+"""AlterReplicaLogDirs: moves replicas between this broker's directories (DIR-10 to DIR-17)."""
 
 from __future__ import annotations
 

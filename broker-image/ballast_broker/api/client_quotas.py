@@ -2,9 +2,9 @@
 
 They limit bytes produced and fetched per second, the share of the request handler thread's time, and, at the
 controller, partitions created and deleted per second. As in Kafka, a client over its quota is told in the response how
-long it is throttled, and its connection is not read meanwhile. Produced bytes and request time are charged afterwards
-and may overdraw the quota; a fetch over its quota of bytes gets an empty response. Without quotas nothing is looked up.
-Loop thread only.
+long it is throttled, and its connection is not read meanwhile. A produce is always carried out and, like request time,
+may overdraw the quota; a fetch while the byte quota is overdrawn gets an empty response. Without quotas nothing is
+looked up. Loop thread only.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class Dispatcher:
 
     @property
     def _from_clients(self) -> bool:
-        """False on a controller's listener: only nodes connect to it, to forward requests."""
+        """False on a controller's listener: most requests there come from brokers, which check what they forward."""
         return self._produce is not None
 
     async def _run(

@@ -386,7 +386,7 @@ class Fetch:
         return followed
 
     def _look_up(self, followed: Followed, peer: Peer, *, of_follower: bool) -> None:
-        """Check that the topic exists and may be read. A client posing as a follower learns nothing more."""
+        """Check that the topic exists and may be read. A client that merely claims to be a follower is told nothing."""
         if of_follower and not self._allows(peer, Operation.CLUSTER_ACTION, CLUSTER):
             followed.refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return

@@ -105,7 +105,7 @@ class Answer:
             else:
                 try:
                     reply.set_result(self.encode(found.result()))
-                except Exception as error:  # the connection ends by it, instead of waiting for ever
+                except Exception as error:  # close the connection instead of waiting forever
                     reply.set_exception(error)
 
         results.add_done_callback(done)
@@ -132,7 +132,7 @@ class Answer:
             async for followed, result in InTurns([] if self._is_gone else self._to_tell(results)):
                 self._add(topics, leaders, followed, result)
             parts = self._encode_gone(results) if self._is_gone else self._encode(topics, leaders)
-        except Exception as error:  # the connection ends by it, instead of waiting for ever
+        except Exception as error:  # close the connection instead of waiting forever
             give_back(results)
             if not reply.done():
                 reply.set_exception(error)

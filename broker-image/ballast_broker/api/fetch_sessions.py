@@ -1,5 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers the partitions a client follows, only changes travel. Loop thread
-only.
+"""Fetch sessions (KIP-227): the broker remembers what a client follows, so only changes travel. Loop thread only.
 
 A follower's session ends with its connection; over the next one it starts a new one. The number of sessions is bounded
 by `max.incremental.fetch.session.cache.slots`. If all slots are taken, a session idle for `EVICTION_S` is evicted (a

@@ -62,7 +62,7 @@ def check_cluster(operation: Operation, context: RequestContext) -> None:
 
 
 async def _create_topics(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """Reject topics the requester may not create; hide the configs of created topics he may not describe."""
+    """Reject topics the requester may not create; hide the configs of the others if they may not be described."""
     refused = set()
     if not context.may(Operation.CREATE, CLUSTER):
         # Invalid and duplicate names are rejected by the controller, whoever asks.
@@ -129,7 +129,7 @@ async def _delete_topics(request: Any, context: RequestContext, ask: Ask) -> Any
 
 
 def _deletion_refusal(name: str | None, topic_id: UUID, context: RequestContext) -> ErrorCode | None:
-    """Topics unknown here are not forwarded: the controller might know them, but does not authorize."""
+    """The error for a topic that is not forwarded. Ids unknown here are not: the controller does not authorize them."""
     if (name is None) == (topic_id == ZERO_UUID):
         return None  # invalid: the controller says so
     topics = context.broker.image().topics

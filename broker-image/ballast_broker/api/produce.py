@@ -346,9 +346,7 @@ class Produce:
         request: ProduceRequest,
         appending: Coroutine[Any, Any, AppendInfo],
     ) -> asyncio.Task[ProduceAnswer]:
-        """Append in a task, since the directory stalls (LOG-32) or a coordinator is asked. Tasks start in the order of
-        creation.
-        """
+        """Append in a task, for a stalled directory (LOG-32) or to ask a coordinator. Tasks start in creation order."""
         replicas, number, acks = self._broker.replicas, partition.partition, request.acks
 
         async def append() -> ProduceAnswer:

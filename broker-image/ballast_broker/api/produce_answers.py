@@ -192,9 +192,7 @@ class LaterAppends:
         return not left
 
     async def _go_on(self, appended: asyncio.Future[None]) -> tuple[bytes] | None:
-        """Append the rest; the connection's next request starts when all is appended. On failure the connection is
-        closed.
-        """
+        """Append the rest, then let the connection's next request start. On failure the connection is closed."""
         while True:
             if self._goes_through():
                 break

@@ -46,7 +46,7 @@ class BrokerServices:
     create_internal_topic: Callable[[str], None]
     """Request a coordinator's topic, once for all who need it; never raises: they retry."""
     create_topics_automatically: Callable[[list[str], Asker | None], None]
-    """Auto-create the missing topics of a Metadata request; and who requested them."""
+    """Auto-create missing topics of a Metadata request, on behalf of the requester."""
     kraft_version: Callable[[], int]
 
 

@@ -95,9 +95,7 @@ class Transactional:
         return bool(self._asked)
 
     def agreed_here(self, partition: TopicPartition) -> bool:
-        """Whether this broker is the coordinator and agrees; raises if it disagrees. False: `answer_for` has to be
-        awaited.
-        """
+        """Whether this broker is the coordinator and agrees; raises if it disagrees. False: await `answer_for`."""
         if self._adds:
             return False
         errors = self._broker.verifier.verify_here(self._id, self._producer_id, self._epoch, [partition])

@@ -71,8 +71,7 @@ class ControllerClient:
     ) -> Any:
         """Return the response; raise ApiError REQUEST_TIMED_OUT if no controller answered in time.
 
-        `asker`: on whose behalf the request is sent, where the controller has to know; None for this node's own
-        requests.
+        `asker`: the requester, if the controller has to know it; None for this node's own requests, too.
         """
         deadline = self._clock.monotonic() + (self._call_timeout_s if timeout_s is None else timeout_s)
         wait = RETRY_S

@@ -1,6 +1,4 @@
-"""Detects dead brokers on the active controller, by missing heartbeats and closed connections, and fences them. Loop
-thread only.
-"""
+"""Fences dead brokers, detected by missing heartbeats or closed connections. Active controller; loop thread only."""
 
 from __future__ import annotations
 

@@ -238,9 +238,7 @@ class ControllerService:
         return task
 
     async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Run a background duty: end when the controller is no longer active, restart after a bug, or nobody would
-        fence.
-        """
+        """Run a background duty: end it when no longer active; restart it after a bug, or nobody would fence."""
         while True:
             try:
                 await duty(*arguments)
@@ -268,9 +266,7 @@ class ControllerService:
         return await self._commit(command(self._context()))
 
     async def _commit(self, outcome: Outcome, written: Callable[[], None] = lambda: None) -> Any:
-        """Append, wait for the commit, return the response. Without records, wait for what the response may
-        depend on.
-        """
+        """Append, wait for the commit, return the response. Without records, wait for what it may depend on."""
         last = await self._append_all(outcome, written)
         if last is not None and not last.done():
             await asyncio.shield(last)

@@ -72,9 +72,7 @@ class ClassicGroups:
             ask = replace(ask, member_id=ask.member_id or ask.fresh_member_id)
 
     async def _join_consumers(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
-        """Join a consumer-protocol group, or one about to become such. None: there is none, or an empty one was
-        removed.
-        """
+        """Join a group that is or becomes a consumer-protocol one. None: there is none, or an empty one was removed."""
         waited = False
         while True:
             shard = self._host.shard_of(group_id)

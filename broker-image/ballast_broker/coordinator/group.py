@@ -155,9 +155,7 @@ class Group:
         return {name for name, count in counted.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """Each member votes for its first protocol that all support. Ties go to the first in a Java HashMap, as in
-        Kafka.
-        """
+        """Each member votes for its first protocol that all support; Kafka breaks ties in Java HashMap order."""
         common = self.common_protocols()
         votes = Counter(next(n for n in m.protocol_names() if n in common) for m in self.members.values())
         return max(texts_in_order(votes), key=votes.__getitem__)

@@ -424,8 +424,9 @@ class GroupCoordinator:
         self.consumers.topics_changed([shard for shard in self._shards.values() if shard.loaded], topics)
 
     def forget_topics(self, topics: frozenset[str]) -> Iterator[None]:
-        """Topics were deleted: drop their offsets, one group per step, all of them before a new topic of that name can
-        have any.
+        """Drop the offsets of deleted topics, one group per step.
+
+        All steps have to run before a new topic of that name can have offsets.
         """
         for shard in [*self._shards.values()]:
             if shard.loaded:

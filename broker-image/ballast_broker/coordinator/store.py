@@ -123,11 +123,11 @@ class CoordinatorStore:
         self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # per partition, in log order
 
     def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> Awaitable[ErrorCode]:
-        """Append all entries now, as one batch; awaiting the result waits for the commit. Errors are translated for
-        group clients.
+        """Append all entries now, as one batch; awaiting the result waits for the commit.
 
-        `settled` is called once, in log order, with whether the batch is committed: before the result is available or,
-        if the result is a timeout, whenever the outcome is known. A batch in the log counts for whoever loads it next.
+        Errors are translated for group clients. `settled` is called once, in log order, with whether the batch is
+        committed: before the result is available or, if the result is a timeout, whenever the outcome is known. A batch
+        in the log counts for whoever loads it next.
         """
         return self.append_batch(partition, self.batch_of(entries), settled)
 

@@ -165,7 +165,7 @@ def initialize(
 
 
 def _may_be(now: Standing, known: ProducerIdentity) -> bool:
-    """The last case is a retry: the producer never received its new id."""
+    """Whether the claimed identity may be the current producer. Last case: a retry that never got its new id."""
     return (
         now.epoch == NO_EPOCH
         or known.producer_id == now.producer_id

@@ -39,9 +39,7 @@ class RegistrationGate:
         return self._change(delta, image) if self.is_open else self.look(image)
 
     def look(self, image: MetadataImage) -> Steps | None:
-        """Open the gate if it is time. Also call this when the registration is answered: its record may be here
-        already.
-        """
+        """Open the gate if it is time. Also call it when the registration is answered: its record may be here."""
         if self.is_open or not self._is_of_this_life(image):
             return None
         self.is_open = True

@@ -36,9 +36,7 @@ class MetadataLoader:
         return self._transaction is not None
 
     def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> Steps:
-        """Replace the image. Publishers get a delta in which everything in the snapshot counts as new, the rest as
-        deleted.
-        """
+        """Replace the image. Publishers get a delta in which all of the snapshot is new and the rest deleted."""
         fresh = MetadataDelta(EMPTY_IMAGE)
         for each in records:
             fresh.replay(each)

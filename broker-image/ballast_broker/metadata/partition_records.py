@@ -177,7 +177,7 @@ def _ints_of(data: bytes) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65_536)
 def _ids_of(data: bytes) -> tuple[UUID, ...]:
-    """Intern directory lists, shared by partitions with the same replicas."""
+    """Intern directory lists: partitions whose replicas are in the same directories share one."""
     return tuple([_id(data[at : at + 16]) for at in range(0, len(data), 16)])
 
 

@@ -92,9 +92,7 @@ def _others(found: PKCS12KeyAndCertificates) -> list[x509.Certificate]:
 
 
 def _chain(first: x509.Certificate, others: Iterable[x509.Certificate]) -> Iterator[x509.Certificate]:
-    """The chain, each certificate followed by its issuer: a PKCS12 has them in any order, perhaps with those of other
-    keys.
-    """
+    """The chain, each certificate followed by its issuer; a PKCS12 is unordered and may have other chains."""
     by_subject = {each.subject: each for each in others}
     at: x509.Certificate | None = first
     while at is not None:
@@ -192,9 +190,7 @@ def _key_of(entries: _Entries, password: str | None) -> str:
 
 
 def _opened(sealed: bytes, password: str) -> bytes:
-    """Decrypt a JKS EncryptedPrivateKeyInfo: a salt, the key XORed with a SHA-1 key stream seeded by the salt, a
-    digest.
-    """
+    """Decrypt a JKS EncryptedPrivateKeyInfo: a salt, the key XORed with a SHA-1 stream from the salt, a digest."""
     info = _Reader(_Reader(sealed).element())
     info.element()  # the algorithm: there is only one
     hidden = info.element()

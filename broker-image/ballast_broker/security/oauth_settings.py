@@ -1,6 +1,4 @@
-"""Reads `sasl.oauthbearer.…` and `sasl.login.…`: which tokens a listener accepts, and where this node gets its own.
-PURE.
-"""
+"""Reads `sasl.oauthbearer.…` and `sasl.login.…`: the tokens a listener accepts, the source of this node's own. PURE."""
 
 from __future__ import annotations
 

@@ -257,9 +257,7 @@ def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> O
 
 
 def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> Outcome:
-    """Remove the replicas on these directories from ISRs and leaderships; the broker's other directories are
-    unaffected.
-    """
+    """Remove replicas on these directories from ISRs and leaderships; the broker's others are unaffected."""
     newly = broker.directories & offline
     if not newly:
         return Outcome(atomic=False)
@@ -275,9 +273,7 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
         return without_broker(after, still(after, places, concerned), broker.id)
 
     def finish(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Update the registration last: if this is interrupted, the next controller still sees the directory and starts
-        over.
-        """
+        """Update the registration last: if interrupted, the next controller still sees the directory and retries."""
         present = later.image.cluster.brokers.get(broker.id)
         if present is None or present.epoch != broker.epoch:
             return []

@@ -86,8 +86,7 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
 
 
 def _clear_eligible(context: CommandContext, topic_name: str) -> list[Any]:
-    """Clear the ELR, also while ELR is off: with a lower minimum, the ISR may commit records the eligible replicas
-    lack.
+    """Clear the ELR, also while ELR is off: with a lower minimum the ISR may commit what eligible replicas lack.
 
     The record also clears the last known leaders. But where the ISR is empty nothing can be committed, so the eligible
     replicas stay eligible: otherwise an offline partition would remain offline even after all its replicas are back.

@@ -56,9 +56,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
 
 
 def raises_a_level(context: CommandContext, request: Any) -> bool:
-    """Whether the request raises a feature level kept in the metadata; for kraft.version the quorum asks the voters
-    itself.
-    """
+    """Whether the request raises a level kept in the metadata; for kraft.version the quorum asks the voters itself."""
     levels = context.image.features
     known = [each for each in request.feature_updates if each.feature in SUPPORTED and each.feature != KRAFT_VERSION]
     return any(levels.level(each.feature) < each.max_version_level <= SUPPORTED[each.feature][1] for each in known)

@@ -100,9 +100,7 @@ class PartitionChange:
         self.replicas, self.isr, self.removing, self.adding = target, kept_isr, [], []
 
     def _update_elr(self) -> None:
-        """A replica that leaves the ISR while it is below min ISR joins the ELR, unless it lost data or is no longer
-        assigned.
-        """
+        """Replicas leaving an ISR below min ISR join the ELR, unless they lost data or their assignment."""
         if not self._elr_counts or len(self.isr) >= self.min_isr:
             self.elr = []
             return
@@ -129,7 +127,7 @@ class PartitionChange:
 
     @property
     def _elr_counts(self) -> bool:
-        """Also with ELR off, if it left the ISR empty: otherwise the partition could never have a leader again."""
+        """Whether the ELR counts: even while ELR is off, if the ISR is empty, or nobody could ever lead again."""
         return self.elr_enabled or not self.before.isr
 
     def _may_lead(self, replica: int) -> bool:
@@ -196,9 +194,7 @@ class PartitionChange:
 def leader_acceptor(
     context: CommandContext, partition: PartitionRegistration, *, without: int = NO_LEADER
 ) -> Callable[[int], bool]:
-    """Return a predicate: the broker is active (`without` counts as inactive) and its replica is on an online
-    directory.
-    """
+    """Return a predicate: the broker is active (`without` counts as inactive), its replica on an online directory."""
     brokers = context.image.cluster.brokers
 
     def acceptable(broker_id: int) -> bool:

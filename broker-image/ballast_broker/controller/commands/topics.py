@@ -45,7 +45,7 @@ def create_topics(context: CommandContext, request: Any) -> Outcome:
         for done, topic in enumerate(topics):
             if done == TOPICS_PER_PIECE or len(records) >= RECORDS_PER_PIECE:
                 rest = partial(create, topics=topics[done:])
-                # With validate_only nothing is stored: only this context holds the topics that later names may collide
+                # With validate_only nothing is stored: only this context has the topics that later names may collide
                 # with.
                 rest = partial(_as_of, now, rest) if only else rest
                 return Outcome([] if only else records, response, rest=rest)

@@ -74,8 +74,7 @@ def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
 
 
 def has_to_rejoin(group: ConsumerGroup, member: Member, *, refresh: bool) -> bool:
-    """Whether a classic member has to rejoin: the epoch advanced, it has to revoke partitions, or all it waits for are
-    free.
+    """Whether a classic member has to rejoin: the epoch advanced, it has to revoke, or all it waits for is free.
 
     `refresh`: topics may have changed; with classic members only, nobody else would trigger the new assignment.
     """

@@ -149,9 +149,7 @@ class _Heartbeat:
         return known
 
     def _in_place_of(self, known: Member) -> Member:
-        """Replace a static member that returned under a new id and keep its state. A protocol switch needs no leave
-        first.
-        """
+        """Replace a static member that returned under a new id. A protocol switch needs no leave before."""
         ask = self._ask
         goes_over = ask.classic is not None or known.about.classic is not None
         if known.current.epoch != LEAVING_FOR_A_WHILE and not goes_over:
@@ -247,9 +245,9 @@ def _check_pattern(pattern: str) -> None:
 def _check_epoch(member: Member, ask: Ask) -> None:
     """Raise FENCED_MEMBER_EPOCH unless the member is at its epoch.
 
-    The previous epoch is accepted if it owns no more than it is assigned: the last response may have been lost. A
-    joining member has given up everything, and a classic one was told to rejoin: otherwise they would have to wait for
-    their own sessions to expire.
+    The previous epoch is accepted if the member owns no more than it is assigned: the last response may have been lost.
+    A rejoining member has given up everything, as has a classic one: rejected, it would have to wait for its own
+    session to expire.
     """
     known, current = member.current.epoch, member.current
     if ask.epoch in (known, JOINING) or ask.classic is not None:
@@ -315,8 +313,9 @@ def _farewell_of(member_id: str) -> list[Change]:
 
 # -- the topics -------------------------------------------------------------------------------------------------------
 def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
-    """Record newly resolved patterns, with a new epoch if their topics changed. A new pattern that matches nothing is
-    only recorded.
+    """Record resolved patterns, with a new epoch if their topics changed.
+
+    A new pattern that matches nothing is only recorded.
     """
     wanted = group.patterns()
     fresh = {each.pattern: each.resolved for each in found if each.pattern in wanted and each.resolved is not None}

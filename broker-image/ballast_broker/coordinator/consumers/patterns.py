@@ -1,9 +1,9 @@
-"""Matches topic names against RE2 patterns in time linear in the length of the name. PURE.
+"""Matches names (of topics, transactional ids) against RE2 patterns in time linear in their length. PURE.
 
 Python's `re` may backtrack forever, and these patterns come from clients. So a pattern is compiled to an NFA, through
-which a name is taken once. The alphabet is only what names may contain, so that a set of letters fits into an int. RE2
-features that no pattern of names needs are rejected explicitly: flags other than i and s, Unicode classes, word
-boundaries, repetition of more than a thousand times.
+which a name is taken once. The alphabet has only the letters that names may or do contain, so that a set of letters
+fits into an int. RE2 features that no pattern of names needs are rejected explicitly: flags other than i and s, Unicode
+classes, word boundaries, repetition of more than a thousand times.
 """
 
 from __future__ import annotations
@@ -217,9 +217,7 @@ class _Reader:
         return self._literal(letter)
 
     def _check_brace(self) -> None:
-        """A repetition operator has nothing to repeat here; but a brace may be literal, and then, as in RE2/J, only
-        once.
-        """
+        """An operator has nothing to repeat here; but a brace may be literal, and then, as in RE2/J, only once."""
         self._at -= 1
         begin = self._at
         if self._times() is not None:

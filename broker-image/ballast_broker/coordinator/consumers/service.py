@@ -198,9 +198,7 @@ class ConsumerGroups:
     async def end(
         self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
     ) -> None:
-        """Delete an empty group with its `offsets`; raise NON_EMPTY_GROUP if it is not empty. `before` runs first if it
-        is.
-        """
+        """Delete an empty group with its `offsets`, after `before`; raise NON_EMPTY_GROUP if it is not empty."""
         async with self._turn(shard, group_id) as turn:
             group = self._existing(shard, group_id)
             if group.state is not GroupState.EMPTY:
@@ -209,9 +207,7 @@ class ConsumerGroups:
             await turn.write(shard, group, group.farewell(), offsets)
 
     async def make_way(self, shard: Shard, group_id: str) -> None:
-        """Delete an empty group to make way for a classic one, unless another classic member was quicker or somebody
-        joined.
-        """
+        """Delete an empty group to make way for a classic one, unless that happened already or somebody joined."""
         async with self._turn(shard, group_id) as turn:
             group = shard.consumers.get(group_id)
             if group is not None and group.state is GroupState.EMPTY:
