@@ -373,8 +373,8 @@ class ProducerStates:
         return len(gone)
 
     def cut_back(self, offset: int) -> set[int]:
-        """The log was truncated: forget batches that end at or after `offset`. Returns the producers whose earlier state
-        is not known here; their states are left unchanged."""
+        """The log was truncated: forget batches that end at or after `offset`. Returns the producers whose earlier
+        state is not known here; their states are left unchanged."""
         unknown = set()
         for producer_id, state in list(self._states.items()):
             kept = [batch for batch in state.batches if batch.last_offset < offset]
