@@ -1,14 +1,14 @@
-"""Compiles what every produce and fetch passes through to machine code, with mypyc: `compile.py TARGET`.
+"""Compiles the modules on the produce and fetch path to machine code, with mypyc: `compile.py TARGET`.
 
-TARGET gets a copy of both packages, in which the modules below have an extension beside their source; Python prefers
-it. An image is made from such a copy, a checkout runs the sources as they are, and both are the same program: what
-tests show holds for either (`./ballast test --compiled`). Needs the packages of requirements/compiler.lock, a C
-compiler and Python's headers; `--missing` says which of them is not there.
+TARGET gets a copy of both packages in which the modules below have an extension module beside their source; Python
+prefers it. Images are built from such a copy, a checkout runs the sources, and both are the same program: what tests
+show holds for either (`./ballast test --compiled`). Needs the packages of requirements/compiler.lock, a C compiler and
+Python's headers; `--missing` lists what is missing.
 
-What is compiled trusts its annotations and checks them where values come in, so a wrong one is a TypeError that the
-interpreter never raises. mypy takes an attribute that was just set to None for None until the function sets it again,
-whatever was called in between: read it again in another method. What awaits (or yields) in an `except` block leaves its
-exception, while it waits, to be the one that everything else is handling: await behind the block.
+Compiled code trusts its annotations and checks them where values come in, so a wrong one raises a TypeError that the
+interpreter never raises. mypy narrows an attribute just set to None until the function sets it again, whatever was
+called in between: read it again in another method. Code that awaits (or yields) in an `except` block leaves its
+exception current for all other code while it waits: await after the block.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MODULES = (
 
 
 def missing() -> list[str]:
-    """What this machine lacks, each with the way to get it."""
+    """What is missing on this machine, each with the way to install it."""
     lacks = [
         f"Python's package {name} (pip install -r requirements/compiler.lock)"
         for name in ("mypy", "setuptools")
@@ -85,7 +85,7 @@ def missing() -> list[str]:
 
 
 def compile_to(target: Path) -> None:
-    """Nothing else is left in `target`, which may be the folder of the sources (in an image that is being built)."""
+    """Compile into `target`, leaving no intermediate files; it may be the source folder (when building an image)."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 
@@ -95,7 +95,7 @@ def compile_to(target: Path) -> None:
     with contextlib.chdir(target), tempfile.TemporaryDirectory(prefix="ballast-compile-") as place:
         options = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={place}/types"]
         extensions = mypycify([*options, *MODULES], target_dir=place, group_name="ballast", debug_level="0")
-        for extension in extensions:  # a warning of some compiler's is no reason to have no image
+        for extension in extensions:  # do not fail the build for some compiler's warning
             extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
         builder = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
         builder.inplace, builder.build_temp, builder.build_lib = True, f"{place}/objects", f"{place}/lib"

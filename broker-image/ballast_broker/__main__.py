@@ -1,4 +1,4 @@
-"""`python -m ballast_broker FILE.properties [--override name=value ...]`: one node in the foreground."""
+"""Runs one node in the foreground: `python -m ballast_broker FILE.properties [--override name=value ...]`."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from ballast_broker.storage.disk import RealThreads
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# What a start makes, it keeps; one that has to wait for its quorum is still gone through now and then.
+# Objects created during startup mostly stay; a start that waits for its quorum still collects now and then.
 GC_THRESHOLD_AT_START = 1_000_000
-# Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
+# Requests create few reference cycles: fewer, later collections keep pauses off the hot path.
 GC_THRESHOLDS = (50_000, 20, 100)
-QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot meanwhile
-THREADS_OF_A_MOVER = 3  # it copies, copies ahead, and syncs what it copied
+QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot at the same time
+THREADS_OF_A_MOVER = 3  # copying, reading ahead, syncing
 THREADS_FOR_ALL_ELSE = 8
-START_ENDS_WITHIN_S = 2.0  # that is stopped
+START_ENDS_WITHIN_S = 2.0  # if stopped meanwhile
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 after an orderly stop, 1 where the node failed, 2 where the configuration is wrong."""
+    """Return 0 after an orderly stop, 1 if the node failed, 2 if the configuration is wrong."""
     arguments = _parser().parse_args(argv)
     to_stderr(arguments.log_level.upper())
     try:
@@ -88,7 +88,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
 
 
 def _most_threads(config: BrokerConfig) -> int:
-    """Enough that nobody waits for the disk of another directory; those that nobody needs are not made."""
+    """Enough threads that no work waits for another directory's disk; they are created on demand."""
     from ballast_broker.storage.directory_threads import AT_ONCE
 
     of_a_directory: int = AT_ONCE + config.num_recovery_threads_per_data_dir
@@ -96,13 +96,13 @@ def _most_threads(config: BrokerConfig) -> int:
 
 
 def _asked_to_stop() -> asyncio.Event:
-    """Set by the first signal to stop."""
+    """An event set by the first stop signal."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def ask_to_stop() -> None:
         stop.set()
-        for number in STOP_SIGNALS:  # once is enough: a second one must not break into the stop, nor kill its end
+        for number in STOP_SIGNALS:  # ignore further ones: they must not interrupt the stop or kill the process
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
@@ -112,7 +112,7 @@ def _asked_to_stop() -> asyncio.Event:
 
 
 def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tuple[Node, Server]:
-    """The node in the real world, and what accepts its connections."""
+    """Create the node with real resources, and the server that accepts its connections."""
     from ballast_broker import security_settings as security
     from ballast_broker.app import Node
     from ballast_broker.handles import MOST_FOR_LOGS, raise_limit, shares
@@ -146,7 +146,7 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
 
 
 async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event, threads: RealThreads) -> int:
-    """Until it is asked to stop, or fails."""
+    """Run until stopped or failed."""
     from ballast_broker.node_failed import NodeFailed
     from ballast_broker.raft.soundness import SpoiltMetadata
     from ballast_broker.storage.errors import DirectoryRefused
@@ -164,7 +164,7 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
             await _end_threads_of_start(threads)
             return 0
         starting.result()
-        gc.freeze()  # nor is it gone through again while requests wait
+        gc.freeze()  # do not scan startup objects again while requests wait
         gc.set_threshold(*GC_THRESHOLDS)
         if lag is not None:
             lag.forget_longest()
@@ -174,21 +174,21 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
             node.failed.result()
         await node.stop()
         if any(directory.given_up and directory.threads.silent for directory in node.logs.all_directories):
-            os._exit(0)  # nothing is to be written there, and a thread that waits for it cannot be ended otherwise
+            os._exit(0)  # nothing is left to write there, and a thread waiting for that disk cannot be ended otherwise
     except (NodeFailed, SpoiltMetadata, DirectoryRefused, OSError) as error:
         print(f"broker {node.config.node_id}: {error}", file=sys.stderr)
         return 1
     finally:
         stopping.cancel()
         if node.failed.done():
-            node.failed.exception()  # a start that failed by itself has told more; nobody waits for this one
+            node.failed.exception()  # mark as retrieved: if the start itself failed, that has been reported
         if metrics is not None:
             await metrics.stop()
     return 0
 
 
 async def _end_threads_of_start(threads: RealThreads) -> None:
-    """Nothing has been written that must be finished. A thread that waits for its disk cannot be ended otherwise."""
+    """Stop during startup: nothing written needs finishing. A thread waiting for its disk cannot be ended otherwise."""
     closing = asyncio.get_running_loop().run_in_executor(None, threads.close)
     _, waiting = await asyncio.wait({closing}, timeout=START_ENDS_WITHIN_S)
     if waiting:
@@ -196,7 +196,7 @@ async def _end_threads_of_start(threads: RealThreads) -> None:
 
 
 async def _end_what_is_under_way() -> None:
-    """Of a node that failed: its tasks would ask for threads that are no more."""
+    """Cancel a failed node's tasks before the threads they would use are gone."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -204,7 +204,7 @@ async def _end_what_is_under_way() -> None:
 
 
 async def _open_metrics(node: Node, server: Server, lag: LoopLag | None) -> MetricsServer | None:
-    """Open before the node starts, so that probes hear "not ready" instead of nothing."""
+    """Open before the node starts, so that probes get "not ready" rather than no response."""
     if node.config.metrics_port is None or lag is None:
         return None
     from ballast_broker.metrics.page import MetricsPage

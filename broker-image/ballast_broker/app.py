@@ -1,8 +1,8 @@
-"""One node: constructs every room, wires them, owns their tasks, starts and stops them in order.
+"""A node: constructs and wires all components, owns their tasks, starts and stops them in order.
 
-Nothing but this and its broker half (`broker_half.py`) constructs or holds globals. The same code runs in production
-and in the simulation; what differs is the `World` it is given. Order of a start: directories and logs, the metadata
-log, listeners, the quorum, registration.
+Only this module and its broker half (`broker_half.py`) construct components; there are no globals. The same code runs
+in production and in the simulation; what differs is the `World` passed in. Startup order: directories and logs, the
+metadata log, listeners, the quorum, registration.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ class Node:
         return self.metadata.image
 
     def scram_credential(self, user: str, mechanism: str) -> Credential | None:
-        """What the cluster keeps of a user's password, as far as this node has read the metadata."""
+        """The stored SCRAM credential of a user, as far as this node has read the metadata."""
         if not hasattr(self, "metadata"):
             return None
         kept = self.image.security.scram_credentials.get((user, MECHANISM_CODES[mechanism]))
         return None if kept is None else Credential(kept.salt, kept.iterations, kept.stored_key, kept.server_key)
 
     def token_login(self, token_id: str, mechanism: str, salt: bytes) -> TokenLogin | None:
-        """Who comes in by a delegation token, as far as this node has read the metadata."""
+        """The login of a delegation token, as far as this node has read the metadata."""
         if self._token_logins is None or not hasattr(self, "metadata"):
             return None
         return self._token_logins.find(token_id, mechanism, salt)
 
     @property
     def ready(self) -> bool:
-        """A broker: registered, caught up, unfenced. A controller alone: it knows who leads the quorum."""
+        """A broker: registered, caught up and unfenced. A controller alone: the quorum's leader is known."""
         if not hasattr(self, "driver") or self.failed.done():
             return False
         if self.broker is None:
@@ -100,7 +100,7 @@ class Node:
 
     # -- start ----------------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Returns when the node serves. Raises whatever keeps it from doing so, with a sentence to show."""
+        """Return when the node serves; raise what prevents that, with a message to show."""
         await self._open_logs()
         await self._build_quorum()
         if self.config.is_broker:
@@ -117,8 +117,8 @@ class Node:
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
         storage = settings.storage_config(config, world.open_files)
-        # Before the metadata is read, each topic's log has this broker's defaults; but which records a topic gives up,
-        # for their age, their size or newer ones, only its own configuration says.
+        # Until the metadata is read, topic logs use this broker's defaults, but delete nothing: whether a topic deletes
+        # or compacts its records, only its own configuration tells.
         defaults = replace(config.log_config({}), cleanup_policy=frozenset())
         self.logs = LogManager(
             world.disk, world.clock, world.threads, storage, world.random, config_of=lambda _: defaults,
@@ -180,7 +180,7 @@ class Node:
     def _quorum(self, store: MetadataStore) -> Quorum:
         config = self.config
         voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in config.voters}
-        alone = store.voters_remembered() == [config.node_id]  # as it began before voters could change
+        alone = store.voters_remembered() == [config.node_id]  # as it started before voters could change
         if config.is_its_own_quorum or (alone and config.is_controller and not voters):
             voters = {config.node_id: QuorumEndpoint("127.0.0.1", 0)}
         return Quorum(
@@ -192,8 +192,9 @@ class Node:
         )
 
     def _own_controller_endpoints(self) -> dict[str, QuorumEndpoint]:
-        """Where this node is to be found as a voter: as it says itself, else where the others find it already. What it
-        listens on may be an address that changes with its next start."""
+        """This node's endpoints as a voter: as advertised, else as named in the static voters. The addresses it listens
+        on may change with the next start.
+        """
         config = self.config
         if not config.is_controller:
             return {}
@@ -242,14 +243,14 @@ class Node:
         return port
 
     def addresses(self) -> list[Endpoint]:
-        """Where this node is to be found: what it advertises, and its controller's listeners, with the real ports."""
+        """The advertised endpoints, and those of its controller listeners, with the actual ports."""
         return [
             e._replace(host=e.host or self.config.advertised_host, port=e.port or self.ports.get(e.name, 0))
             for e in (*self.config.advertised, *self.config.advertised_controllers)
         ]
 
     def client(self, *, timeout_s: float) -> ControllerClient:
-        """A way to the active controller with a connection of its own."""
+        """A client of the active controller, with its own connection."""
         return ControllerClient(
             node_id=self.config.node_id,
             leader=self.driver,
@@ -266,7 +267,7 @@ class Node:
 
     # -- going on -------------------------------------------------------------------------------------------------
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """If it fails, the node does."""
+        """Start a task whose failure fails the node."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -292,7 +293,7 @@ class Node:
 
     # -- stop -----------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
-        """In order: leaderships handed over, listeners closed, logs flushed and marked clean."""
+        """Stop in order: hand over leaderships, close listeners, flush logs and mark them clean."""
         broker_epoch = -1
         if self.broker is not None:
             broker_epoch = await self.broker.leave()

@@ -1,4 +1,4 @@
-"""The broker half of a node: constructs what serves clients, and has it join the cluster, and leave it, in order."""
+"""The broker half of a node: constructs what serves clients, joins the cluster and leaves it in order."""
 
 from __future__ import annotations
 
@@ -102,17 +102,17 @@ class BrokerHalf:
         node.metadata.add_publisher(self._gate.publish)
 
     def _catch_up(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Ahead of the gate, which passes on what there is but not what there was."""
+        """Runs before the gate, which passes on the current state but not deletions on the way to it."""
         if not self._gate.is_open and not delta.compared:
             delete_what_was_deleted(self._node.logs, delta.topics_deleted.values())
 
     def _take_stock(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        """All that `image` has here is taken up; what it has not goes, before a newer one is acted on."""
+        """The replicas in `image` are in place; delete stray ones before acting on a newer image."""
         settle_strays(self._node.logs, self._node.config.node_id, image)
         self._caught_up.set()
 
     def _epoch(self) -> int:
-        """-1 until this broker is registered."""
+        """The broker epoch; -1 until this broker is registered."""
         return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
     def _store(self, topic: str, timeout_ms: int, load_bytes: int) -> CoordinatorStore:
@@ -189,8 +189,7 @@ class BrokerHalf:
             self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 
     async def join(self) -> None:
-        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced, and
-        let clients in once the metadata says so."""
+        """Register, catch up with the metadata, start the replicas, get unfenced, then accept clients."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replication.start()
@@ -212,14 +211,14 @@ class BrokerHalf:
         await self._wait_for(self._caught_up.wait(), membership)
         lifecycle.set_ready()
         await self._wait_for(lifecycle.running.wait(), membership)
-        # A client that was told of no broker, as of a fenced one that is alone, would not come back: librdkafka forgets
-        # the address that it had.
+        # A client that gets metadata without any broker, as of a single fenced one, would never come back: librdkafka
+        # forgets the bootstrap address.
         await self._wait_for(lifecycle.seen_active.wait(), membership)
         for endpoint in node.config.client_listeners:
             node.world.listening.accept(endpoint.name)
 
     async def _wait_for(self, event: Coroutine[Any, Any, Any], membership: asyncio.Task[Any]) -> None:
-        """For the event, or for what makes it impossible."""
+        """Wait for the event, or raise what makes it impossible."""
         waiting = asyncio.ensure_future(event)
         await asyncio.wait({waiting, membership, self._node.failed}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -259,7 +258,7 @@ class BrokerHalf:
 
         async def report() -> None:
             if self.lifecycle is None:
-                return  # its registration will not name the directory
+                return  # its registration will leave the directory out
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.lifecycle.report_offline_directory(directory.id)
@@ -270,9 +269,9 @@ class BrokerHalf:
         self._node.spawn(report(), f"report that {directory.path} is offline")
 
     async def leave(self) -> int:
-        """Hand over what this broker leads, then stop; answers the epoch it had."""
+        """Hand over leaderships, then stop; return the epoch it had."""
         epoch = self._epoch()
-        self.replication.assignments.hurry()  # should a disk be another one at the next start, that can be seen
+        self.replication.assignments.hurry()  # so that a disk exchanged before the next start is noticed
         if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):

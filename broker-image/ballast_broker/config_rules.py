@@ -1,4 +1,4 @@
-"""What the controller asks about configs: which there are, which values they take, what they begin from. PURE."""
+"""The controller's view of configs: names, validation, defaults. PURE."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rules:
         known_here = (name for name in configs if name in BROKER_PROPERTIES or listener_property(name) is not None)
         fixed = sorted(name for name in known_here if name not in DYNAMIC_BROKER_PROPERTIES)
         if fixed:
-            # Apache Kafka reads a store again when its location is set anew.
+            # Apache Kafka reloads a store when its location is set again.
             hint = ": stores are read again when their files change" if any(map(_STORE.search, fixed)) else ""
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)}){hint}"

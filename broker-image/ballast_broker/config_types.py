@@ -1,4 +1,4 @@
-"""How a property's text becomes a value: Kafka's types and its rules, with errors that say what is allowed. PURE."""
+"""Parses and validates property values by Kafka's types and rules, with errors that tell what is allowed. PURE."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ log = logging.getLogger(__name__)
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 NUMBERS = {kind: f"Not a number of type {kind.upper()}" for kind in ("int", "long", "double")}
-BLANKS = "".join(map(chr, range(ord(" ") + 1)))  # what Java takes away at both ends of a text
+BLANKS = "".join(map(chr, range(ord(" ") + 1)))  # what Java's String.trim strips
 STORED_KNOWN = 1_024
 _WHOLE = re.compile(r"[+-]?\d+")
 _DECIMAL = re.compile(r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)", re.ASCII)
 _HEXADECIMAL = re.compile(r"[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII)
 NAME = "{name}"
-"""Stands for the property's name in a complaint."""
+"""Placeholder for the property's name in a complaint."""
 
 
 class ConfigError(ValueError):
-    """A property has a value that is not allowed; the text names the property, the value and what is allowed."""
+    """A property has an invalid value; the message names the property, the value and what is allowed."""
 
 
 def _double_text(value: float) -> str:
-    """As Java writes a double: with an exponent where it is large or small, as `1.0E10`."""
+    """Format as Java does: with an exponent if large or small, as in `1.0E10`."""
     if not isfinite(value):
         return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -45,9 +45,9 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must satisfy: `complaint` says in Kafka's words what is wrong with one, None where nothing is.
+    """A constraint on values: `complaint` returns what is wrong, in Kafka's words, or None.
 
-    `culprit` is what such a message shows as the value.
+    `culprit` is the value shown in the message.
     """
 
     complaint: Callable[[Any], str | None]
@@ -58,7 +58,7 @@ def between(low: float, high: float | None = None) -> Rule:
     def complaint(value: Any) -> str | None:
         if value < low:
             return f"Value must be at least {low}"
-        if high is not None and value > high:  # NaN is not, and is let pass by Apache Kafka, too
+        if high is not None and value > high:  # NaN passes, as in Apache Kafka
             return f"Value must be no more than {high}"
         return None
 
@@ -111,15 +111,16 @@ class Property:
         return value
 
     def parse_new(self, text: str) -> Any:
-        """Of what is about to be stored: what `parse` passes over, Apache Kafka refuses."""
+        """Parse a value to be stored. Unlike `parse` it validates empty list elements, as Apache Kafka does."""
         value = self.parse(text)
         if self.kind == "list" and text.strip():
             self._check(tuple(part.strip() for part in text.split(",")))
         return value
 
     def stored(self, text: str) -> Any | None:
-        """What the metadata has, Apache Kafka may have written, in ways or for things that are not known here: None
-        then, and a warning, the first time that it is looked at."""
+        """Parse a value from the metadata. Apache Kafka may have written it in a way unknown here: then None, with a
+        warning the first time.
+        """
         return _stored(self, text)
 
     def _check(self, value: Any) -> None:
@@ -131,7 +132,7 @@ class Property:
             )
 
     def text_of(self, value: Any) -> str | None:
-        """As Kafka prints it when configs are described."""
+        """Format as Kafka does when configs are described."""
         if value is None:
             return None
         if self.kind == "boolean":
@@ -166,11 +167,11 @@ def _whole(bound: int) -> Callable[[str], int]:
     return parse
 
 
-node_id = _whole(INT_MAX)  # as a resource is named by it
+node_id = _whole(INT_MAX)  # parses a node id that names a resource
 
 
 def _double(text: str) -> float:
-    """As a literal of Java's, which has a suffix at times, and may be hexadecimal."""
+    """Parse a Java literal, which may have a suffix or be hexadecimal."""
     if _HEXADECIMAL.fullmatch(text):
         try:
             return float.fromhex(text.rstrip("fFdD"))

@@ -1,7 +1,7 @@
-"""What a controller's listener answers: the quorum's own requests, the controller's, and who it is.
+"""Handles requests on a controller's listener: quorum RPCs, controller requests, and self-description.
 
-Admin clients may come here directly (`--bootstrap-controller`); they find what Kafka's controllers answer. Nodes have
-CLUSTER_ACTION, and what a broker forwards it has looked at itself; of anybody else it is asked here what he may do.
+Admin clients may connect directly (`--bootstrap-controller`) and get what Kafka's controllers answer. Nodes have
+CLUSTER_ACTION, and what brokers forward they have authorized already; everybody else is authorized here.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ DESCRIBE_ACLS, DESCRIBE_CONFIGS, DESCRIBE_QUORUM = 29, 32, 55
 INCREMENTAL_ALTER_CONFIGS = 44
 ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER = 80, 81, 82
 RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER})
-# What of the quorum not only nodes ask for, and what it takes.
+# Quorum requests that administrators may send, and the operation required.
 OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, REMOVE_VOTER: Operation.ALTER}
-# What nodes alone ask a controller for.
+# Requests only nodes send to a controller.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
-# What is asked for oneself: of brokers, in envelopes.
+# Requests bound to the requester's identity: brokers forward them in envelopes.
 OF_TOKENS = frozenset({38, 39, 40})
 FEATURES_SINCE = 3  # of ApiVersions
-# Without a quota, whatever they ask for: as nodes of the cluster they call themselves so (`SocketNetwork`).
+# Client ids that nodes of the cluster use (`SocketNetwork`): their requests are exempt from quotas.
 NODE_NAME = re.compile(r"broker-\d+")
 
 
@@ -97,12 +97,12 @@ CONTROLLER_APIS = {
     )
 }
 
-# What brokers send on for others.
+# Requests that brokers forward for others.
 FORWARDED = {key: CONTROLLER_APIS[key].name for key in API_KEYS - OF_NODES}
 
 
 def is_of_nodes(context: RequestContext) -> bool:
-    """Whether it is the cluster's own, of which no quota may keep it; what they send on says for whom."""
+    """Whether a node of the cluster sent it on its own behalf, exempt from quotas; an envelope names its requester."""
     if context.api_key in OF_NODES or context.api_key in RAFT_KEYS - OF_ADMINS.keys() or context.api_key == ENVELOPE:
         return True
     return NODE_NAME.fullmatch(context.client_id or "") is not None and context.may(Operation.CLUSTER_ACTION, CLUSTER)
@@ -148,7 +148,7 @@ class ControllerHandlers:
         operation = OF_ADMINS.get(context.api_key)
         if operation is None:
             check_cluster(Operation.CLUSTER_ACTION, context)
-        elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):  # else a broker has asked whether somebody may
+        elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):  # otherwise a broker has authorized it
             check_cluster(operation, context)
         return await self._driver.handle(context.api_key, request)
 
@@ -177,7 +177,7 @@ class ControllerHandlers:
         return await delegation_tokens.ask_if_allowed(request, context, ask)
 
     async def _envelope(self, request: Any, context: RequestContext) -> Any:
-        """Something that a broker sends on. As of all that comes from brokers, they have looked whether it may be."""
+        """Handle a forwarded request, which the broker has authorized already."""
         if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
             return refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
@@ -194,7 +194,7 @@ class ControllerHandlers:
         return enclose_answer(enclosed, response)
 
     async def _answer(self, api: Api, enclosed: Enclosed) -> Any:
-        """What it takes of the time counts for who has asked; the broker lets him wait."""
+        """Handle the request; its time is charged to the requester, whom the broker throttles."""
         asker = enclosed.asker
         work = self._service.handle(api.key, enclosed.version, enclosed.request, None, asker)
         rate = self._quotas.requests.rate_of(asker.user, asker.client_id)
@@ -202,7 +202,7 @@ class ControllerHandlers:
             return await work
         time = RequestTime(self._quotas.requests, rate, self._now, None)
         response = await Timed(work, time)
-        if hasattr(response, "throttle_time_ms"):  # that of DescribeQuorum has no place for it
+        if hasattr(response, "throttle_time_ms"):  # DescribeQuorum's response lacks it
             response.throttle_time_ms = max(response.throttle_time_ms, time.tell_ms())
         return response
 
@@ -221,7 +221,7 @@ class ControllerHandlers:
         )
 
     def _features(self, kind: Any) -> dict[str, Any]:
-        """Those whose lowest level is 0 in the third version as well: nodes look for kraft.version there."""
+        """Version 3 includes features with lowest level 0 as well: nodes look for kraft.version there."""
         image = self._image()
         supported = [
             kind.SupportedFeatureKey(name=name, min_version=low, max_version=high)

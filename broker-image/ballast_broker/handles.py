@@ -1,7 +1,7 @@
-"""How many files the process may have open, and how many of them are whose.
+"""Divides the limit of open files between logs and connections.
 
-Without shares a crowd of connections, or of logs that are written to, takes the last one; and a log that cannot be
-opened looks like a disk that fails.
+Without shares, a crowd of connections, or of logs being written, would use up all descriptors; and a log that cannot be
+opened looks like a failing disk.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import resource
 from typing import NamedTuple
 
 MOST_FOR_LOGS = 8192
-# Indexes, checkpoints and copies while they are in use, connections to other nodes, the cleaner.
+# Indexes, checkpoints and copies in use, connections to other nodes, the cleaner.
 FOR_ALL_ELSE = 512
-# Where the kernel names no hard limit it has one all the same (macOS: OPEN_MAX).
+# If the hard limit is infinite, there is a limit all the same (macOS: OPEN_MAX).
 ALWAYS_ALLOWED = 10_240
 OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE)
 
@@ -31,16 +31,16 @@ def shares(limit: int) -> Handles:
 
 
 def are_out(error: BaseException | None) -> bool:
-    """Nothing could be opened, of the process or of the machine, and so nothing was done."""
+    """Whether the process or the machine ran out of file descriptors, so that nothing was done."""
     return isinstance(error, OSError) and error.errno in OUT_OF_HANDLES
 
 
 class NothingOpened(Exception):
-    """For want of file descriptors, and so nothing was done: whoever asked may ask again."""
+    """Out of file descriptors, so nothing was done: the caller may retry."""
 
 
 def advice(error: OSError) -> str:
-    """What an operator can do about EMFILE or ENFILE."""
+    """Advice on EMFILE or ENFILE."""
     if error.errno == errno.ENFILE:
         return "the machine has no file descriptors left: raise fs.file-max"
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -48,10 +48,10 @@ def advice(error: OSError) -> str:
 
 
 def raise_limit() -> int:
-    """As Java does: the soft limit (1,024 in most shells) is for programs that know no more than that many."""
+    """Raise the soft limit, as Java does: its default (1,024 in most shells) is for programs that need no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard, ALWAYS_ALLOWED):
-        if soft < wanted:  # what is unlimited is -1
+        if soft < wanted:  # unlimited is -1
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
                 return wanted

@@ -1,6 +1,6 @@
-"""What a node tells of itself: a line for each message, whatever clients call their topics, groups and users.
+"""Formats each log message as one line, whatever clients call their topics, groups and users.
 
-A name with a line break in it would else begin a line that looks like the node's own.
+Otherwise a line break in a name could forge a log line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a dispatcher gives a connection: the seam between `net` and `api`, which do not know each other."""
+"""The interface between `net` and `api`, which do not know each other: replies, principals, peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast_broker.seams import File, Threads
 
 
 class FileData(Protocol):
-    """A stretch of a file that a reply sends without touching it; `release` is called once it is sent or given up."""
+    """A file range sent without being read here; `release` is called once it is sent or given up."""
 
     @property
     def position(self) -> int: ...
@@ -20,10 +20,10 @@ class FileData(Protocol):
     def file(self) -> File | None: ...
     @property
     def threads(self) -> Threads:
-        """In which it is read where it is not in memory."""
+        """The threads that read it if it is not in the page cache."""
 
     def failed(self, error: OSError) -> None:
-        """It cannot be read. On the loop, and not in the middle of anything."""
+        """Called on the loop, outside of any other call, if it cannot be read."""
 
     def release(self) -> None: ...
 
@@ -33,11 +33,11 @@ Parts = Sequence[Part]
 
 
 class Pending(NamedTuple):
-    """A reply that comes later. `pipelined`: the next request may begin meanwhile, or when `begun` is done."""
+    """A deferred reply. `pipelined`: the next request may start now or, if `begun` is set, when that is done."""
 
-    future: asyncio.Future[Any]  # of Parts, or of None where there is nothing to answer
+    future: asyncio.Future[Any]  # of Parts, or of None if there is no response
     pipelined: bool
-    for_this_client_only: bool = False  # it changes nothing: cancelled when the client is gone
+    for_this_client_only: bool = False  # has no effects: cancelled when the client disconnects
     begun: asyncio.Future[None] | None = None
 
 
@@ -45,42 +45,42 @@ Reply = bytes | list[Any] | Pending | None
 
 
 class Principal(NamedTuple):
-    """Who sends a request. Without authentication everybody is `User:ANONYMOUS`."""
+    """The sender of a request. Without authentication everybody is `User:ANONYMOUS`."""
 
     kind: str = "User"
     name: str = "ANONYMOUS"
-    by_token: bool = False  # by a delegation token, with which no other token is to be had
+    by_token: bool = False  # authenticated by a delegation token, which cannot obtain other tokens
 
 
 ANONYMOUS: Final = Principal()
 
 
 class Time(Protocol):
-    """Told of what the requests of a connection take of the loop's thread."""
+    """Measures what a connection's requests take of the loop's thread."""
 
     def begins(self) -> None: ...
     def ends(self) -> None: ...
 
 
 class Peer(Protocol):
-    """Who sends: a connection, as far as a dispatcher may know it."""
+    """A connection, as far as a dispatcher knows it."""
 
     time: Time | None
-    """Whoever dispatches sets it, where there is a quota of it."""
+    """Set by the dispatcher if there is a request time quota."""
 
     @property
     def principal(self) -> Principal: ...
     @property
     def host(self) -> str:
-        """As Kafka writes it: "/127.0.0.1"."""
+        """As Kafka prints it: "/127.0.0.1"."""
 
     @property
     def listener(self) -> str: ...
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Called once, when the connection has ended."""
+        """Register a callback for when the connection has closed; called once."""
 
     def hold(self, seconds: float) -> None:
-        """Read nothing more for so long, or for as long as was said before; answers are still sent."""
+        """Do not read for this long, or for a longer time set before; responses are still sent."""
 
 
 Dispatch = Callable[[Peer, memoryview], Reply]

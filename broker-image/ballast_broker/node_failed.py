@@ -1,7 +1,7 @@
-"""What ends a node."""
+"""The exception that ends a node."""
 
 from __future__ import annotations
 
 
 class NodeFailed(Exception):
-    """The node cannot go on; the text says why."""
+    """The node cannot go on; the message says why."""

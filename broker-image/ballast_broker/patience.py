@@ -1,4 +1,4 @@
-"""Waiting for what a disk that does not answer may hold for ever."""
+"""Bounds the wait for work that an unresponsive disk may block forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(work: Awaitable[Any], what: str) -> None:
-    """Until it is done, or for so long: then it goes on by itself."""
+    """Wait until it is done, at most LONGEST_WAIT_S; after that it continues by itself."""
     working = asyncio.ensure_future(work)
     await asyncio.wait([working], timeout=LONGEST_WAIT_S)
     if working.done():

@@ -1,7 +1,7 @@
-"""How much of something somebody may have in a second, as Kafka reckons it for quotas. PURE.
+"""Rate limiters for quotas, computed as in Kafka. PURE.
 
-`WindowedRate` is what was taken in the last windows over the time that they cover; `TokenBucket` is filled all the time
-and may be full for a while. Both are asked how long to wait, and neither refuses anything by itself.
+`WindowedRate` is the amount in the last windows over the time they cover; `TokenBucket` refills continuously up to a
+maximum. Both tell how long to wait; neither rejects anything itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHORTEST_SPAN_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`quota.window.num` of `quota.window.size.seconds` each, the present one among them."""
+    """`quota.window.num` windows of `quota.window.size.seconds` each, including the current one."""
 
     count: int = 11
     size_s: float = 1.0
@@ -29,7 +29,7 @@ class Window:
 
     @property
     def past_s(self) -> float:
-        """Without the present one."""
+        """All but the current one."""
         return (self.count - 1) * self.size_s
 
 
@@ -37,17 +37,17 @@ DEFAULT_WINDOW = Window()
 
 
 class WindowedRate:
-    """Nobody waits longer than one window at a time: who is far over is told so again and again."""
+    """A wait is at most one window long: a client far over its limit is throttled again and again."""
 
     def __init__(self, clock: Clock, limit: float, window: Window = DEFAULT_WINDOW) -> None:
         self._clock = clock
         self.limit = limit
         self._window = window
-        self._windows: deque[list[float]] = deque()  # when each began, and what was taken in it; at most one more
+        self._windows: deque[list[float]] = deque()  # start and amount of each; at most one more than `count`
         self._total = 0.0
 
     def change_limit(self, limit: float) -> None:
-        """What was taken stays so."""
+        """Change the limit, keeping what was recorded."""
         self.limit = limit
 
     def record(self, amount: float) -> None:
@@ -59,7 +59,7 @@ class WindowedRate:
         self._total += amount
 
     def wait_s(self) -> float:
-        """How long until the rate is at its limit, if nothing more is taken."""
+        """How long until the rate is at its limit, if nothing more is recorded."""
         now_s = self._clock.monotonic()
         self._forget_before(now_s - self._window.all_s)
         wait_s = self._total / self.limit - self._span_s(now_s)
@@ -75,14 +75,14 @@ class WindowedRate:
             self._total = 0.0  # exactly
 
     def _span_s(self, now_s: float) -> float:
-        """All windows but the present one count as full, else whoever begins would be over at once."""
+        """The time covered: previous windows count as full, otherwise every newcomer would be over at once."""
         elapsed_s = now_s - self._windows[0][0] if self._windows else 0.0
         missing = self._window.count - 1 - int(elapsed_s / self._window.size_s)
         return max(elapsed_s + max(0, missing) * self._window.size_s, SHORTEST_SPAN_S)
 
 
 class TokenBucket:
-    """Full at first. It holds what comes in so many seconds, or `least`; what is taken beyond that is a debt."""
+    """A bucket that starts full. It holds `full_s` seconds' worth, at least `least`; taking more makes a debt."""
 
     def __init__(self, clock: Clock, limit: float, full_s: float, least: float = 0.0) -> None:
         self._clock = clock
@@ -102,7 +102,7 @@ class TokenBucket:
         self._tokens -= amount
 
     def wait_s(self, amount: float = 0.0) -> float:
-        """How long until so much can be taken without a debt."""
+        """How long until this amount can be taken without a debt."""
         self._fill()
         return max(0.0, (amount - self._tokens) / self.limit)
 

@@ -1,4 +1,4 @@
-"""The real clock and the real dice; disk, threads and sockets come from their own rooms."""
+"""The real clock and random generator; disk, threads and sockets are in their own packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 class RealClock:
     def __init__(self) -> None:
-        self.monotonic = time.monotonic  # several times in each request: no call of ours around it
+        self.monotonic = time.monotonic  # called several times per request, so without a wrapper
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,7 +1,7 @@
-"""What the broker asks of the outside world, as protocols: the simulation replaces these and nothing else.
+"""The outside world as protocols: the simulation replaces these and nothing else.
 
-Everything time-like, random, on disk or on the network goes through here. Code on the event loop uses asyncio
-(the simulation brings its own loop with virtual time); it never calls `time`, `random`, `os` or `socket` itself.
+All access to time, randomness, disk and network goes through here. Code on the event loop uses asyncio (the simulation
+brings its own loop with virtual time) and never calls `time`, `random`, `os` or `socket` itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class NotInMemory(Exception):
-    """These bytes would have to be waited for: a thread reads them, and whoever wanted them looks again."""
+    """Reading these bytes would block: a thread has to load them first, then the caller retries."""
 
     def __init__(self, path: str, position: int, size: int) -> None:
         super().__init__(f"{size} bytes at {position} of {path}")
@@ -47,7 +47,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
     def sync(self) -> None: ...
     def descriptor(self) -> int | None:
-        """For sendfile; None where there is no kernel behind the file (simulation)."""
+        """For sendfile; None if there is no kernel behind the file (simulation)."""
 
     def close(self) -> None: ...
 
@@ -64,7 +64,7 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File: ...
     def empty_file(self, path: str) -> File:
-        """To write to; of what was there under this name nothing is left."""
+        """Create an empty file to write to, replacing any file of this name."""
 
     def exists(self, path: str) -> bool: ...
     def is_directory(self, path: str) -> bool: ...
@@ -73,14 +73,14 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
     def set_modified_ms(self, path: str, modified_ms: int) -> None: ...
     def make_directory(self, path: str) -> bool:
-        """With its parents; False if it was there."""
+        """Create it with its parents; False if it exists."""
 
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
     def sync_directory(self, path: str) -> None: ...
     def write_back(self, path: str) -> None:
-        """All that the file system has in memory goes to the disk: later syncs are quick, and tell what failed."""
+        """Write all dirty pages of the file system to disk: later syncs are quick, and report failures."""
 
     def read_bytes(self, path: str) -> bytes: ...
     def write_atomically(self, path: str, data: bytes) -> None:
@@ -88,32 +88,34 @@ class Disk(Protocol):
 
     def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int: ...
     def not_waiting(self) -> AbstractContextManager[None]:
-        """What the calling thread reads of files inside is in memory, or `NotInMemory`. Where the kernel cannot say it
-        is taken to be so."""
+        """Within this context, reads of the calling thread raise `NotInMemory` instead of blocking. Where the kernel
+        cannot tell, everything counts as in memory.
+        """
 
     def usage(self, path: str) -> DiskUsage: ...
     def waits(self) -> int:
-        """Grows whenever the calling thread waits for something; not while it only waits for a processor."""
+        """A counter that grows whenever the calling thread blocks, but not while it waits for a processor."""
 
     def processor_time(self) -> Callable[[], float]:
-        """Of the calling thread: what tells others how much it has had. It stands still while the thread waits in
-        one call, and never where that cannot be told."""
+        """A function that other threads may call for the calling thread's CPU time. It stands still while the thread
+        blocks in one call; where that cannot be measured, it never does.
+        """
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock on a file; returns what releases it. BlockingIOError where another process has it."""
+        """Take an exclusive lock on a file; return its release function. BlockingIOError if another process has it."""
 
 
 class Threads(Protocol):
-    """Where blocking work goes. In the simulation it runs at once, at a virtual cost."""
+    """Runs blocking work. The simulation runs it at once, at a virtual cost."""
 
     async def run(self, work: Callable[[], T]) -> T: ...
 
 
 class Channel(Protocol):
-    """One connection to another broker or controller: requests in order, answers as they come."""
+    """One connection to another broker or controller: requests in order, responses as they come."""
 
     async def call(self, request: Any, version: int) -> Any:
-        """Send a request message, await its response message. ConnectionError when the peer is gone."""
+        """Send a request message, await its response. ConnectionError if the peer is gone."""
 
     def close(self) -> None: ...
 
@@ -123,4 +125,4 @@ class Channel(Protocol):
 
 class Network(Protocol):
     async def connect(self, host: str, port: int, *, timeout_s: float) -> Channel:
-        """ConnectionRefusedError where nobody listens; TimeoutError where nobody answers."""
+        """ConnectionRefusedError if nobody listens; TimeoutError if nobody responds."""

@@ -1,4 +1,4 @@
-"""From the properties of listeners to what the network is given: contexts of TLS, users, this node's own login."""
+"""Creates what the network needs from listener properties: TLS contexts, SASL users, this node's own login."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ WITHOUT_KERBEROS = (
 
 
 def accesses(config: BrokerConfig, find: FindCredential, find_token: FindToken) -> dict[str, Access]:
-    """Of the listeners that are not open to everybody. ConfigError where a certificate or a file with keys cannot be
-    used. Within the loop, which asks for the keys of tokens from then on."""
+    """The access control of the listeners that have any. ConfigError if a certificate or key file is unusable.
+
+    Call it within the event loop, which fetches token keys from then on.
+    """
     found = {}
     for endpoint in config.listeners_all:
         wanted = config.listener_security[endpoint.name]
@@ -74,7 +76,7 @@ def _contexts(config: BrokerConfig, listener: str, *, server: bool) -> TlsContex
 
 
 def _between(config: BrokerConfig, listener: str) -> BetweenNodes | None:
-    """What a new certificate is asked for before it replaces one by which nodes reach each other."""
+    """The requirements on a new certificate of a listener through which nodes reach each other."""
     if listener not in config.controller_names and listener != config.inter_broker_listener:
         return None
     if listener in config.controller_names:
@@ -83,9 +85,9 @@ def _between(config: BrokerConfig, listener: str) -> BetweenNodes | None:
 
 
 def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
-    """How this node goes to such a listener of others."""
+    """How this node connects to such a listener of other nodes."""
     wanted = config.listener_security.get(listener)
-    if wanted is None:  # a controller alone goes to no broker
+    if wanted is None:  # a mere controller connects to no broker
         return Going()
     tls = _contexts(config, listener, server=False)
     login = None
@@ -108,7 +110,7 @@ def _begin_of(wanted: SaslSettings) -> dict[str, Begin]:
     return found
 
 
-# What checks signatures, or knows Kerberos, is imported only where that is asked for: without it a node starts sooner.
+# Modules for tokens and Kerberos are imported only where needed: a node starts faster without.
 def _token_checker(wanted: OauthSettings) -> TokenChecker | None:
     if wanted.keys is None:
         return None

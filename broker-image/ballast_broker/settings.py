@@ -1,4 +1,4 @@
-"""From Kafka's properties to what each room wants to know: where property names meet their users. PURE."""
+"""Maps Kafka's properties to each component's settings. PURE."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
 
 
 def storage_config(config: BrokerConfig, open_files: int) -> StorageConfig:
-    """For empty directories a cluster of one names itself; several must be told, or each would invent one."""
+    """A cluster of one generates its cluster id; with several nodes it must be given, or each would make up its own."""
     reserve = config.ballast_log_dir_reserve_bytes
     alone = config.is_its_own_quorum or len(config.voters) == 1
     return StorageConfig(
@@ -166,8 +166,7 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
 
 
 def connection_limits(config: BrokerConfig, handles: int) -> Limits:
-    """Not more than there are `handles` for them. Buffer sizes only where they were given: the kernel tunes its own
-    better than Kafka's 100 KB."""
+    """At most `handles` connections. Buffer sizes only if configured: the kernel's auto-tuning beats Kafka's 100 KB."""
     given = config.given
     return Limits(
         max_request_bytes=config.socket_request_max_bytes,
@@ -194,13 +193,13 @@ def connection_rates(config: BrokerConfig, clock: Clock) -> ConnectionRates:
 
 
 def _of_listeners(config: BrokerConfig, name: str) -> dict[str, int]:
-    """What those listeners have that have their own."""
+    """The values of listeners that have their own."""
     found = {e.name: config.of_listeners.get((e.name.lower(), name)) for e in config.listeners_all}
     return {listener: limit for listener, limit in found.items() if isinstance(limit, int)}
 
 
 def creation_rates(config: BrokerConfig, image: MetadataImage) -> CreationRates:
-    """As they are set at run time, else in the file."""
+    """Connection creation rates, dynamic values taking precedence over the file."""
     layers = (image.configs.of(RESOURCE_BROKER, ""), image.configs.of(RESOURCE_BROKER, str(config.node_id)))
     of_all = dynamic_values(*layers).get(CREATION_RATE, config.max_connection_creation_rate)
     of_addresses = {}
@@ -213,8 +212,7 @@ def creation_rates(config: BrokerConfig, image: MetadataImage) -> CreationRates:
 
 
 def own_listeners(config: BrokerConfig) -> frozenset[str]:
-    """Those that only nodes of the cluster come through, as Kafka has it: the controllers', and where brokers have one
-    that clients need not use, that one."""
+    """Listeners only nodes use, as in Kafka: the controllers', and the brokers' own if clients have another."""
     own = config.controller_names
     return own | {config.inter_broker_listener} if len(config.client_listeners) > 1 else own
 
@@ -227,7 +225,7 @@ def quota_windows(config: BrokerConfig) -> QuotaWindows:
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
-    """Nothing of the metadata log goes by age or size: it is cut at snapshots."""
+    """The metadata log is not deleted by age or size: it is truncated at snapshots."""
     return LogConfig(
         segment_bytes=config.metadata_log_segment_bytes,
         segment_ms=METADATA_SEGMENT_MS,
@@ -239,7 +237,7 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 
 
 def topic_log_configs(config: BrokerConfig) -> Callable[[MetadataImage, str], LogConfig]:
-    """What each topic's logs are configured with on this broker. Topics with equal overrides have one in common."""
+    """The log configuration of each topic on this broker. Topics with equal overrides share one object."""
     layers = (RESOURCE_BROKER, ""), (RESOURCE_BROKER, str(config.node_id))
 
     @lru_cache(maxsize=1_024)

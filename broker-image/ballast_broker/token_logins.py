@@ -1,4 +1,4 @@
-"""Who may come in by a delegation token: what this node has read of tokens, and has found out by its secret."""
+"""Logins by delegation token, from the metadata and the shared secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_FOUND = 1_000
 
 
 class TokenLogins:
-    """What a token comes to as a password takes milliseconds to find out, and is kept from one login to the next."""
+    """Computing a token's credential takes milliseconds, so credentials are cached."""
 
     def __init__(self, secret: bytes, image: Callable[[], MetadataImage], wall_ms: Callable[[], int]) -> None:
         self._secret = secret
@@ -23,7 +23,7 @@ class TokenLogins:
         self._found: dict[tuple[str, str, bytes], Credential] = {}
 
     def find(self, token_id: str, mechanism: str, salt: bytes) -> TokenLogin | None:
-        """None for a token that there is not, or not any more."""
+        """None for a token that does not exist (any more)."""
         token = self._image().security.delegation_tokens.get(token_id)
         if token is None:
             return None

@@ -1,6 +1,6 @@
-"""Work on thousands of small things, for 5 ms in a turn of the event loop; then others have their turn.
+"""Splits work on thousands of small things into event loop turns of 5 ms, between which other tasks run.
 
-Other code may run between any two of the things: what uses this says how it bears that.
+Other code may run between any two things: users say how they cope with that.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Generator, Iterable
 from typing import Generic, TypeVar
 
 LONGEST_TURN_S = 0.005
-STEPS = 64  # without a look at the clock, of those that are but a part of a thing
+STEPS = 64  # steps between two looks at the clock, each less than one thing
 T = TypeVar("T")
 
 
 class Turn:
-    """How long the present turn has been; `ends_if_long` ends it after 5 ms and begins the next."""
+    """Tracks the current turn; `ends_if_long` ends it after 5 ms and begins the next."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
         self._until_s = self._now() + LONGEST_TURN_S
 
     async def ends_if_long(self) -> bool:
-        """Whether others had their turn meanwhile."""
+        """Yield to other tasks if the turn was long; return whether it did."""
         if self._now() <= self._until_s:
             return False
         await asyncio.sleep(0)
@@ -31,8 +31,9 @@ class Turn:
 
 
 class InTurns(Generic[T]):
-    """`async for` through all of them. When 5 ms are over, others have their turn before the next one; where that
-    happened, they have another after the last, as what follows (encoding an answer, say) takes its time as well."""
+    """`async for` over things, yielding to other tasks after each 5 ms; if it ever did, it also yields after the last,
+    as what follows (encoding a response, say) takes time, too.
+    """
 
     def __init__(self, things: Iterable[T]) -> None:
         self._things = iter(things)
@@ -53,7 +54,7 @@ class InTurns(Generic[T]):
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
-    """What they come to; each of the steps takes so little that many are taken before the clock is looked at."""
+    """Run a generator's steps in turns; return its result. Many small steps run between looks at the clock."""
     turn, several = Turn(), False
     while True:
         try:

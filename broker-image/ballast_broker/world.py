@@ -1,4 +1,4 @@
-"""The outside world as one value: what a node is given, real in production, simulated in tests."""
+"""The outside world as one value passed to a node: real in production, simulated in tests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Listening(Protocol):
-    """Where clients and other nodes come in."""
+    """Accepts connections of clients and other nodes."""
 
     def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
-        """Take the address; answers the port. OSError where it cannot be had.
+        """Bind the address; return the port. OSError if it cannot be bound.
 
-        Without `accept` connections are made but nothing is read from them before `accept` is called.
+        Without `accept`, connections are established but not read before `accept` is called.
         """
 
     def accept(self, name: str) -> None: ...
 
     def limit_rates(self, rates: CreationRates) -> None:
-        """So many connections a second may be made."""
+        """Limit the rates at which connections may be made."""
 
     def stop_listening(self) -> None: ...
     def close(self) -> None: ...
@@ -38,13 +38,13 @@ class World:
     clock: Clock
     random: Random
     threads: Threads
-    quorum_threads: Threads  # the metadata log's own: it waits for nobody else's disk
+    quorum_threads: Threads  # the metadata log's own, so that it does not wait for other disks
     network: Network  # between brokers
     listening: Listening
-    cleaner: CleanerRunner | None = None  # None: a process of its own
-    open_files: int = MOST_FOR_LOGS  # that logs may keep open
+    cleaner: CleanerRunner | None = None  # None: a separate process
+    open_files: int = MOST_FOR_LOGS  # limit for logs
     quorum_network: Network | None = None  # to controllers; None: as between brokers
-    probing: Network | None = None  # to see whether somebody is there, without a word; None: as between brokers
+    probing: Network | None = None  # to test whether a node listens, sending nothing; None: as between brokers
 
     @property
     def to_controllers(self) -> Network:

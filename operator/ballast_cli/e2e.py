@@ -30,7 +30,7 @@ class Missing(CommandError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, default="host", help="where (host)")
+    parser.add_argument("--provider", choices=PROVIDERS, help="where; only --list does without")
     parser.add_argument("--prepare", action="store_true", help="only build what the provider needs")
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
     parser.add_argument(
@@ -52,11 +52,13 @@ def scenario(part: str) -> str:
 
 
 def refused(args: argparse.Namespace) -> str | None:
+    if args.seed is not None and args.faults is None:
+        return "--seed is of --faults."
+    if args.provider is None and not args.list:
+        return "--provider says where: embedded begins at once, host builds a real Kubernetes first, for minutes."
     if args.away is not None and (args.faults is not None or args.scenario):
         return "--away is a scenario of its own: without --faults, and without names of scenarios."
-    if args.faults is None:
-        return None if args.seed is None else "--seed is of --faults."
-    if args.provider != "host" or args.scenario:
+    if args.faults is not None and (args.provider != "host" or args.scenario):
         return "--faults breaks a node of its own: with --provider host, and without names of scenarios."
     return None
 
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if args.prepare:
             return 0
         command += ["--capture=no", "--no-header", "--durations=0", "--durations-min=1"]
-    variables = source_variables() | {"BALLAST_E2E_PROVIDER": args.provider}
+    variables = source_variables() | {"BALLAST_E2E_PROVIDER": args.provider or "embedded"}
     chosen = args.scenario
     if args.faults is not None:
         chosen = ["test_mixed_faults"]

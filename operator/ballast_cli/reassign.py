@@ -328,7 +328,10 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
         if not _clear_throttles(cluster, plan, seen):
             return 1
         print("Throttles are removed" + (", but from brokers that are away." if seen.away else "."))
-    return 1 if any(state.failed for state in states) else 0
+    failed = sum(state.failed for state in states)
+    if failed:
+        print(f"Not as the plan says: {failed} of {counted(len(states), 'partition')}.", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _follow(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:

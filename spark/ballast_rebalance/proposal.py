@@ -277,9 +277,17 @@ def _older_in(path: Path) -> list[Older]:
     return [Older(item, maps) for item in _documents(path, "Reassignment")]
 
 
+class _Loader(yaml.SafeLoader):
+    """What looks like a time is a text, as it is to Kubernetes: a file that people edit has it without quotes, too."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+
+
 def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     try:
-        documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
+        text = path.read_text(encoding="utf-8")
+        documents = [item for item in yaml.load_all(text, Loader=_Loader) if isinstance(item, dict)]
     except (yaml.YAMLError, UnicodeDecodeError):
         return []
     return [item for item in documents if item.get("kind") == kind]

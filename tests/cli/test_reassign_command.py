@@ -177,6 +177,19 @@ def test_nothing_is_moved_without_the_throttle_and_none_is_said_to_be_removed_th
     assert "Throttles are removed" in capsys.readouterr().out
 
 
+@pytest.mark.spec("DIR-10")
+def test_what_does_not_exist_or_is_elsewhere_is_the_last_word(
+    brokers: Brokers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a topic that was deleted on its way the brokers' throttles are removed, which sounded as if all were well."""
+    path = tmp_path / "plan.json"
+    path.write_text(write_plan({Key("orders", 99): Target((0,), ("any",)), Key("nowhere", 0): Target((0,), ("any",))}))
+    assert main(["reassign", "verify", "--bootstrap", brokers.bootstrap, "--json", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "nowhere-0: does not exist\norders-99: does not exist\n" in told.out
+    assert told.err == "Not as the plan says: 2 of 2 partitions.\n"
+
+
 def test_a_broker_that_goes_away_is_a_sentence_and_no_traceback(brokers: Brokers) -> None:
     with pytest.raises(CommandError, match="does not answer any more"), reassign._connected(brokers.bootstrap):
         raise NodeNotReadyError("broker 0 is gone")

@@ -223,6 +223,7 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
         ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
+        ("e2e", "ballast e2e: --provider says where: "),
         ("e2e --seed 3", "ballast e2e: --seed is of --faults."),
         ("soak sim --data x", "ballast soak: 'sim' has no --seed or --data."),
         ("reassign verify --bootstrap h:1 --json x --throttle 5", "verify has no --throttle: it is of execute."),

@@ -10,11 +10,15 @@ from ballast_cli.__main__ import load
 @pytest.mark.parametrize(
     ("line", "told"),
     [
+        ("", "--provider says where"),
+        ("git", "--provider says where"),
+        ("--prepare", "--provider says where"),
+        ("--faults 5", "--provider says where"),
         ("--seed 1", "--seed is of --faults"),
-        ("--away 5 git", "without names of scenarios"),
-        ("--away 5 --faults 5", "without --faults"),
+        ("--away 5 --provider host git", "without names of scenarios"),
+        ("--away 5 --provider host --faults 5", "without --faults"),
         ("--faults 5 --provider embedded", "--provider host"),
-        ("--faults 5 git", "without names of scenarios"),
+        ("--faults 5 --provider host git", "without names of scenarios"),
     ],
 )
 def test_what_cannot_work_is_refused(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,20 +48,23 @@ def test_sizes_are_understood_as_kubernetes_writes_them(asked: str, kept: str) -
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"brokers": "many"}, "spec.brokers: 'many' is no int"),
-        ({"brokers": True}, "spec.brokers: True is no int"),
-        ({"volumes": {}}, "spec.volumes: expected a list"),
-        ({"volumes": [RIGHT, {**RIGHT, "weight": "x"}]}, "spec.volumes[1].weight: 'x' is no int"),
-        ({"volumes": [RIGHT, "b"]}, "spec.volumes[1]: expected an object"),
-        ({"config": {"a": ["b"]}}, "spec.config.a: ['b'] is no str"),
-        ({"config": []}, "spec.config: expected an object"),
-        ({"storage": {"deleteClaim": "yes"}}, "spec.storage.deleteClaim: 'yes' is no bool"),
-        ({"podTemplate": {"spec": {"affinity": []}}}, "spec.podTemplate.spec.affinity: expected an object"),
+        ({"brokers": "many"}, 'spec.brokers: must be a whole number, not "many"'),
+        ({"brokers": True}, "spec.brokers: must be a whole number, not true"),
+        ({"volumes": {}}, "spec.volumes: must be a list"),
+        ({"volumes": [RIGHT, {**RIGHT, "weight": "x"}]}, 'spec.volumes[1].weight: must be a whole number, not "x"'),
+        ({"volumes": [RIGHT, "b"]}, "spec.volumes[1]: must be a mapping of names to values"),
+        ({"config": {"a": ["b"]}}, 'spec.config.a: must be text, not ["b"]'),
+        ({"config": []}, "spec.config: must be a mapping of names to values"),
+        ({"storage": {"deleteClaim": "yes"}}, 'spec.storage.deleteClaim: must be true or false, not "yes"'),
+        (
+            {"podTemplate": {"spec": {"affinity": []}}},
+            "spec.podTemplate.spec.affinity: must be a mapping of names to values",
+        ),
         (
             {"podTemplate": {"spec": {"affinity": None, "topologySpreadConstraints": {"a": 1}}}},
-            "spec.podTemplate.spec.topologySpreadConstraints: expected a list",
+            "spec.podTemplate.spec.topologySpreadConstraints: must be a list",
         ),
-        ({"imagePullPolicy": "Now"}, "spec.imagePullPolicy: 'Now' is none of Always, IfNotPresent, Never"),
+        ({"imagePullPolicy": "Now"}, 'spec.imagePullPolicy: must be one of Always, IfNotPresent, Never, not "Now"'),
     ],
 )
 def test_the_field_that_is_wrong_is_named(spec: dict[str, Any], said: str) -> None:
@@ -72,7 +75,7 @@ def test_the_field_that_is_wrong_is_named(spec: dict[str, Any], said: str) -> No
 
 @pytest.mark.spec("OPR-01")
 def test_a_field_that_has_to_be_there_is_named() -> None:
-    with pytest.raises(FieldError, match=r"^spec.volumes\[0\]: .*missing 1 required positional argument: 'size'$"):
+    with pytest.raises(FieldError, match=r"^spec.volumes\[0\]: lacks size$"):
         cluster(volumes=[{"name": "a"}])
 
 

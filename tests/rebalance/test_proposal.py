@@ -364,6 +364,19 @@ def test_a_file_that_expired_is_written_anew(tmp_path: Path, late: bool) -> None
 
 
 @pytest.mark.spec("REB-08")
+def test_a_time_without_quotes_is_as_late_as_one_with_them(tmp_path: Path) -> None:
+    """As tools write it that know Kubernetes' YAML: read as a date, it had expired at the beginning of its day."""
+    plan, found, first = a_proposal()
+    file = write_yaml(first, tmp_path)
+    text = file.read_text().replace("'2023-11-15T22:13:20Z'", "2023-11-15T22:13:20Z")
+    file.write_text(text)
+    later = replace(found, at_s=found.at_s + 3_600 * 23)
+    assert write_yaml(build(plan, later, ProposalOptions("c", "ns"), PlanOptions()), tmp_path) == file
+    assert file.read_text() == text
+    assert " 2023-11-15T22:13:20Z" in text
+
+
+@pytest.mark.spec("REB-08")
 def test_a_cancelled_file_is_in_the_way_of_the_same_plan_alone(tmp_path: Path) -> None:
     """It would be told as proposed, while its Reassignment has ended for good."""
     _, found, resources = a_proposal()

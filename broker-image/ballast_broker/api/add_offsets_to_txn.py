@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: the partition of the offsets topic that a group lives in becomes part of a transaction."""
+"""AddOffsetsToTxn: adds a group's partition of the offsets topic to a transaction."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn: partitions become part of a transaction, or it is asked whether they are.
+"""AddPartitionsToTxn: adds partitions to a transaction, or verifies that they are in it.
 
-To version 3 a producer asks for itself. From version 4 on brokers ask, for all the transactions whose records they are
-about to take.
+Up to version 3 producers send it for themselves; from version 4 on brokers send it, batched over all transactions whose
+records they are about to append.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _of_client(
 
 
 async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
-    """Nobody is let wait: behind this request are those for others."""
+    """Never wait for a busy transaction: other transactions' requests queue behind this one."""
     producer, partitions = ProducerIdentity(asked.producer_id, asked.producer_epoch), await _partitions(asked.topics)
     if asked.verify_only:
         return verify(broker, asked.transactional_id, producer, partitions)
@@ -71,7 +71,7 @@ async def _of_broker(asked: Any, broker: BrokerServices) -> Errors:
 
 
 def verify(broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition]) -> Errors:
-    """Whether they are in the producer's open transaction."""
+    """Whether the partitions are in the producer's open transaction."""
     unknown = _unknown(partitions, broker)
     if unknown:
         return _none_but(unknown, partitions)
@@ -84,7 +84,7 @@ def verify(broker: BrokerServices, name: str, producer: ProducerIdentity, partit
 async def add(
     broker: BrokerServices, name: str, producer: ProducerIdentity, partitions: list[TopicPartition], *, waits: bool
 ) -> Errors:
-    """By the leader of the partitions, as their first records come in."""
+    """Add partitions on behalf of their leader, when their first records arrive."""
     return await _add(name, producer, partitions, {}, 2, broker, waits=waits)
 
 
@@ -98,7 +98,7 @@ async def _add(
     *,
     waits: bool,
 ) -> Errors:
-    """All or none."""
+    """Add all partitions or none."""
     refused = _unknown(partitions, broker) | refused
     if refused:
         return _none_but(refused, partitions)

@@ -1,4 +1,4 @@
-"""CreateAcls and DeleteAcls: done by the controller, for who may alter the cluster."""
+"""CreateAcls and DeleteAcls: forwarded to the controller for those who may alter the cluster."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def check_codes(asked: Any) -> None:
-    """Kafka reads no request that names the code of what is unknown; other codes that it does not know, it does."""
+    """As Kafka, treat code 0 (UNKNOWN) as unparseable; other unknown codes are accepted here."""
     if any(getattr(asked, name, None) == UNKNOWN for name in CODES):
         raise MalformedRequest("an access control entry with a code of nothing known")

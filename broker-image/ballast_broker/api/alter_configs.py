@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: levels of loggers are changed here, all else by the controller.
+"""AlterConfigs and IncrementalAlterConfigs: changes logger levels here and forwards the rest to the controller.
 
-Here is checked whether a resource may be named at all, and by whom; which configs there are and what values they
-take, the controller knows. Its own loggers are changed where it listens.
+This module checks whether the resource may be named at all, and by whom; the controller knows the configs and their
+valid values. A controller's own loggers are changed on its own listener.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 INCREMENTAL = 44
-Outcome = tuple[int, str | None]  # error code and its sentence
+Outcome = tuple[int, str | None]  # error code and message
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -57,14 +57,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def handle_at_controller(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """The answer to an IncrementalAlterConfigs whose sender came to a controller, of which `ask` is asked the rest."""
+    """Handle an IncrementalAlterConfigs sent to a controller's listener; `ask` handles everything but loggers."""
     loggers = [each for each in request.resources if each.resource_type == RESOURCE_BROKER_LOGGER]
     request.resources = [each for each in request.resources if each.resource_type != RESOURCE_BROKER_LOGGER]
     kind = message("IncrementalAlterConfigsResponse")
     answers = [
         _result(kind, each, _alter_loggers_at_controller(each, request.validate_only, context)) for each in loggers
     ]
-    if loggers and not request.resources:  # a controller need not be the active one to have loggers
+    if loggers and not request.resources:  # an inactive controller has loggers, too
         return kind(responses=answers)
     response = await ask(request)
     response.responses = [*response.responses, *answers]
@@ -101,7 +101,7 @@ def _check_resource(asked: Any, context: RequestContext) -> None:
     check = _CHECKS.get(asked.resource_type)
     if check is None or (asked.resource_type == RESOURCE_BROKER_LOGGER and context.api_key != INCREMENTAL):
         raise _invalid(f"Unknown resource type {asked.resource_type}")
-    if asked.resource_type == RESOURCE_BROKER:  # a broker sees that it is not meant before it asks who is asking
+    if asked.resource_type == RESOURCE_BROKER:  # a wrong broker id is reported before authorization
         check(asked.resource_name, context)
     check_alteration(asked.resource_type, asked.resource_name, context)
     check(asked.resource_name, context)

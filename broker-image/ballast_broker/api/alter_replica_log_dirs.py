@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: move replicas between this broker's directories (DIR-10 to DIR-17)."""
+"""AlterReplicaLogDirs: moves replicas between this broker's directories (DIR-10 to DIR-17)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ballast_wire.names import TopicPartition, by_topic
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    # One that is named twice goes to the directory named last.
+    # A replica named twice goes to the directory named last.
     wanted = {
         TopicPartition(topic.name, number): directory.path
         for directory in request.dirs
@@ -30,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) -> dict[TopicPartition, ErrorCode]:
-    """A plan for a whole disk comes as one request for thousands of replicas."""
+    """In turns: a plan for a whole disk is one request for thousands of replicas."""
     errors: dict[TopicPartition, ErrorCode] = {}
     async for each, path in InTurns(wanted.items()):
         [error] = context.broker.directories.alter({each: path}).values()
@@ -39,7 +39,7 @@ async def _alter(wanted: Mapping[TopicPartition, str], context: RequestContext) 
 
 
 def _known(error: ErrorCode, topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:
-    """A replica that is not here may still come, unless the partition does not exist at all."""
+    """A replica that is not here may still come, unless the partition does not exist."""
     if error is ErrorCode.REPLICA_NOT_AVAILABLE:
         missing = absence(context.broker.image(), topic_partition)
         return missing if missing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error

@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker understands, and the features that the cluster has agreed on."""
+"""ApiVersions: the API versions this broker supports, and the cluster's finalized features."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 @cache
 def _ranges(version: int) -> list[Any]:
-    """The same for everybody, and asked for with each connection: nobody may change them."""
+    """Cached: equal for everybody and requested on each connection. Callers must not modify it."""
     kind = message("ApiVersionsResponse")
     return [_range(kind, api.key, api.lowest, api.highest, version) for api in BROKER_APIS.values()]
 
@@ -44,7 +44,7 @@ def _range(kind: Any, key: int, lowest: int, highest: int, version: int) -> Any:
 
 
 def _features(kind: Any, context: RequestContext) -> dict[str, Any]:
-    """Tagged fields. Old clients cannot read a feature whose lowest level is 0: it is not shown to them."""
+    """The tagged fields. Old clients cannot parse a feature whose lowest level is 0, so they do not get it."""
     version = context.version
     image = context.broker.image()
     supported = [

@@ -1,7 +1,7 @@
-"""May this principal, from this host, do that? Asked for every request.
+"""Decides whether a principal, from a host, may perform an operation. Consulted for every request.
 
-Decisions are remembered until an access control entry changes, so that what produces and fetches ask costs one
-look-up. Without `authorizer.class.name` everybody may do everything. Loop thread only.
+Decisions are cached until an ACL changes, so that a produce or fetch costs one look-up. Without `authorizer.class.name`
+everybody may do everything. Loop thread only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
     "transactional_id",
 ]
 
-NO_OPERATIONS_ASKED: Final = -(2**31)  # answers where nobody asked which operations are allowed
+NO_OPERATIONS_ASKED: Final = -(2**31)  # the value if authorized operations were not requested
 
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 50_000
-MOST_REMEMBERED_CHARACTERS: Final = 10_000_000  # of names: who is refused may have made up any, of 32 KB each
-ANY_NAME: Final = "hardcode"  # the name that Kafka asks about for those who may do it to whatever resource there is
+MOST_REMEMBERED_CHARACTERS: Final = 10_000_000  # total size of names: a rejected client may make up any, of 32 KB each
+ANY_NAME: Final = "hardcode"  # the resource name Kafka uses to check for access to any resource of a kind
 
 
 class Resource(NamedTuple):
@@ -67,7 +67,7 @@ def transactional_id(name: str) -> Resource:
 
 
 class Asker(Protocol):
-    """As far as entries can name somebody."""
+    """What ACLs can refer to."""
 
     @property
     def principal(self) -> Principal: ...
@@ -76,26 +76,26 @@ class Asker(Protocol):
 
 
 class Authorizer:
-    """Where no entries are enforced: everybody may do everything."""
+    """Used where no ACLs are enforced: everybody may do everything."""
 
     enforces = False
     generation = 0
     """Changes whenever any decision may have changed."""
 
     def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
-        """Asked by who is about to do it: a refusal is logged."""
+        """Whether the operation is allowed, for somebody about to do it: a refusal is logged."""
         return True
 
     def would_allow(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
-        """To leave out what somebody may not see, or to tell him what he may do."""
+        """As `allows` without logging: to filter results, or to report permissions."""
         return True
 
     def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
-        """Whether there is at least one resource of this kind to which it may be done."""
+        """Whether the operation is allowed on at least one resource of this kind."""
         return True
 
     def publish(self, _delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Called for every change of the metadata."""
+        """A metadata publisher: called for every change."""
 
 
 ALLOWS_EVERYTHING: Final = Authorizer()
@@ -104,7 +104,7 @@ _Question = tuple[Principal, str, Operation, Resource]
 
 
 class AclAuthorizer(Authorizer):
-    """Before it knows any metadata, it allows super users alone."""
+    """Enforces ACLs. Until metadata is loaded, it allows only super users."""
 
     enforces = True
 
@@ -170,13 +170,13 @@ class AclAuthorizer(Authorizer):
         return decision
 
     def _tell(self, question: _Question) -> None:
-        """Once, until entries change: who is refused mostly asks again and again."""
+        """Log each refusal once until ACLs change: rejected clients mostly retry."""
         if question in self._told:
             return
         self._told.add(question)
         principal, host, operation, resource = question
         who = _who(principal, host)
-        # Without CLUSTER_ACTION a node takes no part, which whoever set it up has to learn.
+        # Without CLUSTER_ACTION a node cannot take part, which the administrator has to learn.
         level = logging.WARNING if operation is Operation.CLUSTER_ACTION else logging.INFO
         log.log(level, "%s from %s may not %s %s %s", *who, operation.name, resource.kind.name, resource.name)
 
@@ -200,7 +200,7 @@ def _who(principal: Principal, host: str) -> Who:
 
 
 def _as_java(address: str) -> str:
-    """How entries write an address: Java shortens no IPv6 address, and knows an IPv4 one that comes as such."""
+    """The address as in ACLs: Java does not shorten IPv6, and turns IPv4-mapped addresses into IPv4."""
     if ":" not in address:
         return address
     parsed = ipaddress.IPv6Address(address.partition("%")[0])
@@ -247,10 +247,10 @@ _SUPPORTED: Final = {
 
 
 def authorized_operations(context: RequestContext, resource: Resource) -> int:
-    """The bit field that answers `include…AuthorizedOperations`: bit n is operation n."""
+    """The bit field for `include…AuthorizedOperations`: bit n is operation n."""
     return sum(1 << op for op in _SUPPORTED[resource.kind] if context.may(op, resource))
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """Those of the cluster are told to who may describe it."""
+    """The cluster's authorized operations, for those who may describe it."""
     return authorized_operations(context, CLUSTER) if context.authorize(Operation.DESCRIBE, CLUSTER) else 0

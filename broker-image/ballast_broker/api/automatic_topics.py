@@ -1,7 +1,7 @@
-"""Topics that come to be because somebody asked for them: `auto.create.topics.enable`, and the coordinators' topics.
+"""Creates topics on demand: `auto.create.topics.enable`, and the coordinators' topics.
 
-Nobody waits here, and nothing raises: who asked is told at once to ask again, and finds the topic. Requests for one
-name share one creation.
+Nothing here waits or raises: the requester is told at once to retry, and then finds the topic. Concurrent requests for
+one name share one creation.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 VERSION = 7
 TIMEOUT_MS = 10_000
 INTERNAL = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
-RECORDS_AT_ONCE = 1_000  # of a request: a controller refuses one of more than 10,000, and others wait meanwhile
+MOST_IN_FLIGHT = 10_000  # beyond that, requesters have to retry
+RECORDS_AT_ONCE = 1_000  # per request: the controller rejects more than 10,000, and others wait meanwhile
 
 
 class _Internal(NamedTuple):
-    """A coordinator's topic as its properties have it, and who waits for it."""
+    """A coordinator's topic as configured, and who waits for it."""
 
     partitions: int
     replicas: int
@@ -65,10 +65,10 @@ class AutomaticTopics:
             ),
         }
         self._in_flight: set[str] = set()
-        self._too_few: dict[str, int] = {}  # how many brokers were alive when it was last said that there are too few
+        self._too_few: dict[str, int] = {}  # live brokers at the last warning that there are too few
 
     def create(self, names: list[str], asker: Asker | None = None) -> None:
-        """It counts against the quota of `asker`, the first who asks."""
+        """Create topics; they count against the quota of `asker`, the first requester."""
         new = [name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)]
         self._begin(new, asker)
 
@@ -78,7 +78,7 @@ class AutomaticTopics:
         alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
         wanted = self._internal[name]
         if alive < wanted.replicas:
-            if alive != self._too_few.get(name):  # every client asks, time and again
+            if alive != self._too_few.get(name):  # every client keeps asking
                 self._too_few[name] = alive
                 log.warning(
                     "%s needs %d live brokers (%s), there are %d: %s have to wait",
@@ -99,7 +99,7 @@ class AutomaticTopics:
     def _wanted(self, name: str) -> Any:
         kind = message("CreateTopicsRequest").CreatableTopic
         if name not in INTERNAL:
-            return kind(  # of this broker: a controller by itself may have another default
+            return kind(  # this broker's defaults: a standalone controller may have others
                 name=name,
                 num_partitions=self._config.num_partitions,
                 replication_factor=self._config.default_replication_factor,

@@ -1,4 +1,4 @@
-"""The loggers of this process as configs: their levels by Kafka's names, changed at run time and until restart."""
+"""This process's loggers as configs: levels by Kafka's names, changeable at run time until restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """Each logger's level, its own or the inherited one."""
+    """Each logger's effective level."""
     known = logging.root.manager.loggerDict
     loggers = {name: known[name] for name in sorted(known)}
     named = {ROOT: logging.root} | {name: each for name, each in loggers.items() if isinstance(each, logging.Logger)}
@@ -33,7 +33,7 @@ def _level_name(level: int) -> str:
 
 
 def check(changes: list[Any]) -> None:
-    """Refuse the whole before any part of it is done."""
+    """Validate all changes before any is applied."""
     known = levels()
     for each in changes:
         if each.config_operation in OPERATION_NAMES:
@@ -54,7 +54,7 @@ def check(changes: list[Any]) -> None:
 
 
 def change(changes: list[Any]) -> None:
-    """What `check` let pass. A level taken away is inherited again."""
+    """Apply validated changes. Without its own level a logger inherits one."""
     for each in changes:
         logger = logging.root if each.name == ROOT else logging.getLogger(each.name)
         logger.setLevel(LEVELS[each.value] if each.config_operation == SET else logging.NOTSET)

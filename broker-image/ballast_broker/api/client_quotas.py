@@ -1,10 +1,10 @@
-"""Client quotas: how much the clients of a user or of a client id may have of this broker.
+"""Client quotas: limits on what the clients of a user or client id may use of this broker.
 
-Bytes a second that they produce and fetch, part of the time of the thread that handles requests, and partitions a
-second that they make and delete, at the controller. As in Kafka, who is over is told for how long in the answer, and
-nothing is read from that connection meanwhile. A produce is taken first and makes a debt, and so is the time that any
-request takes; a fetch while there is a debt of bytes is answered with nothing. Without quotas nothing is looked up.
-Loop thread only.
+They limit bytes produced and fetched per second, the share of the request handler thread's time, and, at the
+controller, partitions created and deleted per second. As in Kafka, a client over its quota is told in the response how
+long it is throttled, and its connection is not read meanwhile. A produce is always carried out and, like request time,
+may overdraw the quota; a fetch while the byte quota is overdrawn gets an empty response. Without quotas nothing is
+looked up. Loop thread only.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"
 REQUESTS, MUTATIONS = "request_percentage", "controller_mutation_rate"
 USER, CLIENT_ID = "user", "client-id"
-# A fetch is refused again and again until the debt is paid, so nobody has to wait for all of it in silence.
+# A fetch is refused until the quota has recovered, so it need not be held back for all of that time at once.
 LONGEST_FETCH_WAIT_S = 1.0
 MOST_CLIENTS = 10_000
-LONGEST_TOLD_MS = 2**31 - 1  # 24 days; more does not fit into an answer
-SMALLEST_LIMIT, LARGEST_LIMIT = 1e-9, 1e15  # nothing at all, and all there is, cannot be reckoned with
+LONGEST_TOLD_MS = 2**31 - 1  # 24 days: throttle_time_ms is an int32
+SMALLEST_LIMIT, LARGEST_LIMIT = 1e-9, 1e15  # avoid calculations with zero and infinity
 PERCENT = 100.0
 NO_NAME = ""
 
-Scope = tuple[str, str]  # user and client id, of whom all connections share a quota; no name: whoever it is
+Scope = tuple[str, str]  # user and client id whose connections share a quota; no name: any
 
 
 class Rate(Protocol):
@@ -46,32 +46,32 @@ R = TypeVar("R", bound=Rate)
 
 
 class Quotas(Generic[R]):
-    """The quotas of one kind. `make` begins the rate of somebody with a limit, `change_limit` gives it another one."""
+    """The quotas of one kind. `make` creates a rate with a limit, `change_limit` updates its limit."""
 
     def __init__(self, key: str, make: Callable[[float], R], change_limit: Callable[[R, float], None]) -> None:
         self._key = key
         self._make = make
         self._change_limit = change_limit
         self._limits: Mapping[QuotaEntity, float] = {}
-        self._rates: dict[Scope, tuple[R, QuotaEntity]] = {}  # and where its limit stands
+        self._rates: dict[Scope, tuple[R, QuotaEntity]] = {}  # with the entity its limit is from
         self.in_force = False
-        self.throttles = 0  # how often somebody was told to wait
+        self.throttles = 0  # how often a client was throttled
         self.throttled_ms = 0
 
     def change(self, by_entity: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """Whoever is in debt stays in debt, unless the limit is another one."""
+        """Update the limits; a client over its quota stays so unless its limit changed."""
         limits = {entity: quotas[self._key] for entity, quotas in by_entity.items() if self._key in quotas}
-        # What is no number, as Apache Kafka stores it, too, is no quota.
+        # NaN, which Apache Kafka stores as well, is no quota.
         self._limits = {entity: limit for entity, limit in limits.items() if not isnan(limit)}
         self.in_force = bool(self._limits)
         if not self.in_force:
             self._rates.clear()
         for rate, entity in self._rates.values():
-            if entity in self._limits:  # from now on, and not from when it is next asked for
+            if entity in self._limits:  # now, rather than at its next use
                 self._change_limit(rate, self._limits[entity])
 
     def rate_of(self, user: str, client_id: str) -> R | None:
-        """None: as much as they like."""
+        """The client's rate; None: unlimited."""
         if self.in_force:
             for entity, scope in _candidates(user, client_id):
                 limit = self._limits.get(entity)
@@ -97,11 +97,11 @@ class Quotas(Generic[R]):
 
 
 class ByteQuotas(Quotas[ByteRate]):
-    """A bucket holds what passes in one window."""
+    """Byte rates; the bucket holds what passes in one window."""
 
     def __init__(self, key: str, clock: Clock, window: Window = DEFAULT_WINDOW) -> None:
         def whole(limit: float) -> int:
-            return max(1, int(limit))  # a quota that rounds to nothing has no end of waiting
+            return max(1, int(limit))  # 0 would mean waiting forever
 
         super().__init__(
             key,
@@ -111,7 +111,7 @@ class ByteQuotas(Quotas[ByteRate]):
 
 
 def _candidates(user: str, client_id: str) -> Iterable[tuple[QuotaEntity, Scope]]:
-    """What may hold a quota for them, the nearest first, and who shares it."""
+    """The entities that may hold a quota for the client, most specific first, each with the scope that shares it."""
     both, of_user, of_client = (user, client_id), (user, NO_NAME), (NO_NAME, client_id)
     for named in (user, None):
         yield ((CLIENT_ID, client_id), (USER, named)), both
@@ -128,13 +128,13 @@ class QuotaWindows:
 
 
 class ClientQuotas:
-    """`on_...` says, to whoever asks at each request, whether there is anything to look up."""
+    """All client quotas. The `on_...` flags tell, at every request, whether there is anything to look up."""
 
     def __init__(self, clock: Clock, windows: QuotaWindows | None = None) -> None:
         windows = windows or QuotaWindows()
         self.produce = ByteQuotas(PRODUCE, clock, windows.of_clients)
         self.fetch = ByteQuotas(FETCH, clock, windows.of_clients)
-        # Kafka's percentage is one of a thread: seconds of it that pass in a second.
+        # Kafka's percentage refers to one thread: seconds of it per second.
         self.requests: Quotas[WindowedRate] = Quotas(
             REQUESTS,
             lambda percentage: WindowedRate(clock, _share(percentage), windows.of_clients),
@@ -160,7 +160,7 @@ class ClientQuotas:
         self.at_controllers = self.mutations.in_force or self.on_requests
 
     def concern_controllers(self, asker: Asker) -> bool:
-        """Whether a controller has to know who asks."""
+        """Whether a controller has to know the requester for the sake of quotas."""
         if not self.at_controllers:
             return False
         kinds: tuple[Quotas[TokenBucket] | Quotas[WindowedRate], ...] = (self.mutations, self.requests)
@@ -179,7 +179,7 @@ def _bounded(limit: float) -> float:
 
 
 class Throttle:
-    """Until when somebody is not read from, which an answer that comes later tells as well."""
+    """How long a client is throttled; a response sent later tells the time left."""
 
     def __init__(self, clock: Clock, seconds: float, time: RequestTime | None = None) -> None:
         self._clock = clock
@@ -191,5 +191,5 @@ class Throttle:
         return min(max(0, ceil((self._until_s - self._clock.monotonic()) * 1000)), LONGEST_TOLD_MS)
 
     def tell_ms(self) -> int:
-        """What an answer is to tell, which is being made: what it took until now counts."""
+        """The throttle time for the response being built, which includes the time used until now."""
         return self.left_ms if self.time is None else max(self.left_ms, self.time.tell_ms())

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: groups of the consumer protocol, what each member has and what it is to have."""
+"""ConsumerGroupDescribe: consumer-protocol groups with each member's current and target assignment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
 
 
 def _may_know(group: ConsumerGroup, context: RequestContext) -> bool:
-    """Of a group that reads what somebody may not know of he is told nothing."""
+    """A group that reads a topic the requester may not describe is not described at all."""
     topics = context.broker.image().topics
     ids = {topic_id for member in group.members.values() for topic_id in member.current.assigned}
     ids |= {topic_id for target in group.targets.values() for topic_id in target}
@@ -90,7 +90,7 @@ def _members(group: ConsumerGroup, context: RequestContext) -> list[Any]:
 
 
 def _named(kind: Any, partitions: Partitions, context: RequestContext) -> list[Any]:
-    """Of topics that there still are."""
+    """Convert to structs; deleted topics are left out."""
     topics = context.broker.image().topics
     return [
         kind(topic_id=topic_id, topic_name=topic.name, partitions=sorted(numbers))

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member of the consumer protocol says what it has, and is told what to have."""
+"""ConsumerGroupHeartbeat: a consumer-protocol member reports what it owns and gets its assignment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         check_enabled(context)
         refusal = _refusal(request, context)
-        if refusal is not None:  # without a text, as in Kafka
+        if refusal is not None:  # without a message, as in Kafka
             return kind(error_code=refusal, error_message=None)
         ask = _ask(request, context)
         answer = await groups.heartbeat(request.group_id, ask, _may_describe(context))
@@ -48,7 +48,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def check_enabled(context: RequestContext) -> None:
-    """The cluster has to know these groups, so that any broker may take them over, and this broker to want them."""
+    """The feature must be finalized, so that any broker can take the groups over, and the protocol enabled here."""
     wanted = PROTOCOL in context.broker.config.group_coordinator_rebalance_protocols
     if not wanted or context.broker.image().features.level(GROUP_VERSION) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -63,7 +63,7 @@ def _refusal(request: Any, context: RequestContext) -> ErrorCode | None:
 
 
 def _may_describe(context: RequestContext) -> Callable[[str], bool] | None:
-    """What a pattern stands for is no more than what its member may know of."""
+    """A pattern matches only topics that the member may describe."""
     if not context.broker.authorizer.enforces:
         return None
     return lambda name: context.may(Operation.DESCRIBE, topic(name))

@@ -1,4 +1,4 @@
-"""What a handler gets beside its request: who asks, how, and the broker's services."""
+"""The context a handler gets along with its request: the client, the connection, the broker's services."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class RequestContext:
     connection: Peer
 
     def authorize(self, operation: Operation, resource: Resource) -> bool:
-        """Whether who asks may do what he asks for; a refusal is logged."""
+        """Whether the requester may perform the operation; a refusal is logged."""
         return self.broker.authorizer.allows(self.connection, operation, resource)
 
     def may(self, operation: Operation, resource: Resource) -> bool:
-        """Of what is only left out or told."""
+        """As `authorize` without logging: to filter or to report."""
         return self.broker.authorizer.would_allow(self.connection, operation, resource)
 
     def may_for_any(self, operation: Operation, kind: ResourceKind) -> bool:
-        """Whether there is at least one resource of this kind to which he may do it."""
+        """Whether the operation is allowed on at least one resource of this kind."""
         return self.broker.authorizer.allows_for_any(self.connection, operation, kind)
 
     def fresh_id(self) -> UUID:
-        """For somebody who has no id yet."""
+        """A random id, for a member without one."""
         return UUID(bytes=self.broker.random.bytes_of(16), version=4)
 
     @property
     def asker(self) -> Asker:
-        """As who asks is named to a controller."""
+        """The requester as named to a controller."""
         principal = self.connection.principal
         return Asker(principal.name, self.client_id or "", self.connection.host, principal.by_token)
 
     @property
     def asker_to_tell(self) -> Asker | None:
-        """Who asks, where a controller has to know it for the sake of quotas."""
+        """The requester, if a controller has to know it for the sake of quotas."""
         return self.asker if self.broker.client_quotas.concern_controllers(self.asker) else None
 
     @property
@@ -56,10 +56,10 @@ class RequestContext:
 
     @property
     def host(self) -> str:
-        """As Kafka writes it in group descriptions: "/127.0.0.1"."""
+        """As Kafka prints it in group descriptions: "/127.0.0.1"."""
         return self.connection.host
 
     @property
     def listener(self) -> str:
-        """The listener's name: answers name brokers by the same one."""
+        """The listener's name; responses name brokers by their endpoint on the same listener."""
         return self.connection.listener

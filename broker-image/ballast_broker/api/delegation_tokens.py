@@ -1,7 +1,8 @@
-"""CreateDelegationToken, RenewDelegationToken and ExpireDelegationToken: done by the controller, for who may ask.
+"""CreateDelegationToken, RenewDelegationToken and ExpireDelegationToken: checked here, executed by the controller.
 
-Only who is known may, and not by a token: what a token lets somebody do ends with it. For somebody else tokens are made
-by who may CREATE_TOKENS of that user; whether a token may be renewed by who asks, the controller looks itself.
+The requester must be authenticated, and not by a token, since whatever a token permits must end with it. Creating a
+token for another user requires CREATE_TOKENS on that user; whether the requester may renew a token is checked by the
+controller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteGroups: empty groups go, with all their offsets."""
+"""DeleteGroups: deletes empty groups with all their offsets."""
 
 from __future__ import annotations
 

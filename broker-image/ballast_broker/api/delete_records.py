@@ -1,4 +1,4 @@
-"""DeleteRecords: moves the start of logs, on all replicas, before it answers."""
+"""DeleteRecords: advances log start offsets on all replicas before it responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeAcls: the access control entries that a filter means, by resource."""
+"""DescribeAcls: the ACLs that match a filter, grouped by resource."""
 
 from __future__ import annotations
 

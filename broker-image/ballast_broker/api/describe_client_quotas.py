@@ -31,7 +31,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _wanted(components: list[Any]) -> dict[str, tuple[int, str | None]]:
-    """What each entity type must be: match type and name."""
+    """Entity type → required match type and name."""
     wanted: dict[str, tuple[int, str | None]] = {}
     for each in components:
         if not each.entity_type:
@@ -67,7 +67,7 @@ def _matches(entity: QuotaEntity, wanted: dict[str, tuple[int, str | None]], str
     for entity_type, (match_type, match) in wanted.items():
         if entity_type not in names:
             return False
-        if match_type != ANY and names[entity_type] != match:  # a default entity's name is None, as is its match
+        if match_type != ANY and names[entity_type] != match:  # the default entity's name is None, as is its match
             return False
     return True
 

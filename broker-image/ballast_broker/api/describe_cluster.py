@@ -1,4 +1,4 @@
-"""DescribeCluster: who is in the cluster, by this listener's addresses."""
+"""DescribeCluster: the cluster's brokers, by their endpoints on this listener."""
 
 from __future__ import annotations
 

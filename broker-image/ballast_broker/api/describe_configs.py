@@ -1,4 +1,4 @@
-"""DescribeConfigs: topics, this broker, what is set for all brokers, and this broker's loggers."""
+"""DescribeConfigs: configs of topics, groups, this broker and all brokers, and this broker's loggers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMPTY_NAMES = {
 
 async def handle(request: Any, context: RequestContext) -> DescribeConfigsResponse:
     if any(each.resource_type not in RESOURCE_TYPES for each in request.resources):
-        # One kind of resource that does not exist spoils the whole request.
+        # As in Kafka, one unknown resource type fails the whole request.
         raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
     description = _Description(request.include_synonyms, context)
     results = [description.result(each) async for each in InTurns(request.resources)]
@@ -44,7 +44,7 @@ async def handle(request: Any, context: RequestContext) -> DescribeConfigsRespon
 
 
 class _Description:
-    """One answer. Topics that set the same are described once."""
+    """One response. Topics with the same overrides are encoded once."""
 
     def __init__(self, with_synonyms: bool, context: RequestContext) -> None:
         self._with_synonyms = with_synonyms
@@ -86,7 +86,7 @@ class _Description:
             return encode_configs(context.version, loggers)
         if resource_type == RESOURCE_GROUP:
             return self._encoded(self._entries.of_group(self._image.configs.of(RESOURCE_GROUP, name)), wanted)
-        return self._encoded(())  # of client metrics none are kept: setting one is refused
+        return self._encoded(())  # client metrics: none are stored, setting one is rejected
 
     def _of_topic(self, name: str, wanted: frozenset[str]) -> bytes:
         illegal = refusal(name)

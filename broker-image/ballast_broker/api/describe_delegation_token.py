@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: the tokens that who asks may see, with what he needs to show them."""
+"""DescribeDelegationToken: the tokens the requester may see, with the HMACs needed to use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: each directory's health and room, and the replicas in it, future ones too (DIR-32)."""
+"""DescribeLogDirs: each directory's state and capacity, and its replicas, including future ones (DIR-32)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers that a partition remembers."""
+"""DescribeProducers: the producers whose state a partition keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics sorted by name, page by page, with the replicas that may lead though not in sync."""
+"""DescribeTopicPartitions: topics sorted by name, paginated, with their eligible leader replicas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _begin(request: Any, names: set[str]) -> tuple[str, int]:
-    """The topic and partition where this page begins."""
+    """The topic and partition at which this page begins."""
     cursor = request.cursor
     if cursor is None:
         return "", 0
@@ -77,7 +77,7 @@ def _unknown(name: str, context: RequestContext) -> Any:
 
 
 def _unauthorized(name: str, context: RequestContext) -> Any:
-    """Nothing is told of it."""
+    """A topic of which nothing may be revealed."""
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=name,
@@ -108,7 +108,7 @@ async def _topic(
 def _partition(number: int, partition: PartitionRegistration, cluster: ClusterImage, context: RequestContext) -> Any:
     kind = message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic
     return kind.DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE,  # a partition without a leader is told by leader -1 only
+        error_code=ErrorCode.NONE,  # a partition without a leader just has leader -1
         partition_index=number,
         leader_id=reachable_leader(partition, cluster, context.listener),
         leader_epoch=partition.leader_epoch,

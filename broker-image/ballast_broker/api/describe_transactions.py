@@ -1,4 +1,4 @@
-"""DescribeTransactions: what the coordinator knows of transactional ids."""
+"""DescribeTransactions: the coordinator's state of transactional ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: who has a password of which mechanism, and with how many iterations."""
+"""DescribeUserScramCredentials: the SCRAM mechanisms and iteration counts of users."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From a frame to a reply: reads the header, finds the API, calls its handler. One for each kind of listener.
+"""Dispatches a request frame to its handler and turns the result into a reply. One per kind of listener.
 
-What cannot be understood (an unknown key or version, a body that does not parse) closes the connection, as Kafka does:
-there is no way to answer it. What a handler refuses becomes an answer with the error in its place. A bug in a handler
-is logged and answered with UNKNOWN_SERVER_ERROR; it never takes the loop down. Loop thread only.
+A request that cannot be parsed (unknown key or version, malformed body) closes the connection, as in Kafka: there is no
+way to answer it. What a handler rejects becomes a response with that error. A bug in a handler is logged and answered
+with UNKNOWN_SERVER_ERROR; it never takes the loop down. Loop thread only.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 PRODUCE: Final = 0
 FETCH: Final = 1
-# Of a request that carries no records; one is read in a second or two, and nothing else is done meanwhile.
+# Limit of requests without records: one of this size takes a second or two to parse, blocking everything else.
 MOST_BYTES: Final = 4 * 1024 * 1024
-MANY_BYTES: Final = 32 * 1024  # of a request that is read in turns: five milliseconds
-MANY: Final = 1000  # things in an answer that is written in turns
-_start_of: Final = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
+MANY_BYTES: Final = 32 * 1024  # larger requests are parsed in turns: five milliseconds
+MANY: Final = 1000  # responses with more entries are encoded in turns
+_start_of: Final = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client id
 _HEADER_START_BYTES: Final = 10
 
 
@@ -58,8 +58,9 @@ Answer = tuple[bytes] | None
 
 
 class Dispatcher:
-    """`apis` says what is answered here; `handlers` may give some of them another handler (a controller's listener).
-    `is_of_nodes` says what the cluster's own nodes ask, which is beyond any quota."""
+    """`apis`: the APIs served here; `handlers` may replace some handlers (controller listener). `is_of_nodes`: whether
+    a request is from a node of the cluster and so exempt from quotas.
+    """
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Dispatcher:
             context.api_key, context.version, request
         ),
     ) -> None:
-        self._broker = cast(BrokerServices, broker)  # a controller's handlers ask for no more than it has
+        self._broker = cast(BrokerServices, broker)  # a controller's handlers use only what it has
         self._quotas: ClientQuotas = broker.client_quotas
         self._is_of_nodes = is_of_nodes
         self._apis = apis
@@ -119,7 +120,7 @@ class Dispatcher:
         return self._general(context, frame, body, began)
 
     def _throttle(self, peer: Peer, frame: memoryview, began: float) -> Throttle | None:
-        """A produce counts against its client's quota as it comes; who is over is not read from for a while."""
+        """Charge a produce to its client's quota on arrival; a client over its quota is not read from for a while."""
         client_id = parse_request_header(frame).client_id or NO_NAME
         time = self._time_of(peer, client_id, began)
         rate = self._quotas.produce.rate_of(peer.principal.name, client_id)
@@ -145,7 +146,7 @@ class Dispatcher:
         peer.hold(wait_s)
 
     def _time_of(self, peer: Peer, client_id: str, began: float) -> RequestTime | None:
-        """What measures the time of this client's requests, from now on; None where it may take any."""
+        """What charges this client's request time from now on; None: unlimited."""
         quotas = self._quotas.requests
         rate = quotas.rate_of(peer.principal.name, client_id)
         time = cast("RequestTime | None", peer.time)
@@ -167,7 +168,7 @@ class Dispatcher:
         if not api.lowest <= context.version <= api.highest:
             if context.api_key != API_VERSIONS_KEY:
                 raise MalformedRequest(f"{api.name} version {context.version} is not supported")
-            request = None  # its handler answers with what is supported, in version 0
+            request = None  # its handler answers with the supported versions, in version 0
         elif len(frame) > MANY_BYTES and not self._quotas.on_requests:
             data = self._body(api, context.version, frame, body)
             return self._later(self._decode_and_run(api, data, context, began))
@@ -203,7 +204,7 @@ class Dispatcher:
         return request
 
     async def _decode_and_run(self, api: Api, data: bytes, context: RequestContext, began: float) -> Answer:
-        """Nobody else has this request: others have their turns while it is read."""
+        """Parse in turns, then run: nobody else holds the request, so other tasks may run meanwhile."""
         with _reading(api, context.version):
             request = await in_turns(decoding(message(api.name + "Request"), data, context.version))
         self._check_nulls(api, context.version, request)
@@ -224,7 +225,7 @@ class Dispatcher:
 
     @property
     def _from_clients(self) -> bool:
-        """To controllers only nodes speak, of what they were asked."""
+        """False on a controller's listener: most requests there come from brokers, which check what they forward."""
         return self._produce is not None
 
     async def _run(
@@ -235,7 +236,7 @@ class Dispatcher:
         except ApiError as refused:
             response = failure_response(api.name, request, context.version, refused.code, refused.message)
         except MalformedRequest:
-            raise  # ends the connection
+            raise  # closes the connection
         except Exception:
             log.exception("%s version %d failed", api.name, context.version)
             response = failure_response(api.name, request, context.version, ErrorCode.UNKNOWN_SERVER_ERROR, None)
@@ -244,7 +245,7 @@ class Dispatcher:
             return None
         version = response.version if response.version is not None else context.version
         self._tell(response, context, time)
-        data: bytes | bytearray  # said, as what is compiled holds a name to the type of what it was given first
+        data: bytes | bytearray  # annotated, since mypyc infers the type from the first assignment
         if things_in(response, version, MANY) > MANY:
             data = await self._encode_in_turns(api, response, version)
         else:
@@ -255,14 +256,14 @@ class Dispatcher:
         return (frame_response(context.api_key, context.correlation_id, data, flexible=flexible),)
 
     async def _encode_in_turns(self, api: Api, response: Any, version: int) -> bytearray:
-        """It has been made, and is nobody else's."""
+        """Encode in turns: nobody else holds the response."""
         async for code in InTurns(codes_in(response, version)):
             if code:
                 self._metrics.refused(api.name, code)
         return await in_turns(encoding(response, version))
 
     def _tell(self, response: Any, context: RequestContext, time: RequestTime | None) -> None:
-        """For how long the client is to wait, by the quota of time or as the controller has told."""
+        """Apply the throttle time, from the request time quota or as told by the controller."""
         told_ms = getattr(response, "throttle_time_ms", 0)
         if told_ms:
             context.connection.hold(told_ms / 1000)
@@ -282,5 +283,5 @@ class Dispatcher:
 def _reading(api: Api, version: int) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the codec raises whatever the bytes lead it to
+    except Exception as error:  # malformed bytes may make the codec raise anything
         raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error

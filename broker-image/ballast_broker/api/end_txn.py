@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort; from version 5 on the answer has the producer's next epoch."""
+"""EndTxn: commits or aborts a transaction; from version 5 on the response has the producer's next epoch."""
 
 from __future__ import annotations
 

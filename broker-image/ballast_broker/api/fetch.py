@@ -1,6 +1,6 @@
-"""Fetch: what consumers and followers read. Answered from the file by `sendfile`; waits cost nothing.
+"""Fetch: serves consumers and followers with `sendfile` from the log; waiting requests cost nothing.
 
-The dispatcher calls it for every fetch. Where there is enough data, no task and no future is made.
+Called by the dispatcher for every fetch. If enough data is available, no task or future is created.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ if TYPE_CHECKING:
     from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
 
-# What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
+# Errors of a topic that was deleted, or recreated, for requests by name.
 GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 MAXIMUM_TARGETS: Final = 16_384
 _READ: Final = Operation.READ
 
-# As in `api.produce`: what a request names, resolved once.
+# As in `api.produce`: cache of what requests name.
 Target = tuple[TopicPartition, UUID, Resource, PlainAnswer]
 
 
@@ -95,7 +95,7 @@ class Fetch:
         peer: Peer,
         quota: Quota | None = None,
     ) -> Reply:
-        """`position` is where the client's id ends; `quota` is the client's, if it has one."""
+        """`position` is the end of the client id; `quota` is the client's, if it has one."""
         plain = parse_plain_fetch(frame, position, version) if quota is None else None
         if plain is not None and plain[3] in ISOLATION_LEVELS and len(plain[5]) <= MANY:
             targets = self._targets_of(plain, version, peer)
@@ -108,10 +108,10 @@ class Fetch:
         request = parse_fetch(frame, position, version)
         if request.isolation not in ISOLATION_LEVELS:
             return self._not_isolated(request, version, correlation_id)
-        if request.replica_id >= 0 and quota is not None:  # replication has throttles of its own
+        if request.replica_id >= 0 and quota is not None:  # replication has its own throttles
             quota.exempt(peer)
             quota = None
-        # Of a partition that is named twice the last place counts, as in Kafka.
+        # If a partition is named twice, the last entry counts, as in Kafka.
         named = {(key, each.partition): each for key, partitions in request.topics for each in partitions}
         if len(named) > MANY:
             return self._answer_in_turns(request, named, version, correlation_id, peer, quota)
@@ -127,8 +127,11 @@ class Fetch:
         peer: Peer,
         quota: Quota | None,
     ) -> Pending:
-        """Others have their turns between two partitions. What is deleted after it was looked up is found to be so when
-        it is read, and of rights that change meanwhile the session's next request finds out."""
+        """Look the partitions up in turns, then answer.
+
+        A partition deleted after its look-up is noticed when it is read; changed permissions are noticed at the
+        session's next request.
+        """
         reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
 
         async def go_through() -> None:
@@ -142,7 +145,7 @@ class Fetch:
                 answered = self._answer(request, asked, version, correlation_id, peer, quota, checked_for, reply)
                 if isinstance(answered, list):
                     reply.set_result(answered)
-            except Exception as error:  # the connection ends by it, instead of waiting for ever
+            except Exception as error:  # close the connection instead of waiting forever
                 if not reply.done():
                     reply.set_exception(error)
 
@@ -162,7 +165,7 @@ class Fetch:
         checked_for: Hashable = None,
         promised: asyncio.Future[Parts] | None = None,
     ) -> Reply:
-        """`checked_for`: by what rights it was looked up who may read what is `asked`, where that is not of now."""
+        """`checked_for`: the permissions under which `asked` was looked up, if not the current ones."""
         rate = None if quota is None else quota.rate
         throttled_s = 0.0 if rate is None else min(rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
@@ -188,7 +191,7 @@ class Fetch:
         )
         params = self._params(request, version, rate)
         found: list[FetchResult] | asyncio.Future[list[FetchResult]]
-        # A follower is told of an error at once, a consumer when it has waited for what can be read.
+        # A follower gets an error at once, a consumer after waiting for what can be read.
         if session is None:
             readable: list[FetchEntry] = [followed for followed in asked if followed.refusal is None]
             if request.replica_id >= 0 and len(readable) < len(asked):
@@ -219,7 +222,7 @@ class Fetch:
         )
 
     def _not_isolated(self, request: FetchRequest, version: int, correlation_id: int) -> Reply:
-        """As Kafka answers it: nothing is read for who asks for an isolation that there is not."""
+        """As in Kafka: nothing is read for an unknown isolation level."""
         error = ErrorCode.UNKNOWN_SERVER_ERROR
         self.metrics.refused("Fetch", error)
         named = request.topics if version < FIRST_WITH_TOPIC_ID else []
@@ -228,7 +231,7 @@ class Fetch:
 
     # -- without a session ----------------------------------------------------------------------------------------
     def _targets_of(self, plain: PlainFetch, version: int, peer: Peer) -> list[Target] | None:
-        """None where any is to be refused or looked at closer: the path for all shapes does that."""
+        """None if any partition needs a closer look or may be rejected: leave that to the general path."""
         targets = []
         for asked in plain.asked:
             target = self._targets.get((asked[0], asked[1], version)) or self._new_target(asked, version)
@@ -267,7 +270,7 @@ class Fetch:
             entries.append(FetchEntry(target[0], target[1], offset, last_epoch, leader_epoch, start, most))
         if max_bytes > self._fetch_max_bytes:
             max_bytes = self._fetch_max_bytes
-        if min_bytes > max_bytes:  # for more than may be sent there is nothing to wait
+        if min_bytes > max_bytes:  # do not wait for more than may be sent
             min_bytes = max_bytes
         any_replica = version >= FIRST_WITH_RACK
         params = FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes, any_replica, rack)
@@ -293,7 +296,7 @@ class Fetch:
         listener: str,
         committed: bool,
     ) -> Reply:
-        """Later, or with something beside offsets and data: as the path for all shapes does it."""
+        """Answer later, or with more than offsets and data, as the general path does."""
         by_id = version >= FIRST_WITH_TOPIC_ID
         asked = [
             Followed(partition, topic_id, -1, key=(topic_id if by_id else partition.topic, partition.partition))
@@ -303,7 +306,7 @@ class Fetch:
         if not isinstance(found, list):
             return answer.later(found)
         if any(result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for result in found):
-            self._targets.clear()  # what is gone is looked at closer from now on
+            self._targets.clear()  # deleted partitions take the general path from now on
         pairs = list(zip(asked, found, strict=True))
         for followed, result in pairs if by_id else ():
             if result.error in GONE and not self._broker.image().topics.by_id(followed.topic_id):
@@ -321,7 +324,7 @@ class Fetch:
         *,
         may_open: bool,
     ) -> tuple[Session | None, bool]:
-        """The session (or none), and whether only news is to be told. Who is told nothing now may open none."""
+        """Return the session, if any, and whether the response is incremental. A throttled client may not open one."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
         asker = asker_of(request)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
@@ -354,7 +357,7 @@ class Fetch:
         return self._replicas.partition(followed.topic_partition) is None
 
     def _check_again(self, session: Session, peer: Peer) -> None:
-        """What was allowed may be no more; and whoever knows a session's number can go on with it."""
+        """Check again if permissions changed, or if another client continues the session: its id is no secret."""
         checked_for = self._checked_for(peer, session.asker)
         if session.checked_for == checked_for:
             return
@@ -383,7 +386,7 @@ class Fetch:
         return followed
 
     def _look_up(self, followed: Followed, peer: Peer, *, of_follower: bool) -> None:
-        """Does the topic exist, and may it be read? Who is no broker is not told what a broker is."""
+        """Check that the topic exists and may be read. A client that merely claims to be a follower is told nothing."""
         if of_follower and not self._allows(peer, Operation.CLUSTER_ACTION, CLUSTER):
             followed.refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return
@@ -392,7 +395,7 @@ class Fetch:
             if found is not None:
                 followed.topic_partition = TopicPartition(found.name, followed.key[1])
                 followed.topic_id = found.id
-            elif not followed.topic_partition.topic:  # else a session has known its name
+            elif not followed.topic_partition.topic:  # otherwise the session knew its name
                 followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
                 return
         partition = followed.topic_partition

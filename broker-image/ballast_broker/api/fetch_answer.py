@@ -1,4 +1,4 @@
-"""What is told of a fetch: at once or later, every partition that was named or only the news of a session."""
+"""Builds the response to a fetch, now or later: all partitions of the request, or a session's incremental update."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ballast_broker.metrics.requests import RequestMetrics
     from ballast_broker.net_reply import Peer
 
-# Kafka answers these with an empty list of aborted transactions, all others with none.
+# Kafka answers these with an empty list of aborted transactions, other errors with null.
 UNREADABLE: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
@@ -33,24 +33,24 @@ _new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
 
 
 class Quota(NamedTuple):
-    """Of the client that asks."""
+    """The quotas of the client."""
 
     rate: ByteRate | None  # of bytes
-    hold: Callable[[float], None]  # its connection is not read from for so long
+    hold: Callable[[float], None]  # stop reading from its connection for this long
     time: RequestTime | None = None
 
     def tell_ms(self) -> int:
         return 0 if self.time is None else self.time.tell_ms()
 
     def exempt(self, peer: Peer) -> None:
-        """Nobody's time, from the beginning of this request on."""
+        """Charge this request to nobody, from its beginning on."""
         if self.time is not None:
             self.time.exempt()
         peer.time = None
 
 
 class Answer:
-    """One request's answer, now or later."""
+    """One request's response."""
 
     __slots__ = (
         "_asked",
@@ -81,18 +81,18 @@ class Answer:
         self._bytes_out = broker.traffic.bytes_out
         self._metrics = metrics
         self._session = session
-        self._asked = asked  # each of these is answered, in this order; None: what is news in the session
+        self._asked = asked  # answer each of these, in this order; None: only the session's changes
         self._version = version
         self._correlation_id = correlation_id
         self._listener = listener
         self._quota = quota
-        # Who reads committed data only is told that nothing was aborted; others are told nothing.
+        # An empty list for read_committed consumers, null for others.
         self._nothing_aborted: list[tuple[int, int]] | None = [] if tells_aborted else None
 
     def later(
         self, results: asyncio.Future[list[FetchResult]], promised: asyncio.Future[Parts] | None = None
     ) -> Pending:
-        """`promised`: the reply, where the connection waits for it already."""
+        """`promised`: the reply, if the connection waits for it already."""
         reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future() if promised is None else promised
 
         def done(found: asyncio.Future[list[FetchResult]]) -> None:
@@ -105,7 +105,7 @@ class Answer:
             else:
                 try:
                     reply.set_result(self.encode(found.result()))
-                except Exception as error:  # the connection ends by it, instead of waiting for ever
+                except Exception as error:  # close the connection instead of waiting forever
                     reply.set_exception(error)
 
         results.add_done_callback(done)
@@ -125,14 +125,14 @@ class Answer:
         return self._encode(topics, leaders)
 
     async def _encode_in_turns(self, results: list[FetchResult], reply: asyncio.Future[Parts]) -> None:
-        """Where the client goes meanwhile, or the session, what was found is let go."""
+        """Encode in turns; if the client or the session goes away meanwhile, release the results."""
         topics: Topics = {}
         leaders: set[int] = set()
         try:
             async for followed, result in InTurns([] if self._is_gone else self._to_tell(results)):
                 self._add(topics, leaders, followed, result)
             parts = self._encode_gone(results) if self._is_gone else self._encode(topics, leaders)
-        except Exception as error:  # the connection ends by it, instead of waiting for ever
+        except Exception as error:  # close the connection instead of waiting forever
             give_back(results)
             if not reply.done():
                 reply.set_exception(error)
@@ -144,7 +144,7 @@ class Answer:
 
     @property
     def _is_gone(self) -> bool:
-        """It gave way to another while this request waited."""
+        """The session was evicted while this request waited."""
         return self._session is not None and self._session.closed
 
     def _encode_gone(self, results: list[FetchResult]) -> Parts:
@@ -182,7 +182,7 @@ class Answer:
 
     def _pairs(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
         if self._asked is not None:
-            # What is due in a session comes in an order of its own; without one, in the order of the request.
+            # In a session, results come in the order of its due list; without one, in request order.
             due = {} if self._session is None else {result.entry: result for result in results}
             found = iter(results)
             for followed in self._asked:
@@ -225,7 +225,7 @@ class Answer:
         return _new_tuple(FetchAnswer, answer)
 
     def _look_elsewhere(self, result: FetchResult) -> None:
-        """A partition that is not here may be another broker's; its client is to look for the leader anew."""
+        """If another broker leads the partition, tell the client so that it refreshes its metadata."""
         image, partition = self._broker.image(), result.topic_partition
         result.error = absence(image, partition)
         if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -247,7 +247,7 @@ class Answer:
 
 
 def nothing_for(throttle_ms: int, version: int, correlation_id: int, session: Session | None) -> Reply:
-    """The answer to who is over its quota for so long."""
+    """An empty response for a client over its quota."""
     session_id = NO_SESSION if session is None else session.session_id
     return list(encode_fetch_response(version, correlation_id, [], session_id=session_id, throttle_ms=throttle_ms))
 

@@ -1,8 +1,8 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client follows, and only changes travel. Loop thread only.
+"""Fetch sessions (KIP-227): the broker remembers what a client follows, so only changes travel. Loop thread only.
 
-A follower's ends with the connection by which it began: by the next one it asks for everything anew.
-Bounded: `max.incremental.fetch.session.cache.slots`. Where all are taken, a session that was idle for
-`EVICTION_S` gives way (a follower's only to a follower); else the client gets no session and sends everything.
+A follower's session ends with its connection; over the next one it starts a new one. The number of sessions is bounded
+by `max.incremental.fetch.session.cache.slots`. If all slots are taken, a session idle for `EVICTION_S` is evicted (a
+follower may also evict a consumer's); otherwise the client gets no session and sends full requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str | UUID, int]
 
 
 class Asker(NamedTuple):
-    """What all partitions of a session are read with."""
+    """The request parameters that apply to all partitions of a session."""
 
     replica_id: int
     replica_epoch: int
@@ -43,10 +43,10 @@ def asker_of(request: FetchRequest) -> Asker:
 
 @dataclass(slots=True, eq=False)
 class Followed(Watched):
-    """One partition as a client names it."""
+    """One partition, as the client names it."""
 
     key: Key = ("", -1)
-    refusal: ErrorCode | None = None  # an unknown topic, or one that may not be read; looked up again while it is so
+    refusal: ErrorCode | None = None  # unknown topic, or not authorized; rechecked with every request while set
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Session:
     refused: dict[Key, Followed] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
     closed: bool = False
-    checked_for: Hashable = None  # by what rights of whom its partitions are allowed or refused
+    checked_for: Hashable = None  # the requester and permissions `refused` was computed for
 
     @property
     def of_follower(self) -> bool:
@@ -83,7 +83,7 @@ class Session:
                 self.refused.pop(key, None)
 
     def settle(self, followed: Followed) -> None:
-        """It is to be read, or to be refused."""
+        """Put the partition where it belongs: to be read, or refused."""
         if followed.refusal is None:
             self.refused.pop(followed.key, None)
             self.watch.mark(followed)
@@ -109,13 +109,13 @@ class FetchSessions:
         self._random = random
         self._now = now
         self._sessions: dict[int, Session] = {}
-        self._of_followers: dict[Peer, Session] = {}  # the last one of each connection
+        self._of_followers: dict[Peer, Session] = {}  # the latest of each connection
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, followed: list[Followed], asker: Asker, *, uses_topic_ids: bool) -> Session | None:
-        """A new session, or None where there is no room: the client then fetches without."""
+        """A new session, or None if there is no room: the client then fetches without one."""
         if not self._make_room(for_follower=asker.replica_id >= 0):
             return None
         session_id = 1 + self._random.randrange(2**31 - 2)
@@ -127,7 +127,7 @@ class FetchSessions:
         return session
 
     def take(self, request: FetchRequest, uses_topic_ids: bool) -> Session:
-        """The session that an incremental request continues; raises what Kafka answers where it does not."""
+        """The session that an incremental request continues; raises Kafka's error if there is none."""
         session = self._sessions.get(request.session_id)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -145,7 +145,7 @@ class FetchSessions:
             session.close()
 
     def ends_with(self, peer: Peer, session: Session) -> None:
-        """A follower's. One connection has one at a time: where it begins another, the one before is over."""
+        """Bind a follower's session to its connection, which has at most one: a new session ends the previous one."""
         before = self._of_followers.get(peer)
         self._of_followers[peer] = session
         if before is None:

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker answers for a group or a transactional id; makes their topics at first need."""
+"""FindCoordinator: finds the broker coordinating a group or transactional id; creates their topics at first need."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _find(key: str, key_type: int, context: RequestContext) -> Found:
         return _nobody(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     name = TOPICS.get(key_type)
     if name is None:
-        # Share groups do not exist here: nobody coordinates them.
+        # Share groups are not implemented, so nobody coordinates them.
         return _nobody(ErrorCode.INVALID_REQUEST)
     image = context.broker.image()
     topic = image.topics.by_name(name)

@@ -1,7 +1,7 @@
-"""Requests that the controller answers: what is allowed of one is sent on to it, and its answer handed back.
+"""Forwards requests to the controller, as far as the requester is authorized, and returns its response.
 
-Everything is decided here: the controller trusts whoever may act for the cluster, and learns who asked only where that
-one's quotas concern it.
+Authorization happens here: the controller trusts whoever may act for the cluster, and learns who the requester is only
+if that one's quotas concern it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import ask_for_what_is_allowed
 
 SAYS_NOT_CONTROLLER_SINCE = {43: 1}
-"""The first ElectLeaders has no error of its own: who asked for all partitions would be told that all went well."""
+"""ElectLeaders version 0 has no top-level error: NOT_CONTROLLER for all partitions would look like success."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -21,7 +21,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def forward(request: Any, context: RequestContext) -> Any:
-    """The controller's answer; ApiError REQUEST_TIMED_OUT where there is none within `request.timeout.ms`."""
+    """The controller's response; raises ApiError REQUEST_TIMED_OUT if there is none within `request.timeout.ms`."""
     timeout_s = context.broker.config.request_timeout_ms / 1000
     version = max(context.version, SAYS_NOT_CONTROLLER_SINCE.get(context.api_key, 0))
     response = await context.broker.controller.call(request, version, timeout_s=timeout_s, asker=context.asker_to_tell)

@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive, and learns of a rebalance."""
+"""Heartbeat: keeps a member's session alive and tells it about rebalances."""
 
 from __future__ import annotations
 

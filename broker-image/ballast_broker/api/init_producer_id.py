@@ -1,4 +1,4 @@
-"""InitProducerId: a number for an idempotent producer; a number and an epoch for a transactional one."""
+"""InitProducerId: a producer id for an idempotent producer; id and epoch for a transactional one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: a member asks to be in the next generation, and waits for it."""
+"""JoinGroup: a member joins the next generation, and waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast_wire.messages import message
 FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
 FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS = 9
 FIRST_VERSION_WITH_NO_PROTOCOL = 7
-MOST_OF_A_NAME = 1000  # in the member's id, which has to fit into answers and into the group's record
+MOST_OF_A_NAME = 1000  # the member id has to fit into responses and into the group's record
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

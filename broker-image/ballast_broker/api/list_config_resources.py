@@ -1,4 +1,4 @@
-"""ListConfigResources: what has configs that can be described; in version 0, client metrics alone."""
+"""ListConfigResources: resources whose configs can be described; in version 0, client metrics only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker answers for, by state and type."""
+"""ListGroups: the groups this broker coordinates, filtered by state and type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: the offset at a time, or at one of the special places that negative timestamps name."""
+"""ListOffsets: the offset for a timestamp, or one of the special offsets that negative timestamps name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     topics: dict[str, dict[int, Answer]] = {}
     response = ListOffsetsResponse(context.version)
     turn = Turn()
-    later: list[tuple[dict[int, Answer], int, asyncio.Task[FoundOffset]]] = []  # read by a thread first
+    later: list[tuple[dict[int, Answer], int, asyncio.Task[FoundOffset]]] = []  # need a thread to read first
     for asked in request.topics:
         if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
             _refuse(response, asked)
@@ -69,7 +69,7 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
         except ApiError as error:
             answers[index] = (_error_for(error.code, context.version), *NOTHING)
     for name, answers in topics.items():
-        if answers:  # a topic of which nothing was asked is not in Kafka's answer either
+        if answers:  # topics without partitions are left out, as in Kafka
             for index, answer in answers.items():
                 response.add(index, *answer)
             response.end_topic(name)
@@ -92,7 +92,7 @@ def _look_up(
         return (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *NOTHING)
     if context.broker.replicas.partition(topic_partition) is None:
         return (ErrorCode.NOT_LEADER_OR_FOLLOWER, *NOTHING)
-    # Nothing is ever uploaded to other storage, so there is nothing that waits for it.
+    # There is no tiered storage, so nothing is pending upload.
     looked_for = LATEST_TIERED if timestamp == EARLIEST_PENDING_UPLOAD else timestamp
     epoch = asked.current_leader_epoch if context.version >= FIRST_VERSION_WITH_EPOCH else -1
     try:

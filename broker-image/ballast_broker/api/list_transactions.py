@@ -1,4 +1,4 @@
-"""ListTransactions: those that this broker coordinates, by state, producer, how long they have been open, and name."""
+"""ListTransactions: those this broker coordinates, filtered by state, producer, duration and name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ballast_wire.messages import message
 
 FIRST_WITH_DURATION = 1
 FIRST_WITH_PATTERN = 2
-LONGEST_ID = 500  # that fits any pattern: what a pattern costs grows with it
+LONGEST_ID = 500  # longer ids match no pattern: matching costs grow with the length
 STATES = {state.value for state in TransactionState}
 
 

@@ -1,4 +1,4 @@
-"""Metadata: the brokers as this listener's clients reach them, and the topics, by name, by id or all."""
+"""Metadata: brokers, by their endpoints on this listener, and topics, by name, by id or all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLUSTER_OPERATIONS_VERSIONS = range(8, 11)
 async def handle(request: Any, context: RequestContext) -> Any:
     _check_names_and_ids(request, context.version)
     image = context.broker.image()
-    # The image stays the one that it began with.
+    # The whole response is built from one image.
     topics = [_topic(found, request, context, image) async for found in InTurns(_wanted(request, context, image))]
     topics += _missing_ids(request, context, image)
     topics += _missing_names(request, context, image)
@@ -58,7 +58,7 @@ def _check_names_and_ids(request: Any, version: int) -> None:
         if version < FIRST_VERSION_WITH_IDS and (asked.name is None or by_id):
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if asked.name is None and not by_id:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka
 
 
 def _asks_for_all(request: Any, version: int) -> bool:
@@ -66,7 +66,7 @@ def _asks_for_all(request: Any, version: int) -> bool:
 
 
 def _ids(request: Any) -> list[Any]:
-    """The ids asked for; where there is one, names are not looked at."""
+    """The requested topic ids; if there are any, names are ignored."""
     ids = [asked.topic_id for asked in request.topics or () if asked.topic_id and asked.topic_id != ZERO_UUID]
     return list(dict.fromkeys(ids))
 
@@ -97,7 +97,7 @@ def _missing_ids(request: Any, context: RequestContext, image: MetadataImage) ->
         found = image.topics.by_id(each)
         if found is None:
             answers.append(_failed(context, None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=each))
-        elif not _may_describe(found.name, context):  # its name is not told
+        elif not _may_describe(found.name, context):  # do not reveal its name
             answers.append(_failed(context, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic_id=each))
     return answers
 
@@ -108,7 +108,7 @@ def _missing_names(request: Any, context: RequestContext, image: MetadataImage) 
         context.version < FIRST_VERSION_THAT_CAN_FORBID_CREATION or request.allow_auto_topic_creation
     )
     for name in _names(request):
-        if not _may_describe(name, context):  # nor told whether it is an internal one
+        if not _may_describe(name, context):  # do not reveal whether it is internal
             answers.append(_failed(context, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, internal=False))
             continue
         if image.topics.by_name(name) is not None:
@@ -133,7 +133,7 @@ def _operations(name: str, request: Any, context: RequestContext) -> int:
 
 
 def _somebody(broker_ids: list[int], context: RequestContext) -> int:
-    """Any live broker will do as "controller", since all forward; the choice is spread over requests."""
+    """Report any live broker as the controller, since all of them forward; spread over requests."""
     return broker_ids[context.correlation_id % len(broker_ids)] if broker_ids else -1
 
 
@@ -184,7 +184,7 @@ def _partition(
     if error is ErrorCode.LISTENER_NOT_FOUND and version < FIRST_VERSION_WITH_LISTENER_ERRORS:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     replicas, isr = partition.replicas, partition.isr
-    if version == 0:  # the oldest clients know no offline replicas: those that are away are left out
+    if version == 0:  # version 0 has no offline replicas: leave out unreachable ones
         replicas = tuple(each for each in replicas if endpoint(cluster, each, listener) is not None)
         isr = tuple(each for each in isr if endpoint(cluster, each, listener) is not None)
         if error is ErrorCode.NONE and (len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr)):

@@ -1,4 +1,4 @@
-"""OffsetCommit: how far a group has read, kept in `__consumer_offsets`."""
+"""OffsetCommit: stores a group's offsets in `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
 
 
 def _key(asked: Any, by_id: bool) -> Any:
-    """What the client calls the topic; an id of nothing but zeros is read as None."""
+    """The client's key for the topic; an all-zero id is decoded as None."""
     return (asked.topic_id or ZERO_UUID) if by_id else asked.name
 
 
 def _times(request: Any, context: RequestContext) -> tuple[int, int]:
-    """When it is committed, and when that is over where the client says so."""
+    """The commit time, and the expiry time if the client sets one."""
     now_ms = context.broker.clock.wall_ms()
     keeps_own_time = context.version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms >= 0
     return now_ms, min(now_ms + request.retention_time_ms, NEVER_MS) if keeps_own_time else -1

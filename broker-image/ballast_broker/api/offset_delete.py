@@ -1,4 +1,4 @@
-"""OffsetDelete: forget where a group was in partitions that it no longer reads."""
+"""OffsetDelete: deletes a group's offsets in topics it no longer subscribes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetFetch: where groups have got to; one group a request in old versions, many in new ones."""
+"""OffsetFetch: the committed offsets of groups; one group per request in old versions, many in new ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 class View(NamedTuple):
-    """What a group's partitions are to be answered with."""
+    """The data a group's partitions are answered from."""
 
     offsets: Offsets
     error: ErrorCode = ErrorCode.NONE
@@ -43,14 +43,14 @@ async def handle(request: Any, context: RequestContext) -> OffsetFetchResponse:
 async def _add_group(
     response: OffsetFetchResponse, asked: Any, context: RequestContext, require_stable: bool, turn: Turn
 ) -> None:
-    """What the group had committed at one moment, however many turns it takes to tell it."""
+    """Add a consistent snapshot of the group's offsets, however many turns encoding takes."""
     try:
         if not context.authorize(Operation.DESCRIBE, group(asked.group_id)):
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         offsets = dict(context.broker.groups.fetch_offsets(asked.group_id, *_reader(asked, context.version)))
         unstable = context.broker.groups.transactional.unstable(asked.group_id) if require_stable else ()
     except ApiError as error:
-        if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
+        if context.version < FETCH_FIRST_WITH_ERROR:  # reported at each partition
             await _add_asked(response, asked, context, View({}, error.code), turn)
         response.end_group(asked.group_id, error.code)
         return
@@ -76,7 +76,7 @@ async def _add_everything(response: OffsetFetchResponse, context: RequestContext
             current = [index for index in indexes if view.offsets[TopicPartition(name, index)].is_of(topic.id)]
             await _add(response, name, current, view, topic, turn)
             response.end_topic(topic.id if by_id else name)
-        elif not by_id:  # deleted meanwhile: it has no id to be named by
+        elif not by_id:  # deleted meanwhile: there is no id to name it by
             await _add(response, name, indexes, view, None, turn)
             response.end_topic(name)
 
@@ -90,7 +90,7 @@ async def _add_asked(
             await _add_if_allowed(response, each.name, each, context, view, topics.by_name(each.name), turn)
             response.end_topic(each.name)
             continue
-        topic_id = each.topic_id or ZERO_UUID  # which is read as None
+        topic_id = each.topic_id or ZERO_UUID  # zeros are decoded as None
         topic = topics.by_id(topic_id)
         if topic is None:
             await _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID), None, turn)
@@ -108,7 +108,7 @@ async def _add_if_allowed(
     topic: TopicImage | None,
     turn: Turn,
 ) -> None:
-    """What the group itself was refused for, goes before."""
+    """A group-level error takes precedence over authorization of the topic."""
     if not view.error and not context.authorize(Operation.DESCRIBE, topic_resource(name)):
         view = View({}, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     await _add(response, name, asked.partition_indexes, view, topic, turn)
@@ -117,7 +117,7 @@ async def _add_if_allowed(
 async def _add(
     response: OffsetFetchResponse, name: str, indexes: list[int], view: View, topic: TopicImage | None, turn: Turn
 ) -> None:
-    """An offset of an earlier topic of the name is none of this one."""
+    """Offsets of an earlier topic of the same name do not count."""
     for index in indexes:
         await turn.ends_if_long()
         partition = TopicPartition(name, index)

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that followers and consumers notice truncation."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, by which followers and consumers detect truncation."""
 
 from __future__ import annotations
 

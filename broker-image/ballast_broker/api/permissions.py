@@ -1,6 +1,6 @@
-"""What may be asked of the controller: the part of a request that its sender may ask for, and refusals for the rest.
+"""Splits requests for the controller into what the requester is authorized for and errors for the rest.
 
-Brokers ask here before they forward, and a controller does when somebody comes to it who is no broker.
+Used by brokers before they forward, and by a controller for requests from clients other than brokers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 33, 44
-# What is allowed or refused as a whole, by what it takes on the cluster.
+# Requests authorized as a whole, by the operation required on the cluster.
 OF_THE_CLUSTER = {
     30: Operation.ALTER,  # CreateAcls
     31: Operation.ALTER,  # DeleteAcls
@@ -45,7 +45,7 @@ UNAUTHORIZED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def ask_for_what_is_allowed(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """The answer to the whole request, of which `ask` was asked what is allowed."""
+    """The response to the whole request; `ask` is called with the authorized part."""
     if not context.broker.authorizer.enforces:
         return await ask(request)
     operation = OF_THE_CLUSTER.get(context.api_key)
@@ -62,10 +62,10 @@ def check_cluster(operation: Operation, context: RequestContext) -> None:
 
 
 async def _create_topics(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """Who may not create is refused; who may not describe configs is not told which ones the new topic has."""
+    """Reject topics the requester may not create; hide the configs of the others if they may not be described."""
     refused = set()
     if not context.may(Operation.CREATE, CLUSTER):
-        # What must not be at all, or not twice, the controller refuses to everybody.
+        # Invalid and duplicate names are rejected by the controller, whoever asks.
         once = [name for name in _once(each.name for each in request.topics) if name != METADATA_TOPIC]
         refused = {name for name in once if not _may(Operation.CREATE, name, context)}
     kind = message("CreateTopicsResponse")
@@ -94,7 +94,7 @@ def _may(operation: Operation, topic_name: str, context: RequestContext) -> bool
 async def _ask_for_rest(
     request: Any, field: str, is_allowed: Callable[[Any], bool], ask: Ask, kind: Any, context: RequestContext
 ) -> Any:
-    """The answer to what is allowed of a request; nobody is asked where that is nothing of what was asked."""
+    """The response to the authorized part; `ask` is not called if nothing of what was requested is authorized."""
     asked = getattr(request, field)
     allowed = [each for each in asked if is_allowed(each)]
     if asked and not allowed:
@@ -129,9 +129,9 @@ async def _delete_topics(request: Any, context: RequestContext, ask: Ask) -> Any
 
 
 def _deletion_refusal(name: str | None, topic_id: UUID, context: RequestContext) -> ErrorCode | None:
-    """What is not known here is not asked for: the controller could know it, and does not ask whether it may be."""
+    """The error for a topic that is not forwarded. Ids unknown here are not: the controller does not authorize them."""
     if (name is None) == (topic_id == ZERO_UUID):
-        return None  # not to be understood: the controller says so
+        return None  # invalid: the controller says so
     topics = context.broker.image().topics
     found = topics.by_name(name) if name is not None else topics.by_id(topic_id)
     if name is None and found is None:
@@ -146,7 +146,7 @@ def _deletion_refusal(name: str | None, topic_id: UUID, context: RequestContext)
 
 
 def _refused_deletion(kind: Any, context: RequestContext, name: str | None, topic_id: UUID, error: ErrorCode) -> Any:
-    """Who may not describe a topic is not told which name its id has."""
+    """Reveal the name of a topic id only to those who may describe the topic."""
     found = context.broker.image().topics.by_id(topic_id) if name is None else None
     if found is not None and context.may(Operation.DESCRIBE, topic(found.name)):
         name = found.name
@@ -171,7 +171,7 @@ async def _create_partitions(request: Any, context: RequestContext, ask: Ask) ->
 
 
 def check_alteration(resource_type: int, name: str, context: RequestContext) -> None:
-    """Whether the configs of this resource may be changed."""
+    """Raise ApiError unless the requester may alter the configs of this resource."""
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     resource = CLUSTER
     if resource_type == RESOURCE_TOPIC:
@@ -183,7 +183,7 @@ def check_alteration(resource_type: int, name: str, context: RequestContext) -> 
 
 
 async def _alter_configs(request: Any, context: RequestContext, ask: Ask) -> Any:
-    """At a controller; a broker looks at each resource itself before it asks."""
+    """Used at a controller; brokers check each resource themselves."""
     name = "AlterConfigs" if context.api_key == ALTER_CONFIGS else "IncrementalAlterConfigs"
     kind = message(name + "Response")
     refusals: dict[tuple[int, str], ApiError] = {}

@@ -1,6 +1,6 @@
-"""How a partition looks to clients on one listener: who leads it, who is offline, and what is wrong with it. PURE.
+"""A partition as clients on one listener see it: leader, offline replicas, errors. PURE.
 
-Metadata and DescribeTopicPartitions tell the same facts with different errors, so both ask here.
+Shared by Metadata and DescribeTopicPartitions, which report the same facts with different errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 def endpoint(cluster: ClusterImage, broker_id: int, listener: str) -> Listener | None:
-    """Where that broker is for clients of this listener; None where it is not registered or lacks the listener."""
+    """The broker's endpoint on this listener; None if it is not registered or lacks the listener."""
     broker = cluster.brokers.get(broker_id)
     return None if broker is None else broker.listeners.get(listener)
 
@@ -30,7 +30,7 @@ def live_brokers(cluster: ClusterImage, listener: str) -> list[BrokerImage]:
 
 
 def reachable_leader(partition: PartitionRegistration, cluster: ClusterImage, listener: str) -> int:
-    """The leader, or -1 where there is none that clients of this listener could ask."""
+    """The leader, or -1 if there is none that clients of this listener can reach."""
     return NO_LEADER if endpoint(cluster, partition.leader, listener) is None else partition.leader
 
 
@@ -43,7 +43,7 @@ def leader_error(partition: PartitionRegistration, cluster: ClusterImage, listen
 
 
 def offline_replicas(partition: PartitionRegistration, cluster: ClusterImage, listener: str) -> list[int]:
-    """Replicas on brokers that are away, fenced or without this listener, or in a directory that is offline."""
+    """Replicas on brokers that are unregistered, fenced or without this listener, or in an offline directory."""
     return [
         broker_id
         for broker_id, directory in zip(partition.replicas, partition.directories, strict=True)
@@ -55,7 +55,7 @@ def offline_replicas(partition: PartitionRegistration, cluster: ClusterImage, li
 
 
 def absence(image: MetadataImage, topic_partition: TopicPartition) -> ErrorCode:
-    """Why a partition is not on this broker: it is elsewhere, or nowhere."""
+    """The error for a partition that is not on this broker: it is elsewhere, or does not exist."""
     topic = image.topics.by_name(topic_partition.topic)
     if topic is not None and topic_partition.partition in topic.partitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

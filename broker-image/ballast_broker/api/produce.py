@@ -1,7 +1,7 @@
-"""Produce: batches go from the connection's buffer into the log while they lie there; the answer may wait for the ISR.
+"""Produce: appends batches to the log straight from the connection's buffer; the response may wait for the ISR.
 
-Called by the dispatcher on every produce: with acks 0 or 1, or where the ISR is this broker alone, no task and no
-future is made.
+Called by the dispatcher for every produce: with acks 0 or 1, or if this broker is the whole ISR, no task or future is
+created.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAXIMUM_TARGETS: Final = 16_384
 _WRITE: Final = Operation.WRITE
 _NONE: Final = ErrorCode.NONE
 _new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
-# Refused before anybody looked at what the log has.
+# Errors found before the log was consulted.
 WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.INVALID_REQUIRED_ACKS,
@@ -72,8 +72,8 @@ WITHOUT_LOG_START: Final = frozenset(
     }
 )
 
-# What requests for one partition name, resolved. A topic id belongs to one name for ever, so this never becomes wrong;
-# whether the partition is here, and under this id, is asked of the replicas every time.
+# Cache of what requests for a partition name. A topic id belongs to one name forever, so entries never become wrong;
+# whether the partition is here, under this id, is checked with the replicas every time.
 Target = tuple[TopicPartition, UUID | None, Resource, SingleAnswer]
 
 
@@ -97,7 +97,7 @@ class Produce:
         peer: Peer,
         throttle: Throttle | None = None,
     ) -> Reply:
-        """`position` is where the client's id ends; `throttle` is what the answer is to tell."""
+        """`position` is the end of the client id; `throttle` is what the response tells."""
         if version >= FIRST_WITH_ZSTD and throttle is None:
             single = parse_single_produce(frame, position, version)
             if single is not None:
@@ -107,7 +107,7 @@ class Produce:
                     try:
                         return self._handle_single(single, target, version, correlation_id, peer.listener)
                     except DirectoryStalls:
-                        pass  # nothing was done: the path for all shapes appends by thread
+                        pass  # nothing was done: the general path appends by thread
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Produce version {version} is not supported")
         if version >= FIRST_FLEXIBLE:
@@ -116,7 +116,7 @@ class Produce:
 
     # -- one batch for one partition ------------------------------------------------------------------------------
     def _new_target(self, key: tuple[bytes, int, int]) -> Target | None:
-        """None for what is to be refused or looked at closer: the path for all shapes does that."""
+        """None if it needs a closer look or may be rejected: leave that to the general path."""
         raw, partition, version = key
         topic_id, name = None, ""
         if version >= FIRST_WITH_TOPIC_ID:
@@ -173,7 +173,7 @@ class Produce:
         return answer.frame(correlation_id, first_offset, append_time, start_offset)
 
     def _settled(self, answers: Answers, said: list[ProduceAnswer], outcome: ErrorCode | Outcome) -> Reply:
-        """The answer to one batch with acks=all that is not committed yet, or will not be."""
+        """The reply to one batch with acks=all that is not committed yet, or will not be."""
         if not isinstance(outcome, ErrorCode):
             answers.waits.append((said, 0, outcome))
             return answers.reply()
@@ -247,12 +247,12 @@ class Produce:
         said.append(answer)
 
     def _target(self, key: str | UUID, frame: memoryview, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
-        """The topic's name and id, or why nothing may be written to it."""
+        """The topic's name and id, or the reason not to write to it."""
         if isinstance(key, UUID):
             found = self._broker.image().topics.by_id(key)
             if found is None:
                 return "", key, ErrorCode.UNKNOWN_TOPIC_ID
-            name, topic_id = found.name, found.id  # mostly the replica's own: others are compared by the interpreter
+            name, topic_id = found.name, found.id  # mostly the replica's own object: comparing another is slow
         else:
             name, topic_id = key, None
         if not self._allows(peer, _WRITE, topic(name)):
@@ -323,7 +323,7 @@ class Produce:
         transaction: Transactional,
         verified: Verification,
     ) -> asyncio.Task[ProduceAnswer]:
-        """A transaction begins in the partition: its coordinator is asked first."""
+        """A transaction begins in the partition: ask its coordinator first."""
         replicas, acks = self._broker.replicas, request.acks
 
         async def ask_and_append() -> AppendInfo:
@@ -346,8 +346,7 @@ class Produce:
         request: ProduceRequest,
         appending: Coroutine[Any, Any, AppendInfo],
     ) -> asyncio.Task[ProduceAnswer]:
-        """The directory stalls (LOG-32), or a coordinator is asked: a task, which begins after those that were made
-        before it."""
+        """Append in a task, for a stalled directory (LOG-32) or to ask a coordinator. Tasks start in creation order."""
         replicas, number, acks = self._broker.replicas, partition.partition, request.acks
 
         async def append() -> ProduceAnswer:
@@ -380,7 +379,7 @@ class Produce:
             self._refusals.note(_asked(partition, topic_id), batches, code, log)
 
     def _of_where_it_is(self, partition: TopicPartition, error: ApiError) -> ApiError:
-        """A partition that is not here may be another broker's; its client is to look for the leader anew."""
+        """If another broker leads the partition, tell the client so that it refreshes its metadata."""
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._replicas.partition(partition) is None:
             return ApiError(absence(self._broker.image(), partition))
         return error
@@ -408,5 +407,5 @@ def _is_zstd(batches: memoryview | None) -> bool:
 
 
 def _asked(partition: TopicPartition, topic_id: UUID | None) -> tuple[str | UUID, int]:
-    """What the client calls the partition, also where nobody here knows the name of that id."""
+    """The client's key for the partition, even if its topic id is unknown here."""
     return topic_id or partition.topic, partition.partition

@@ -1,6 +1,6 @@
-"""What a Produce is answered: at once, or when all that it waits for is done.
+"""Builds the response to a Produce: at once, or when everything it waits for is done.
 
-Also how long it may be worked on at a time: a request that names thousands of partitions is not done in one turn.
+Also limits the work per turn of the loop: a request with thousands of partitions takes several.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 ACKS_ALL: Final = -1
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
 Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
-Wait = tuple[list[ProduceAnswer], int, Outcome]  # the answers, which of them, what it waits for
+Wait = tuple[list[ProduceAnswer], int, Outcome]  # answers, index of the one affected, what it waits for
 
 
 class ProduceRefused(MalformedRequest):
-    """With acks=0 there is no answer to put an error into: the connection is closed, so that the client looks anew."""
+    """With acks=0 there is no response for an error: close the connection, so that the client refreshes metadata."""
 
 
 class Answers:
-    """To one request."""
+    """The answers to one request."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Answers:
             return self._later()
         if self._acks == 0:
             if self.throttle is not None and self.throttle.time is not None:
-                self.throttle.time.exempt()  # as in Kafka: nobody could be told
+                self.throttle.time.exempt()  # as in Kafka: there is no response to tell it
             self._refuse_silently()
             return None
         return self.encode()
 
     def _refuse_silently(self) -> None:
-        """With acks=0 there is no answer: what was refused closes the connection."""
+        """With acks=0 there is no response: an error closes the connection."""
         if any(answer.error for _, answers in self.topics for answer in answers):
             raise ProduceRefused("a produce without acks was refused")
 
@@ -99,7 +99,7 @@ class Answers:
             left -= 1
             if reply.done():
                 return
-            if future.cancelled():  # the broker ends
+            if future.cancelled():  # the broker is shutting down
                 reply.cancel()
                 return
             try:
@@ -130,13 +130,13 @@ class Answers:
 
         for answers, index, future in waits:
             future.add_done_callback(lambda done, a=answers, i=index: settle(a, i, done))  # type: ignore[misc]
-        # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
+        # While a disk stalls, take one request at a time from a connection: that bounds what waits in memory.
         by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
         return Pending(reply, pipelined=not by_thread)
 
 
 class Appending(NamedTuple):
-    """One partition of a request, until its batches are in the log."""
+    """One partition of a request whose batches are yet to be appended."""
 
     said: list[ProduceAnswer]
     partition: TopicPartition
@@ -146,8 +146,11 @@ class Appending(NamedTuple):
 
 
 class LaterAppends:
-    """What is left of one request when the turn of the loop that it came with has been long enough. A transaction's
-    coordinator is asked one question for all partitions, so nothing is put off once there is something to ask."""
+    """The rest of a request that exceeded its share of one turn of the loop.
+
+    The transaction coordinator is asked one question for all partitions, so nothing is deferred once there is one to
+    ask about.
+    """
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class LaterAppends:
 
     def put_off(self, one: Appending) -> None:
         batches = one.batches
-        if batches is not None:  # the connection uses the buffer again in which they lie
+        if batches is not None:  # the connection reuses the buffer they are in
             one = one._replace(batches=memoryview(bytearray(batches)))
         self._left.append(one)
 
@@ -180,7 +183,7 @@ class LaterAppends:
         return Pending(loop.create_task(work if time is None else Timed(work, time)), pipelined=True, begun=appended)
 
     def _goes_through(self) -> bool:
-        """Whether nothing is left."""
+        """Append for one turn; return whether nothing is left."""
         left, transaction, until_s = self._left, self._transaction, self._now() + LONGEST_TURN_S
         while left:
             self._append(*left.popleft(), self._request, self._answers, transaction)
@@ -189,7 +192,7 @@ class LaterAppends:
         return not left
 
     async def _go_on(self, appended: asyncio.Future[None]) -> tuple[bytes] | None:
-        """The connection's next request begins when all of this one is appended. Where that fails it is closed."""
+        """Append the rest, then let the connection's next request start. On failure the connection is closed."""
         while True:
             if self._goes_through():
                 break
@@ -208,7 +211,7 @@ class LaterAppends:
 
 
 def node_endpoints(broker: BrokerServices, ids: set[int], listener: str) -> list[NodeEndpoint]:
-    """Where these brokers are to be found by somebody who came through `listener`."""
+    """The endpoints of these brokers on `listener`."""
     brokers = broker.image().cluster.brokers
     found = []
     for node_id in sorted(ids):

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, out of blocks that the controller gives this broker. Loop thread only."""
+"""Hands out producer ids from blocks that the controller allocates to this broker. Loop thread only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Batches of idempotent producers that were refused for a passing reason: what was sent behind them has to wait.
+"""Remembers idempotent batches rejected for a transient reason, so that later batches are rejected as well.
 
-A client has several batches of a partition under way. Where the first is refused (this broker did not know yet that it
-leads, the ISR was too small) and the reason passes before the second is looked at, the second would be out of sequence,
-upon which librdkafka begins anew and may write others twice; or, of a producer that the log does not know, it would be
-taken, and the first one lost. So the second is refused for the first one's reason, and both come again, in order.
+A client has several batches of a partition in flight. Suppose the first is rejected (this broker did not know yet that
+it leads, the ISR was too small) and the reason passes before the second is handled. The second would be out of
+sequence, upon which librdkafka starts over and may duplicate others; or, for a producer unknown to the log, it would be
+accepted and the first one lost. So the second is rejected for the first one's reason, and both are retried in order.
 PURE; loop thread only.
 """
 
@@ -26,7 +26,7 @@ PASSING: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-# Longer than what is under way needs to arrive; a client that gives a batch up begins anew long after.
+# Longer than batches in flight take to arrive; a client that gives a batch up starts over long after.
 REMEMBERED_S: Final = 10.0
 MOST: Final = 10_000
 
@@ -39,7 +39,7 @@ class _Refused(NamedTuple):
 
 
 class KnowsProducers(Protocol):
-    """A log, which may have to read before it knows."""
+    """The part of a log needed here; reading `producers` may load them."""
 
     @property
     def producers(self) -> ProducerStates: ...
@@ -48,10 +48,10 @@ class KnowsProducers(Protocol):
 class Refusals:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self.refused: dict[Hashable, _Refused] = {}  # mostly none, so nothing is to be checked
+        self.refused: dict[Hashable, _Refused] = {}  # usually empty, so there is nothing to check
 
     def note(self, partition: Hashable, batch: memoryview, code: ErrorCode, log: KnowsProducers | None) -> None:
-        """`partition` is whatever the client calls it."""
+        """`partition` is the client's key for it."""
         if code not in PASSING or (header := _idempotent(batch)) is None:
             return
         self._forget_old()
@@ -63,7 +63,7 @@ class Refusals:
             and not sequence_is_ahead(before.sequence, header.base_sequence)
             and not _has(log, header, before.sequence)
         ):
-            return  # behind one that is waited for, and not longer for this
+            return  # behind an earlier rejected one: do not prolong that
         self.refused.pop(key, None)
         if len(self.refused) >= MOST:
             del self.refused[next(iter(self.refused))]
@@ -71,7 +71,7 @@ class Refusals:
         self.refused[key] = _Refused(header.producer_epoch, header.base_sequence, code, until_s)
 
     def check(self, partition: Hashable, batch: memoryview, log: KnowsProducers | None) -> None:
-        """Refuses what is ahead of something refused, unless that is in the log by now: by way of another leader."""
+        """Reject a batch ahead of a rejected one, unless that is in the log by now, by way of another leader."""
         self._forget_old()
         if (header := _idempotent(batch)) is None:
             return
@@ -84,11 +84,11 @@ class Refusals:
                 if not _has(log, header, refused.sequence):
                     raise ApiError(refused.code)
             elif header.base_sequence != refused.sequence:
-                return  # an earlier one: the refused one is still to come
+                return  # an earlier batch: the rejected one is still to come
         del self.refused[key]
 
     def _forget_old(self) -> None:
-        """The oldest are the first."""
+        """Drop expired entries; the oldest come first."""
         now_s = self._monotonic()
         while self.refused:
             key, refused = next(iter(self.refused.items()))

@@ -1,8 +1,8 @@
-"""Which requests this broker answers: one module per API key, and the advertised versions follow from them.
+"""The APIs this broker serves: one module per API key; the advertised versions follow from them.
 
-A module has `async def handle(request, context) -> response`. It is imported at first
-use, so that a broker that nobody administers never loads the administration. `Produce` and `Fetch` are answered on
-the connection's own path (`net`), by hand; they are here to be advertised.
+A module has `async def handle(request, context) -> response`. It is imported at first use, so that a broker that nobody
+administers never loads the administrative APIs. Produce and Fetch are called by the dispatcher directly; they are
+listed here to be advertised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Handler = Callable[[Any, RequestContext], Awaitable[Any]]
 
 class Api(NamedTuple):
     key: int
-    name: str  # as in message names: "Metadata" of MetadataRequest
+    name: str  # as in message names: "Metadata" for MetadataRequest
     lowest: int
     highest: int
     module: str

@@ -1,7 +1,7 @@
-"""How much of the loop's thread the requests of a connection take, where there is a quota of it: `request_percentage`.
+"""Measures how much time of the loop's thread a connection's requests take, for the `request_percentage` quota.
 
-It is measured in legs, each within one turn of the loop: reading and handling what came, a step of a handler that waits
-in between, writing answers. Whoever begins a leg while one is going on goes on with it. Loop thread only.
+Time is measured in legs, each within one turn of the loop: reading and handling a request, a step of a waiting handler,
+writing responses. Beginning a leg during another continues that one. Loop thread only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RequestTime:
         now: Callable[[], float],
         peer: Peer | None,
     ) -> None:
-        """`peer` is not read from while it is over; None where that is somebody else's to do."""
+        """`peer` is not read from while over its quota; None if the caller sees to that."""
         self._quotas = quotas
         self.rate = rate
         self._now = now
@@ -43,11 +43,13 @@ class RequestTime:
         self._count()
         self._since_s = None
         if not self._quotas.in_force and self._peer is not None:
-            self._peer.time = None  # nobody would ask for it
+            self._peer.time = None  # no longer needed
 
     def tell_ms(self) -> int:
-        """For how long the client is to wait, which an answer tells; from now on nothing is read from it for so long.
-        What this leg has taken until now counts."""
+        """The throttle time for a response; from now on the client is not read from for that long.
+
+        What this leg has taken so far counts.
+        """
         self._count()
         wait_ms = round(self.rate.wait_s() * 1000)
         if wait_ms > 0:
@@ -57,7 +59,7 @@ class RequestTime:
         return wait_ms
 
     def exempt(self) -> None:
-        """What this leg has taken until now counts for nobody."""
+        """Charge the time of this leg to nobody."""
         self._since_s = None
 
     def _count(self) -> None:
@@ -68,7 +70,7 @@ class RequestTime:
 
 
 class Timed(Coroutine[Any, Any, T]):
-    """A coroutine whose steps are legs."""
+    """A coroutine whose steps are measured as legs."""
 
     def __init__(self, work: Coroutine[Any, Any, T], time: RequestTime) -> None:
         self._work = work
@@ -101,10 +103,10 @@ class Timed(Coroutine[Any, Any, T]):
         return self.send(None)
 
 
-# What only brokers ask of a broker; AddPartitionsToTxn since its version 4, which is for many transactions at once.
+# Requests that only brokers send; AddPartitionsToTxn from version 4 on, which batches transactions.
 WRITE_TXN_MARKERS, ADD_PARTITIONS_TO_TXN = 27, 24
 FIRST_OF_BROKERS = 4
-# What replicas ask, too, who say then who they are.
+# Requests that replicas send as well, with their replica id.
 OF_REPLICAS = frozenset({2, 23})  # ListOffsets, OffsetForLeaderEpoch
 
 

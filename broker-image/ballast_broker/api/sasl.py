@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate where they come too late or nobody asked: those in time are answered in `net`."""
+"""SaslHandshake and SaslAuthenticate after authentication or without SASL; regular ones are handled in `net`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker as its handlers see it: one object with everything they may use. `broker_half.py` makes it."""
+"""The broker's services as its handlers see them, in one object. `broker_half.py` creates it."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class BrokerServices:
     client_quotas: ClientQuotas
     authorizer: Authorizer
     next_producer_id: Callable[[], Awaitable[int]]
-    """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
+    """The next id of the block allocated by the controller; raises ApiError while there is none."""
     create_internal_topic: Callable[[str], None]
-    """Ask the controller for a coordinator's topic, once for all who need it; never raises: they ask again."""
+    """Request a coordinator's topic, once for all who need it; never raises: they retry."""
     create_topics_automatically: Callable[[list[str], Asker | None], None]
-    """What `auto.create.topics.enable` does for names in a Metadata request that do not exist; and who asked."""
+    """Auto-create missing topics of a Metadata request, on behalf of the requester."""
     kraft_version: Callable[[], int]
 
 
 @dataclass(slots=True)
 class ControllerServices:
-    """What a controller's listener has of it, which is no broker."""
+    """The services available on a listener of a controller."""
 
     node_id: int
     config: BrokerConfig

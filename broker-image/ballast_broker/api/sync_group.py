@@ -1,4 +1,4 @@
-"""SyncGroup: the leader gives the assignments, every member waits for its own."""
+"""SyncGroup: the leader distributes assignments, every member waits for its own."""
 
 from __future__ import annotations
 

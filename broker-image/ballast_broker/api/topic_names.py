@@ -1,4 +1,4 @@
-"""Which topic names may be: the same rule as the controller's, as a question and as a refusal."""
+"""Checks topic names by the controller's rule, as a predicate or with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_legal(name: str) -> bool:
 
 
 def refusal(name: str) -> str | None:
-    """Why this name may not be, in Kafka's words; None for a legal one."""
+    """The reason why the name is illegal, in Kafka's words; None for a legal one."""
     try:
         check_name(name)
     except ApiError as error:

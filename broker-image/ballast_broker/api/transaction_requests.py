@@ -1,4 +1,4 @@
-"""What the transactional requests have in common: who may, as which producer, and how old clients are told no."""
+"""Shared by the transactional requests: authorization, the producer's identity, errors for old clients."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def producer_of(request: Any) -> ProducerIdentity:
 
 
 def understood(error: ErrorCode, version: int, first_with_fenced: int) -> ErrorCode:
-    """Clients from before PRODUCER_FENCED know another word for it."""
+    """Older clients know INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     old = version < first_with_fenced and error is ErrorCode.PRODUCER_FENCED
     return ErrorCode.INVALID_PRODUCER_EPOCH if old else error

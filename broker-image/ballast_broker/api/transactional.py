@@ -1,8 +1,7 @@
-"""What a Produce in a transaction asks of the transaction's coordinator before its first batch in a partition is
-written, and what its producer is told where the coordinator does not agree (KIP-890).
+"""Verifies a transactional Produce with the transaction coordinator before its first batch in a partition (KIP-890).
 
-Up to version 11 the producer has added the partition itself, and it is verified that it did; from 12 on (transactions
-of version 2) the partition is added by being asked for.
+Up to version 11 the producer has added the partition itself, which is verified; from version 12 on (transactions
+version 2) asking adds it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from ballast_wire.names import TopicPartition
 
 UNAUTHORIZED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-FIRST_ABORTABLE = 11  # clients know TRANSACTION_ABORTABLE
+FIRST_ABORTABLE = 11  # clients know TRANSACTION_ABORTABLE from here on
 FIRST_ADDING = 12
-# Not the producer's fault: it is told what makes it send again, without asking for new metadata first.
+# Not the producer's fault: it gets an error that makes it retry without refreshing metadata first.
 PASSING = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -36,7 +35,7 @@ PASSING = frozenset(
 
 
 def transactional_header(batches: memoryview | None) -> Header | None:
-    """Of the first batch, if it is a transaction's."""
+    """The header of the first batch if that is transactional."""
     if batches is None or len(batches) < HEADER_BYTES:
         return None
     header = Header._make(HEADER.unpack_from(batches))
@@ -45,11 +44,11 @@ def transactional_header(batches: memoryview | None) -> Header | None:
 
 
 class NotVerified(ApiError):
-    """The log was not even looked at."""
+    """Rejected without consulting the log."""
 
 
 class Transactional:
-    """One request with a transactional id."""
+    """A Produce request with a transactional id."""
 
     def __init__(self, broker: BrokerServices, request: ProduceRequest, version: int, peer: Peer) -> None:
         self._broker = broker
@@ -62,7 +61,7 @@ class Transactional:
         self.refusal = self._refusal(request, peer)
 
     def _refusal(self, request: ProduceRequest, peer: Peer) -> ErrorCode | None:
-        """Of the request as a whole."""
+        """The error for the request as a whole, if any."""
         headers = [transactional_header(batches) for _, partitions in request.topics for _, batches in partitions]
         producers = {(header.producer_id, header.producer_epoch) for header in headers if header is not None}
         if not producers:
@@ -75,13 +74,13 @@ class Transactional:
         return None
 
     def hold(self, partition: TopicPartition, batches: memoryview | None) -> Verification | None:
-        """What the append is to show; None or NOT_ASKED where nobody is to be asked before."""
+        """The verification to pass to the append; None or NOT_ASKED if the coordinator need not be asked first."""
         header = transactional_header(batches)
         if header is None or not self._asks:
             return NOT_ASKED
         state, log = self._broker.replicas.partition(partition), self._broker.replicas.local_log(partition)
         if state is None or not state.is_leader or log is None:
-            return None  # the append says what is wrong
+            return None  # the append raises the error
         held = log.producers.verify(
             header.producer_id, header.producer_epoch, header.base_sequence,
             adds=self._adds, now_ms=self._broker.clock.wall_ms(),
@@ -92,12 +91,11 @@ class Transactional:
 
     @property
     def asks(self) -> bool:
-        """From the first partition on that it asks for: all of them are in one question."""
+        """Whether there is anything to ask; all partitions share one question."""
         return bool(self._asked)
 
     def agreed_here(self, partition: TopicPartition) -> bool:
-        """Whether the coordinator is this broker, and agrees at once; raises where it does not. Else it is to be waited
-        for."""
+        """Whether this broker is the coordinator and agrees; raises if it disagrees. False: await `answer_for`."""
         if self._adds:
             return False
         errors = self._broker.verifier.verify_here(self._id, self._producer_id, self._epoch, [partition])
@@ -106,7 +104,7 @@ class Transactional:
         return errors is not None
 
     async def answer_for(self, partition: TopicPartition) -> None:
-        """Raises where the coordinator does not agree. Asked once for all partitions of the request."""
+        """Raise if the coordinator disagrees. It is asked once for all partitions of the request."""
         if self._asking is None:
             verifying = self._broker.verifier.verify(
                 self._id, self._producer_id, self._epoch, self._asked, add=self._adds
@@ -117,7 +115,7 @@ class Transactional:
             raise self._told(error)
 
     def _told(self, error: ErrorCode) -> NotVerified:
-        if error is ErrorCode.PRODUCER_FENCED:  # of the coordinator's; producers know it of the log as:
+        if error is ErrorCode.PRODUCER_FENCED:  # producers expect the log's error instead
             return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
         if error is ErrorCode.TRANSACTION_ABORTABLE and self._version < FIRST_ABORTABLE:
             error = ErrorCode.INVALID_TXN_STATE

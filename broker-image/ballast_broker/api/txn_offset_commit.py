@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: how far a group has read, as part of a transaction: it counts when that is committed."""
+"""TxnOffsetCommit: commits a group's offsets as part of a transaction."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Er
     except ApiError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < FIRST_WITH_LOADING:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # what clients did not understand then
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # older clients do not understand that
         return dict.fromkeys(offsets, code)
 
 
 def _told(error: ErrorCode, version: int) -> ErrorCode:
-    """Of what the transaction's coordinator says, what makes a producer do the right thing."""
+    """Translate the transaction coordinator's error to one that makes the producer do the right thing."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if error is ErrorCode.NETWORK_EXCEPTION:
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # to be asked again, here
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # makes it retry here
     return error
 
 

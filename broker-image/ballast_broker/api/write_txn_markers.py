@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: a transaction coordinator, or `kafka-transactions`, ends transactions in the partitions led here."""
+"""WriteTxnMarkers: a transaction coordinator, or `kafka-transactions`, ends transactions in partitions led here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _asked(request: Any) -> Iterator[Marking]:
 
 
 async def write_markers(broker: BrokerServices, markings: Iterable[Marking]) -> Outcomes:
-    """All are written, in this order, before any is waited for."""
+    """Append all markers in this order before waiting for any."""
     outcomes: Outcomes = {}
     later: list[tuple[Marking, Awaitable[ErrorCode]]] = []
     async for marking in InTurns(markings):
@@ -99,7 +99,7 @@ def _commit(
 async def _tell_groups(
     broker: BrokerServices, marking: Marking, outcome: ErrorCode | asyncio.Future[ErrorCode]
 ) -> ErrorCode:
-    """Offsets committed in the transaction are in force, or forgotten, once its end is committed."""
+    """Once the marker is committed, tell the group coordinator to apply or drop the transaction's offsets."""
     code = outcome if isinstance(outcome, ErrorCode) else await outcome
     if code is not ErrorCode.NONE:
         return code

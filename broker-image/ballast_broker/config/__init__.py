@@ -1,1 +1,1 @@
-"""What a broker and its topics and groups can be told: properties, their values and where those come from."""
+"""The configuration of brokers, topics and groups: properties, values and their sources."""

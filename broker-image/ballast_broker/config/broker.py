@@ -1,7 +1,7 @@
-"""The broker's configuration: Kafka's property names and defaults, checked once, then one frozen object.
+"""The broker's configuration: Kafka's property names and defaults, validated once into a frozen object.
 
-A property that Kafka has and this broker does not use, or that nobody knows, is warned about, never taken in silence.
-A wrong value is refused with its property, the value and what is allowed.
+Unknown properties, and Kafka properties without effect here, cause a warning. An invalid value is rejected with the
+property, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ballast_broker.security.settings import ListenerSecurity, check_mechanism, 
 
 
 def address(host: str, port: int) -> str:
-    """Of a host and its port; without brackets a port would look like a part of an IPv6 address."""
+    """Format host:port; IPv6 addresses get brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -62,10 +62,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, repr=False)
 class BrokerConfig:
-    """Every property by its name with dots as underscores (`config.num_partitions`), and what follows from several."""
+    """Every property, as an attribute with underscores for dots (`config.num_partitions`), and derived values."""
 
     values: Mapping[str, Any]
-    given: frozenset[str]  # names that the file or an override set
+    given: frozenset[str]  # names set in the file or by an override
     warnings: tuple[str, ...] = ()
     of_listeners: Mapping[tuple[str, str], Any] = field(default_factory=dict)  # listener, property → value
 
@@ -106,7 +106,7 @@ class BrokerConfig:
             return mapped
         listeners = {text.partition("://")[0].upper() for text in self.values["listeners"]}
         if listeners & (known.keys() - {"PLAINTEXT"}):
-            return known  # as in Kafka: whoever wants safety for some is to say it of the controllers as well
+            return known  # as in Kafka: with any secure listener, the controllers' must be mapped explicitly
         controllers = {name.upper(): "PLAINTEXT" for name in self.values["controller.listener.names"]}
         return controllers | known
 
@@ -133,7 +133,7 @@ class BrokerConfig:
 
     @cached_property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """To clients. Since Kafka 3.9 the controller's listeners may stand beside theirs."""
+        """Endpoints advertised to clients. Since Kafka 3.9 controller listeners may be listed as well."""
         if not self.advertised_all:
             return self.client_listeners
         controllers = {e.name for e in self.controller_listeners}
@@ -146,7 +146,7 @@ class BrokerConfig:
 
     @cached_property
     def advertised_host(self) -> str:
-        """What an address without a host is made known as: this machine's name, as in Kafka."""
+        """The host advertised for an address without one: this machine's name, as in Kafka."""
         return socket.getfqdn()
 
     @cached_property
@@ -160,7 +160,7 @@ class BrokerConfig:
 
     @cached_property
     def listener_security(self) -> dict[str, ListenerSecurity]:
-        """Of all listeners of this node, and of that of the controllers, which it may only have the way to."""
+        """The security of this node's listeners, and of the controllers' listener even if it only connects there."""
         served = {e.name: e.security for e in self.listeners_all}
         names = {self.controller_listener: self.security_map.get(self.controller_listener, "PLAINTEXT")} | served
         return {
@@ -170,7 +170,7 @@ class BrokerConfig:
 
     @cached_property
     def controller_listener(self) -> str:
-        """The one through which controllers are asked: the first that is named."""
+        """The listener used to connect to controllers: the first one named."""
         names = self.values["controller.listener.names"]
         return names[0].upper() if names else "CONTROLLER"
 
@@ -180,12 +180,12 @@ class BrokerConfig:
 
     @cached_property
     def quorum_bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Where to ask for the quorum's leader; with no voters named, the metadata log says who votes."""
+        """Where to find the quorum's leader; without configured voters, the metadata log tells the voters."""
         return tuple(_bootstrap_server(text) for text in self.values["controller.quorum.bootstrap.servers"])
 
     @cached_property
     def is_its_own_quorum(self) -> bool:
-        """No voters are named, and nobody else to ask for them: as in the file that comes with Kafka."""
+        """Neither voters nor other bootstrap servers are configured, as in the example file of Kafka."""
         if not self.is_controller or self.voters or self.values["controller.quorum.standalone"]:
             return False
         own = {(e.host, e.port) for e in (*self.advertised_controllers, *self.controller_listeners)}
@@ -198,7 +198,7 @@ class BrokerConfig:
 
     @cached_property
     def delegation_token_secret(self) -> bytes | None:
-        """None where there are no delegation tokens."""
+        """None if delegation tokens are disabled."""
         return (self.values["delegation.token.secret.key"] or "").encode() or None
 
     @cached_property
@@ -211,12 +211,12 @@ class BrokerConfig:
         return self.values["num.replica.alter.log.dirs.threads"] or len(self.log_directories)
 
     def log_config(self, overrides: Mapping[str, str], dynamic: Mapping[str, Any] | None = None) -> Any:
-        """The configuration of a topic's log on this broker."""
+        """The log configuration of a topic on this broker."""
         return log_config(overrides, {**self.values_set, **(dynamic or {})})
 
     @cached_property
     def values_set(self) -> dict[str, Any]:
-        """Values that were given; defaults of broker properties equal those of the topic configs."""
+        """Explicitly set values; defaults of broker properties equal those of topic configs."""
         return {name: self.values[name] for name in self.given}
 
     def _endpoint(self, name: str, text: str) -> Endpoint:
@@ -258,7 +258,7 @@ def _bootstrap_server(text: str) -> tuple[str, int]:
 
 
 def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) -> BrokerConfig:
-    """Check all of it and answer the frozen whole; raises ConfigError at the first thing that cannot be."""
+    """Validate everything; raises ConfigError at the first problem."""
     merged = dict(properties)
     for override in overrides:
         name, separator, value = override.partition("=")
@@ -295,7 +295,7 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
 
 
 def _check_whole(config: BrokerConfig) -> None:
-    """What one property says about another."""
+    """Check constraints between properties."""
     if config.node_id < 0:
         raise ConfigError("node.id is missing: every broker and controller needs a number of its own, 0 or more")
     if not config.values["process.roles"]:

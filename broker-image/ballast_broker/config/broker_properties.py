@@ -1,4 +1,4 @@
-"""Kafka's properties of a broker: names, types, defaults, bounds; and from which nothing follows here. PURE."""
+"""Kafka's broker properties: names, types, defaults, bounds; and those without effect here. PURE."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ BROKER_PROPERTIES = {
 BROKER_PROPERTIES |= {p.name: p for p in SECURITY_PROPERTIES}
 BROKER_PROPERTIES = dict(sorted(BROKER_PROPERTIES.items()))
 
-# Kafka has them, tools describe them, and here nothing follows from them: who sets one is told so.
+# Kafka has them and tools describe them, but they have no effect here: setting one causes a warning.
 WITHOUT_EFFECT = SECURITY_WITHOUT_EFFECT | frozenset(
     {
         "alter.log.dirs.replication.quota.window.num",
@@ -212,6 +212,6 @@ ONLY_DYNAMIC = frozenset(
     }
 )
 
-# A listener may have its own, beside what concerns security.
+# Properties, besides security, that can be set per listener.
 OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate", "max.connections")}
 AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})

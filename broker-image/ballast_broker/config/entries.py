@@ -1,7 +1,7 @@
-"""Where each config's value comes from: topic, this broker, all brokers, file, default. PURE.
+"""Determines each config's value and source: topic, this broker, all brokers, file, default. PURE.
 
-Kafka's rules: a config's synonyms are listed from the strongest source to the weakest, beginning with the first that
-has the config's own name; the source of the value is that of the first synonym, and DEFAULT where none is left.
+Kafka's rules: a config's synonyms are listed from the strongest source to the weakest, starting with the first one that
+has the config's own name; the value's source is that of the first synonym, or DEFAULT if there is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ballast_broker.config.groups import GROUP_PROPERTIES, broker_property
 from ballast_broker.config.topics import TOPIC_PROPERTIES, ConfigSource, broker_default
 from ballast_broker.config_types import Property
 
-# What takes effect at run time.
+# Configs that take effect at run time.
 DYNAMIC_BROKER_PROPERTIES = frozenset(
     {
         "compression.gzip.level",
@@ -62,7 +62,7 @@ TYPES = {
     "boolean": BOOLEAN, "string": STRING, "int": INT, "long": LONG, "double": DOUBLE, "list": LIST,
     "password": PASSWORD,
 }  # fmt: skip
-# Kafka says another type of these than the one by which we read them.
+# Kafka reports other types for these than the ones we parse.
 TYPES_BY_NAME = {
     "controller.listener.names": STRING,
     "listener.security.protocol.map": STRING,
@@ -74,7 +74,7 @@ TYPES_BY_NAME = {
     "sasl.oauthbearer.jwt.retriever.class": CLASS,
     "sasl.oauthbearer.jwt.validator.class": CLASS,
 }
-# Throttles are no configs of the broker's file to Kafka: shown only where they are set, and as read-only.
+# To Kafka, throttles are not configs of the broker's file: shown only if set, and as read-only.
 SHOWN_WHERE_SET = frozenset(
     {
         "follower.replication.throttled.rate",
@@ -82,7 +82,7 @@ SHOWN_WHERE_SET = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-# Broker configs in several units: the finest one first. The topic table has them all.
+# Broker configs in several units, finest first; the topic table lists them.
 CHAINS = {
     name: chain
     for chain in (tuple(name for name, _ in entry.synonyms) for entry in TOPIC_PROPERTIES.values())
@@ -108,7 +108,7 @@ class ConfigEntry:
 
     @property
     def sensitive(self) -> bool:
-        """A password, or what may be one, as of a cluster that Apache Kafka began: its value is shown to nobody."""
+        """A password, or possibly one (unknown configs of a cluster started by Apache Kafka): never show its value."""
         return self.type in (PASSWORD, UNKNOWN_TYPE)
 
     @property
@@ -117,7 +117,7 @@ class ConfigEntry:
 
 
 def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
-    """Values of broker configs that were set at run time; later layers win: all brokers' first, then this one's."""
+    """Values of dynamic broker configs; later layers win: all brokers' first, then this one's."""
     known = [
         (BROKER_PROPERTIES[n], text) for layer in layers for n, text in layer.items() if n in DYNAMIC_BROKER_PROPERTIES
     ]
@@ -125,7 +125,7 @@ def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
 
 
 class ConfigEntries:
-    """`own` and `cluster`: the dynamic configs of this broker and of all brokers, as the metadata has them."""
+    """`own` and `cluster`: the dynamic configs of this broker and of all brokers, from the metadata."""
 
     def __init__(self, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
         self._config = config
@@ -178,7 +178,7 @@ class ConfigEntries:
             )
 
     def of_all_brokers(self) -> Iterator[ConfigEntry]:
-        """What is set for all brokers dynamically, and nothing else."""
+        """The dynamic configs of all brokers, and nothing else."""
         for name, value in self._cluster.items():
             known = BROKER_PROPERTIES.get(name)
             yield ConfigEntry(
@@ -193,7 +193,7 @@ class ConfigEntries:
         for _, layer in self._layers:
             text = layer.get(known.name)
             if text is not None and (value := known.stored(text)) is not None:
-                return known.text_of(value)  # as it is understood, whatever way it was written
+                return known.text_of(value)  # in canonical form
         return None
 
     def _synonyms(self, name: str, chain: tuple[str, ...]) -> tuple[Synonym, ...]:

@@ -1,4 +1,4 @@
-"""Configs of a single group, in place of what the broker has for all: which there are, and what they may be. PURE."""
+"""Configs of a single group that override the broker's: names and validation. PURE."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GROUP_PROPERTIES = {
 
 
 def broker_property(name: str, part: str = "") -> str:
-    """The broker's property of the same meaning; its bounds have `min.` and `max.` in their names."""
+    """The corresponding broker property; `part` is `min.` or `max.` for its bounds."""
     return "group.consumer." + part + name.removeprefix("consumer.")
 
 
 def check_group_configs(configs: Mapping[str, str], broker: Mapping[str, Any]) -> None:
-    """`broker`: the broker's properties. Raises ConfigError, in Kafka's words."""
+    """Validate group configs; `broker`: the broker's properties. Raises ConfigError, in Kafka's words."""
     values = {name: broker[broker_property(name)] for name in GROUP_PROPERTIES}
     for name, text in configs.items():
         known = GROUP_PROPERTIES.get(name)

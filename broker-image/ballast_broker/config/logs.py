@@ -1,4 +1,4 @@
-"""The configuration of one log (topic level), resolved: topic override, else broker default, else Kafka's default."""
+"""The resolved configuration of one log: topic override, else broker default, else Kafka's default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java properties file, read. PURE."""
+"""Parses Java properties files. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 def text_of(data: bytes) -> str:
-    """What a file says: UTF-8, and Latin-1, which Java takes all of them for, where it cannot be that."""
+    """Decode as UTF-8, or else as Latin-1, which Java always assumes."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -21,9 +21,9 @@ def text_of(data: bytes) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: `key=value` (or `:`, or a blank), `#` and `!` comments; after `\\` a line goes on.
+    """Parse `key=value` lines (or `:`, or a blank), `#` and `!` comments; `\\` continues a line.
 
-    Blanks at the end of a value go away, as they do of every property that Kafka reads.
+    Trailing blanks of a value are stripped, as Kafka does for every property.
     """
     found: dict[str, str] = {}
     for line in _whole_lines(text):
@@ -34,7 +34,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _whole_lines(text: str) -> Iterator[str]:
-    """What has several lines as one, without comments; the last one may promise another that does not come."""
+    """Join continued lines and drop comments; the last line may end in a continuation."""
     whole, goes_on = "", False
     for part in _END_OF_LINE.split(text):
         line = part.lstrip(_BLANKS)
@@ -50,5 +50,5 @@ def _whole_lines(text: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    """As Java reads a value: `\\n` is a new line, and `\\` before anything else goes away."""
+    """Unescape as Java does: `\\n` is a newline; before any other character `\\` is dropped."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), text)

@@ -1,8 +1,8 @@
-"""Values that a properties file only refers to, `${NAME:PATH:KEY}`, read from where they are (KIP-297).
+"""Resolves references to values outside the properties file, `${NAME:PATH:KEY}` (KIP-297).
 
-`config.providers` names the providers of a file: a directory with a file for each key, as Kubernetes mounts a Secret,
-or another properties file. Otherwise than in Apache Kafka, what is not there is refused: the reference itself would be
-the value, which everybody can read who reads the file.
+`config.providers` names the providers: a directory with a file per key, as Kubernetes mounts a Secret, or another
+properties file. Unlike in Apache Kafka, a missing value is an error: otherwise the reference itself would become the
+value, known to everybody who can read the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Provider = Callable[[str, str], str]
 
 
 def resolved(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with all values in place, and without those about providers."""
+    """Return the properties with references resolved and without those of the providers."""
     about = {name: text for name, text in properties.items() if name == PROVIDERS or name.startswith(f"{PROVIDERS}.")}
     named = [name.strip() for name in about.pop(PROVIDERS, "").split(",") if name.strip()]
     providers = {name: _provider(name, about) for name in named}
@@ -34,7 +34,7 @@ def resolved(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _provider(name: str, about: dict[str, str]) -> Provider:
-    """Takes what is about it out of the settings."""
+    """Create one provider; removes its settings from `about`."""
     setting = f"{PROVIDERS}.{name}.class"
     wanted = about.pop(setting, "").strip()
     read = _CLASSES.get(wanted)
@@ -58,7 +58,7 @@ def _in_place(name: str, text: str, providers: Mapping[str, Provider]) -> str:
     def one(match: re.Match[str]) -> str:
         provider = providers.get(match[1])
         if provider is None:
-            return match[0]  # as in Apache Kafka: some values have such a form of their own
+            return match[0]  # as in Apache Kafka: some values happen to look like this
         try:
             return provider(match[2] or "", match[3])
         except ConfigError as error:

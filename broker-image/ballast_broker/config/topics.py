@@ -1,4 +1,4 @@
-"""Topic configs: the table of them, their broker-wide defaults, and what they come to for one log. PURE."""
+"""Topic configs: the table, their broker-wide defaults, and the resolved configuration of a log. PURE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ballast_broker.config_types import (
 
 
 class ConfigSource(IntEnum):
-    """Kafka's codes for where a described value comes from."""
+    """Kafka's codes for the source of a described value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -36,7 +36,7 @@ class ConfigSource(IntEnum):
 
 GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS = between_or(1, 9, -1), between(1, 17), between(-131_072, 22)
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-_THROTTLED = re.compile(r"(\d+:\d+)?")  # as in Kafka, which takes empty ones
+_THROTTLED = re.compile(r"(\d+:\d+)?")  # as in Kafka, which accepts empty ones
 throttled_replicas = Rule(
     lambda value: (
         None
@@ -114,7 +114,7 @@ TOPIC_PROPERTIES = {
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, Any]:
-    """The values of these overrides; the first bad one raises, naming the config as Kafka does."""
+    """Parse and validate overrides; raises at the first bad one, naming the config as Kafka does."""
     values = {}
     for name, text in configs.items():
         entry = TOPIC_PROPERTIES.get(name)
@@ -130,7 +130,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def log_config(overrides: Mapping[str, str], broker: Mapping[str, Any]) -> LogConfig:
-    """What a topic with these overrides comes to on a broker with these property values (set ones, by name)."""
+    """The log configuration for these overrides and the broker's explicitly set values (by name)."""
     resolved = {}
     for name, entry in TOPIC_PROPERTIES.items():
         field = entry.property.field
@@ -151,7 +151,7 @@ def broker_default(entry: TopicProperty, broker: Mapping[str, Any]) -> Any:
 
 
 def check_log_times(broker: Mapping[str, Any]) -> None:
-    """Of these property values (set ones, by name), in Kafka's words: with 0 all data would be too old, at once."""
+    """Check explicitly set values, in Kafka's words: with 0 all data would expire at once."""
     retention, roll, jitter = (
         broker_default(TOPIC_PROPERTIES[name], broker) for name in ("retention.ms", "segment.ms", "segment.jitter.ms")
     )

@@ -1,7 +1,7 @@
-"""Asking the active controller, wherever it is: in this process or behind a connection.
+"""Sends requests to the active controller, whether it is in this process or behind a connection.
 
-The answer is the controller's; NOT_CONTROLLER, a broken connection or an election in progress only cost time, up to
-the deadline. A request may thus be executed twice if an answer got lost; all controller requests bear that.
+The caller gets the controller's response; NOT_CONTROLLER, a broken connection or an election in progress only cost
+time, up to the deadline. A request may be executed twice if a response is lost; all controller requests tolerate that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
 LOOK_S = 0.25
-"""How often one that waits for an answer looks whether the controller is another one by now."""
+"""How often a waiting call checks whether another node has become the controller."""
 CALL_TIMEOUT_S = 30.0
 
 
@@ -43,7 +43,7 @@ class LeaderView(Protocol):
 
 
 class ControllerClient:
-    """One per purpose: heartbeats have their own connection, whose end tells the controller that this broker died."""
+    """Use one per purpose: heartbeats have their own connection; its end tells the controller that this broker died."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class ControllerClient:
     async def call(
         self, request: Any, version: int, *, timeout_s: float | None = None, asker: Asker | None = None
     ) -> Any:
-        """The response. ApiError REQUEST_TIMED_OUT where no controller answered in time.
+        """Return the response; raise ApiError REQUEST_TIMED_OUT if no controller answered in time.
 
-        `asker`: for whom it is, where the controller has to know that; else it is this node's own, or as good as that.
+        `asker`: the requester, if the controller has to know it; None for this node's own requests, too.
         """
         deadline = self._clock.monotonic() + (self._call_timeout_s if timeout_s is None else timeout_s)
         wait = RETRY_S
@@ -93,13 +93,13 @@ class ControllerClient:
         if link is None:
             return None
         asking = asyncio.get_running_loop().create_task(_ask_there(link, request, version, asker))
-        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even if never awaited
         deadline = self._clock.monotonic() + timeout_s
         try:
             while not asking.done():
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._leader.leader_id != leader:
-                    return None  # whoever was asked is frozen or cut off: the next one may be asked at once
+                    return None  # the node asked is no longer the leader (or hangs): let the caller try the next
                 await asyncio.wait({asking}, timeout=min(LOOK_S, left))
             return asking.result()
         except (OSError, TimeoutError):
@@ -108,7 +108,7 @@ class ControllerClient:
             asking.cancel()
 
     def _link(self, leader: int) -> PeerLink | None:
-        """None where nobody leads, or where nobody knows where the leader is."""
+        """None if there is no leader or its endpoint is unknown."""
         endpoint = self._endpoints(leader) if leader >= 0 else None
         if endpoint is None:
             return None
@@ -124,7 +124,7 @@ class ControllerClient:
     async def _ask_here(
         local: LocalController, request: Any, version: int, timeout_s: float, asker: Asker | None
     ) -> Any | None:
-        """An answer that waits for a commit comes late, or never where the other voters are gone."""
+        """The timeout is needed: the response may wait for a commit that never comes if the other voters are gone."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await local.handle(request.API_KEY, version, request, asker=asker)
@@ -138,14 +138,14 @@ class ControllerClient:
 
 
 async def _ask_there(link: PeerLink, request: Any, version: int, asker: Asker | None) -> Any:
-    if asker is None or not await link.knows(ENVELOPE_KEY):  # of a release before: it has no such quotas either
+    if asker is None or not await link.knows(ENVELOPE_KEY):  # older release: has no such quotas
         return await link.call(request, version)
     answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
     request_name = type(request).__name__
     if answer.error_code == ErrorCode.NONE:
         return disclose_answer(answer, request_name, version)
     code = ErrorCode(answer.error_code)
-    if code is not ErrorCode.NOT_CONTROLLER:  # the client has done nothing that this could tell it of
+    if code is not ErrorCode.NOT_CONTROLLER:  # not the client's fault, so not reported to it
         logger.warning("a controller does not take %s for others: %s", request_name, code.name)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
     request._version = version

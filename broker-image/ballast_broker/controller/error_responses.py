@@ -1,4 +1,4 @@
-"""A whole request refused, said in the form that its response has: on top, or for each of its entries. PURE."""
+"""Builds the error response to a whole request, at the top level or in each entry, as its schema requires. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ballast_wire.failures import failure_response
 
 
 def error_response(name: str, request: Any, error: ApiError) -> Any:
-    """`name` is that of the API, without Request."""
+    """`name` is the API's name, without "Request"."""
     return failure_response(name, request, request.API_VERSION, error.code, error.message)
 
 
@@ -17,7 +17,7 @@ _ENTRY_LISTS = ("topics", "responses", "results", "filter_results", "entries")
 
 
 def is_not_controller(response: Any) -> bool:
-    """Whether the whole request has to be sent to another controller."""
+    """Whether the whole request has to be retried at another controller."""
     code = int(ErrorCode.NOT_CONTROLLER)
     if type(response).__name__ in ("AddRaftVoterResponse", "RemoveRaftVoterResponse"):
         return response.error_code in (code, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,6 +1,6 @@
-"""UpdateFeatures, as far as it is not the image's alone: what the other voters can do, and the quorum's own level.
+"""The part of UpdateFeatures outside the image: what the other voters support, and the quorum's kraft.version.
 
-Any voter may be the next active controller. What it knows of features no registration tells, so it is asked.
+Any voter may become the active controller. No registration tells which features a voter supports, so it is asked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Run = Callable[[Callable[[CommandContext], Outcome]], Awaitable[Any]]
 
 
 async def update_features_of_all(context: CommandContext, request: Any, driver: RaftDriver, run: Run) -> Any:
-    """The response; ApiError where a level would go up and a voter does not say whether it knows it."""
+    """Return the response; raise ApiError if a level would be raised and a voter does not say that it supports it."""
     known = await driver.voter_requests.features_of_others() if raises_a_level(context, request) else {}
     response = await run(lambda now: update_features(replace(now, voters_features=known), request))
     if not response.error_code:
@@ -27,7 +27,7 @@ async def update_features_of_all(context: CommandContext, request: Any, driver: 
 
 
 async def _upgrade_quorum(request: Any, driver: RaftDriver) -> None:
-    """kraft.version is not in the metadata's records: the quorum writes it into its own."""
+    """kraft.version is not a metadata record: the quorum writes it as a control record."""
     wanted = [each.max_version_level for each in request.feature_updates if each.feature == KRAFT_VERSION]
     if max(wanted, default=0) > driver.kraft_version:
         await driver.voter_requests.upgrade(validate_only=bool(request.validate_only))

@@ -1,6 +1,4 @@
-"""Which brokers live, as the active controller sees it: by their heartbeats, and by connections that end. One that does
-not is fenced. Loop thread only.
-"""
+"""Fences dead brokers, detected by missing heartbeats or closed connections. Active controller; loop thread only."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ STALL_S = 0.1
 
 
 class Fencing:
-    """`image`: with everything that was appended; None while this controller is not active. `run`: a command."""
+    """`image`: including everything appended, None while this controller is not active. `run`: executes a command."""
 
     def __init__(
         self,
@@ -53,20 +51,20 @@ class Fencing:
         self._sessions.begin(image, self._clock.monotonic())
 
     def end(self) -> None:
-        """Another one is the active controller, as far as this one knows."""
+        """This controller is no longer active."""
         self._watched.clear()
 
     # ------------------------------------------------------------------ sessions
 
     def holds_id(self, broker_id: int, *, at_its_place: bool) -> bool:
-        """Whether another process with this id has to be refused."""
+        """Whether to reject the registration of another process with this id."""
         return self._sessions.holds_id(broker_id, self._clock.monotonic(), at_its_place=at_its_place)
 
     def liveness(self, image: MetadataImage, broker_id: int) -> Liveness:
         return self._sessions.liveness(image, broker_id)
 
     def heard(self, heartbeat: Any, following: BrokerState, origin: Any, *, begins_to_leave: bool) -> None:
-        """`following`: what the broker is to be from now on; `origin`: whence the heartbeat came."""
+        """`following`: the broker's state from now on; `origin`: where the heartbeat came from."""
         broker_id, epoch = heartbeat.broker_id, heartbeat.broker_epoch
         self._sessions.heard(broker_id, epoch, self._clock.monotonic(), heartbeat.current_metadata_offset)
         if begins_to_leave:
@@ -77,7 +75,7 @@ class Fencing:
             self._watch_connection(broker_id, epoch, origin)
 
     def leaves_after(self, broker_id: int, offset: int) -> None:
-        """All that it takes is written up to there: it may go when everybody has that."""
+        """The records of its shutdown end at `offset`: it may stop when every broker has applied them."""
         self._sessions.shutting_down(broker_id, offset)
 
     async def watch_sessions(self) -> None:
@@ -88,12 +86,12 @@ class Fencing:
             await asyncio.sleep(wake - now)
             late = self._clock.monotonic() - wake
             if late > STALL_S:
-                # We stood still, and heartbeats lie unread: read them first.
+                # This process stalled, so heartbeats may be unread: read them first.
                 await asyncio.sleep(min(late, 1.0))
             image = self._image()
             for broker_id in () if image is None else self._sessions.expired(image, self._clock.monotonic()):
                 if self._sessions.is_valid(broker_id, self._clock.monotonic()):
-                    continue  # it was heard while another one was being fenced
+                    continue  # a heartbeat arrived while another broker was being fenced
                 logger.info("broker %d has been silent for its session: fenced", broker_id)
                 await self._fence(broker_id)
 
@@ -104,12 +102,12 @@ class Fencing:
     # ------------------------------------------------------------------ broken connections
 
     def _watch_connection(self, broker_id: int, epoch: int, origin: Any) -> None:
-        """Be told when the connection that this heartbeat came by ends."""
+        """Get notified when the connection that carried this heartbeat closes."""
         connection = getattr(origin, "connection", None)
         if connection is None:
             return
         before = self._watched.get(broker_id)
-        self._watched[broker_id] = connection, epoch  # it may have registered anew by the same connection
+        self._watched[broker_id] = connection, epoch  # it may have re-registered over the same connection
         if before is not None and before[0] is connection:
             return
 
@@ -122,7 +120,7 @@ class Fencing:
         connection.on_close(closed)
 
     def _connection_lost(self, broker_id: int, epoch: int) -> None:
-        """See whether anybody listens there. Refused means dead; silence, its session."""
+        """Probe whether anything still listens there: refused means dead; if it is silent, its session decides."""
         if self._image() is not None:
             self._sessions.disconnected(broker_id)
             self._spawn(self.probe, broker_id, epoch)
@@ -134,7 +132,7 @@ class Fencing:
             broker = None if image is None else image.cluster.brokers.get(broker_id)
             if broker is None or broker.epoch != epoch or broker.fenced or broker_id in self._watched:
                 return
-            # Others may be meant for clients elsewhere: what refuses us there says nothing of the broker.
+            # Other listeners may be for clients elsewhere: a refusal there says nothing about the broker.
             between = broker.listeners.get(self._inter_broker_listener)
             listener = between or next(iter(broker.listeners.values()))
             try:

@@ -1,7 +1,7 @@
-"""A broker's side of membership: it registers, sends heartbeats, and leaves in order. Loop thread only.
+"""The broker's side of cluster membership: registration, heartbeats, controlled shutdown. Loop thread only.
 
-States: registering, fenced (catching up with the metadata), running, leaving, gone. The broker is unfenced when it
-has applied its own registration and `ready` says that it can serve.
+States: registering, fenced (catching up with the metadata), running, leaving, gone. The broker is unfenced when it has
+applied its own registration and `set_ready` was called.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LifecycleState(Enum):
 
 
 class RegistrationRefused(Exception):
-    """The controller will never take this broker as it is (another cluster, unknown features, its directories)."""
+    """The controller will never accept this broker as it is (wrong cluster, unsupported features, its directories)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BrokerIdentity:
     listeners: Mapping[str, Listener]
     rack: str | None = None
     previous_epoch: int = NO_EPOCH
-    """The epoch of the incarnation before, if that one stopped in order; says that no data was lost."""
+    """The epoch of the previous incarnation if that one shut down cleanly: it tells that no data was lost."""
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
 
 
@@ -69,7 +69,7 @@ _FINAL = frozenset(
     }
 )
 
-_REASONS = {  # Kafka's answer has a code alone
+_REASONS = {  # Kafka's response has only a code
     ErrorCode.UNSUPPORTED_VERSION: (
         "UNSUPPORTED_VERSION: a feature of the cluster has a level that this release does not know "
         "(kafka-features.sh describe shows them); start a newer release here, or lower the level first"
@@ -107,7 +107,7 @@ class BrokerLifecycle:
     # ------------------------------------------------------------------ what others tell us
 
     def publish(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        """A publisher: our own registration may have arrived, and that it is unfenced."""
+        """A metadata publisher: our registration, or its unfencing, may have been applied."""
         own = image.cluster.brokers.get(self.identity.node_id)
         if own is not None and own.active and own.epoch == self.broker_epoch:
             self.seen_active.set()
@@ -115,12 +115,12 @@ class BrokerLifecycle:
             self._nudge.set()
 
     def set_ready(self) -> None:
-        """The broker can serve: logs are loaded, clients wait at its listeners."""
+        """The broker can serve: logs are loaded, listeners are open."""
         self._ready = True
         self._nudge.set()
 
     async def report_offline_directory(self, directory: UUID) -> None:
-        """Returns when the controller has acknowledged it (and elected other leaders)."""
+        """Return when the controller has acknowledged it (and elected other leaders)."""
         acknowledged = self._offline.setdefault(directory, asyncio.Event())
         self._nudge.set()
         await acknowledged.wait()
@@ -128,17 +128,17 @@ class BrokerLifecycle:
     # ------------------------------------------------------------------ the task
 
     async def run(self) -> None:
-        """Until the broker has left. RegistrationRefused where it can never join."""
+        """Run until the broker has left; raise RegistrationRefused if it can never join."""
         await self._register()
         while True:
             answered = await self._heartbeat()
             if self.gone.is_set():
                 return
-            # Where nobody answered in time it is time for the next one already.
+            # After a timeout the next heartbeat is already due.
             await (self._pause() if answered else asyncio.sleep(UNANSWERED_PAUSE_S))
 
     async def leave(self) -> None:
-        """Controlled shutdown: leaderships are handed over first. Returns when the controller lets go."""
+        """Controlled shutdown: hand over leaderships, return when the controller lets go."""
         if self.state is LifecycleState.REGISTERING:
             self._set_gone()
             return
@@ -168,7 +168,7 @@ class BrokerLifecycle:
                 response = await self._client.call(self._registration(), REGISTRATION_VERSION, timeout_s=timeout_s)
             except ApiError as error:
                 logger.info("registration: %s", error)
-                # It is answered once it is committed: where that takes longer, asking anew only makes it longer.
+                # The response comes after the commit: if that is slow, retrying sooner only makes it slower.
                 timeout_s = min(timeout_s * 2, REGISTRATION_TIMEOUT_MAX_S)
                 await asyncio.sleep(UNANSWERED_PAUSE_S)
                 continue
@@ -208,7 +208,7 @@ class BrokerLifecycle:
         )
 
     async def _heartbeat(self) -> bool:
-        """Whether a controller answered."""
+        """Send one heartbeat; return whether a controller answered."""
         offline = list(self._offline)
         request = message("BrokerHeartbeatRequest")(
             broker_id=self.identity.node_id,
@@ -223,7 +223,7 @@ class BrokerLifecycle:
         except ApiError as error:
             logger.warning("heartbeat: %s", error)
             if self._leaving:
-                self._set_gone()  # nobody is there to hand anything over to
+                self._set_gone()  # there is nobody to hand leaderships to
             return False
         code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:
@@ -255,7 +255,7 @@ class BrokerLifecycle:
         if self._leaving:
             self._set_gone()
         elif code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            # Unregistered by somebody, or the registration was lost with a controller: begin again.
+            # Unregistered, or the registration was lost with a controller: start over.
             self.running.clear()
             self.state = LifecycleState.REGISTERING
             await self._register()

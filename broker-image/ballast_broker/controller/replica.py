@@ -1,6 +1,6 @@
-"""This node's copy of the metadata: what the quorum commits becomes images, and from time to time a snapshot.
+"""This node's metadata replica: turns committed records into images and writes snapshots from time to time.
 
-Every broker and every controller has one. Publishers are called on the loop, in order, once per committed batch.
+Every broker and controller has one. Publishers are called on the loop, in order, once per committed batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LeaderCallback = Callable[[int, int], None]
 
 DEFAULT_BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
 DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S = 3600.0
-# A start reads the last snapshot and replays what came after it, which is at most so many times as much: the restart of
-# a broker with thousands of partitions changes each of them twice, and all later starts would replay that again.
+# On start the last snapshot is read and the records after it are replayed, at most this many times its size: a restart
+# of a broker with thousands of partitions changes each of them twice, and every later start would replay that.
 MOST_REPLAYED = 4
 ALWAYS_REPLAYED_BYTES = 1 << 20
 WRITE_AGAIN_S = 10.0
@@ -48,7 +48,7 @@ class MetadataReplica:
         interval_between_snapshots_s: float = DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S,
     ) -> None:
         self.loader = MetadataLoader()
-        self.published_offset = self.loader.image.offset  # up to here this node acts by it
+        self.published_offset = self.loader.image.offset  # everything up to here has been published
         self.leader_callbacks: list[LeaderCallback] = []
         self._store = store
         self._clock = clock
@@ -110,7 +110,7 @@ class MetadataReplica:
             return
         worth = max(ALWAYS_REPLAYED_BYTES, MOST_REPLAYED * self._snapshot_bytes)
         due = self._bytes_since >= min(self._bytes_between, worth)
-        late = 0 < self._interval_s <= self._clock.monotonic() - self._snapshot_at  # 0: never for its age alone
+        late = 0 < self._interval_s <= self._clock.monotonic() - self._snapshot_at  # 0: never by age alone
         if (due or late) and not self.loader.in_transaction:
             self._writing = asyncio.get_running_loop().create_task(self._write_snapshot())
 
@@ -131,7 +131,7 @@ class MetadataReplica:
         logger.info("metadata snapshot at offset %d, epoch %d", snapshot.offset, snapshot.epoch)
 
     async def snapshot(self) -> SnapshotId:
-        """Write one of the present image."""
+        """Write a snapshot of the current image."""
         return await write_snapshot(
             self._store,
             self._threads,
@@ -142,6 +142,6 @@ class MetadataReplica:
 
 
 def _taken(records: deque[Any]) -> Iterator[Any]:
-    """Each is let go of when it is replayed: to do so with a hundred thousand at once is long."""
+    """Free each record as it is replayed: freeing a hundred thousand at once takes long."""
     while records:
         yield records.popleft()

@@ -1,8 +1,8 @@
-"""The active controller: one request after the other becomes records, is committed, and only then answered.
+"""The active controller: turns each request into records, commits them, and only then answers.
 
-Commands see everything that was appended, committed or not, and an answer waits for all it may have seen. A
-controller that ceases to be active forgets what was not committed and answers NOT_CONTROLLER; the client asks the
-next one. Loop thread only; the commands are PURE and run in one go.
+Commands see everything appended, committed or not, and a response waits until all it may have seen is committed. A
+controller that ceases to be active drops what was not committed and answers NOT_CONTROLLER; the client asks the next
+one. Loop thread only; the commands are PURE and run without interruption.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ OTHERS = {
 LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT, *_ = OTHERS
 OF_THE_QUORUM = frozenset({DESCRIBE_QUORUM, 80, 81})
 UPDATE_FEATURES = 57
-# Who asks for these says for how long he waits. Those who do not wait at all are not heard, as in Apache Kafka.
+# These requests carry a timeout. As in Apache Kafka, a timeout of 0 or less is rejected at once.
 WITHIN_A_TIME = frozenset({19, 20, 37, 43, 45})
-# By these lists; who asks for nothing is answered at once all the same.
+# The lists that hold what is requested; a request with an empty one is answered even without a timeout.
 ASKED_FOR = {43: "topic_partitions", 45: "topics"}
 API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 BEGIN_AGAIN_S = 1.0
-RECORDS_PER_SLICE = 200  # what need not be atomic travels in pieces that hold nobody's loop for long
+RECORDS_PER_SLICE = 200  # non-atomic records are appended in batches small enough not to block a loop for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ControllerService:
         timing: ServiceTiming = DEFAULT_TIMING,
         mutations: Callable[[Asker], TokenBucket | None] = lambda _: None,
     ) -> None:
-        """`mutations` has the quotas of partitions that may be made and deleted."""
+        """`mutations` returns the requester's partition mutation quota, if any."""
         self._driver = driver
         self._replica = replica
         self._config = config
@@ -147,7 +147,7 @@ class ControllerService:
         self._timing = timing
         self._mutations = mutations
         self._state: MetadataImage | None = None
-        """With everything appended; None while not active."""
+        """The image including everything appended; None while not active."""
         self._claiming = -1
         self._uncommitted = 0
         self._last_commit: asyncio.Future[int] | None = None
@@ -200,11 +200,11 @@ class ControllerService:
 
     def _published(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         if self._claiming >= 0 and image.epoch == self._claiming:
-            # The first batch of our own epoch is applied, so everything before it is.
+            # The first batch of our epoch is applied, hence everything before it.
             self._claiming = -1
             self._activate(image)
         elif self._state is not None and self._uncommitted == 0:
-            self._state = image  # equal, and shared with everybody else
+            self._state = image  # equal content, but shared with the rest of the process
 
     def _activate(self, image: MetadataImage) -> None:
         logger.info("active controller in epoch %d at offset %d", image.epoch, image.offset)
@@ -220,7 +220,7 @@ class ControllerService:
             self._duties.append(self._spawn(self._balance_leaders))
         if self._config.delegation_tokens is not None:
             self._duties.append(self._spawn(self._remove_expired_tokens))
-        # Whoever died with the last controller had no connection to us that could end: ask at once.
+        # A broker that died with the last controller had no connection to us whose end we could see: probe now.
         for broker in image.cluster.unfenced():
             if broker.id != self._config.node_id:
                 self._duties.append(self._spawn(self._fencing.probe, broker.id, broker.epoch))
@@ -238,7 +238,7 @@ class ControllerService:
         return task
 
     async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """A duty that loses its controller just ends; one that meets a bug is begun again: nobody else would fence."""
+        """Run a background duty: end it when no longer active; restart it after a bug, or nobody would fence."""
         while True:
             try:
                 await duty(*arguments)
@@ -266,7 +266,7 @@ class ControllerService:
         return await self._commit(command(self._context()))
 
     async def _commit(self, outcome: Outcome, written: Callable[[], None] = lambda: None) -> Any:
-        """Append, wait until it is committed, answer. Without records: wait for what the answer may have seen."""
+        """Append, wait for the commit, return the response. Without records, wait for what it may depend on."""
         last = await self._append_all(outcome, written)
         if last is not None and not last.done():
             await asyncio.shield(last)
@@ -275,7 +275,7 @@ class ControllerService:
         return outcome.response
 
     async def _settled(self, refusal: ApiError) -> ApiError:
-        """A refusal may come of what is not committed yet, and is told when that is; else nobody knows."""
+        """An error may be based on uncommitted state, so it is returned only once that is committed."""
         try:
             await self._commit(Outcome())
         except ApiError as lost:
@@ -283,9 +283,9 @@ class ControllerService:
         return refusal
 
     async def _append_all(self, outcome: Outcome, written: Callable[[], None]) -> asyncio.Future[int] | None:
-        """At once, or piece by piece where it says so; then `written`. What has to be committed before an answer.
+        """Append the outcome, piece by piece if it has a `rest`, then call `written`; return what to wait for.
 
-        What is begun is carried on, also when whoever asked for it waits no more: the rest may never be asked again.
+        Once begun, the rest is appended even if the requester stops waiting: nobody may ever ask for it again.
         """
         if outcome.records:
             self._append(outcome)
@@ -295,12 +295,12 @@ class ControllerService:
         rest = asyncio.get_running_loop().create_task(self._append_rest(outcome, written))
         self._tasks.add(rest)
         rest.add_done_callback(self._tasks.discard)
-        rest.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        rest.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even if never awaited
         return await asyncio.shield(rest)
 
     async def _append_rest(self, piece: Outcome, written: Callable[[], None]) -> asyncio.Future[int] | None:
         while piece.rest is not None:
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
             piece = piece.rest(self._context())
             if piece.records:
                 self._append(piece)
@@ -340,12 +340,11 @@ class ControllerService:
     async def handle(
         self, api_key: int, version: int, request: Any, context: Any = None, asker: Asker | None = None
     ) -> Any:
-        """The response, with NOT_CONTROLLER in it where another node is the active controller.
+        """The response, with NOT_CONTROLLER in it if another node is the active controller.
 
-        `asker`, where there is one, has a quota of its own, and tokens of its own; what nodes ask for themselves counts
-        for nobody.
+        `asker`, if given, is charged against its quota and owns its tokens; a node's own requests are not charged.
         """
-        request._version = version  # what a command may have to know; a decoded request has it already
+        request._version = version  # commands may need it; a decoded request already has it
         name = _name_of(api_key)
         try:
             if api_key == BROKER_REGISTRATION:
@@ -353,7 +352,7 @@ class ControllerService:
             if api_key == BROKER_HEARTBEAT:
                 return await self._heartbeat(request, context)
             if api_key in OF_THE_QUORUM:
-                self._context()  # only the active controller knows how far the others are
+                self._context()  # raises NOT_CONTROLLER: only the leader knows how far the others are
                 return await self._driver.handle(api_key, request)
             if api_key == LIST_PARTITION_REASSIGNMENTS:
                 listed = list_partition_reassignments(self._context(), request)
@@ -371,7 +370,7 @@ class ControllerService:
         except ApiError as error:
             return error_response(name, request, await self._settled(error))
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
-            # An offline partition may have been allowed to take any leader.
+            # The change may have allowed an offline partition an unclean election.
             self._spawn(self._run, offline_elections)
         return response
 
@@ -381,7 +380,7 @@ class ControllerService:
         return None if bucket is None or strict_since is None else MutationQuota(bucket, strict=version >= strict_since)
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
-        # The broker in our own process is the only one that could have this id.
+        # No other process can have the id of the broker in our own process (`origin` is None).
         context = self._context()
         held = origin is not None and self._fencing.holds_id(
             request.broker_id, at_its_place=listens_where_it_did(context, request)

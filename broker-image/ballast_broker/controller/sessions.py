@@ -1,6 +1,6 @@
-"""When each broker was last heard of, and how much metadata it has applied. PURE; time comes in as a number.
+"""Tracks when each broker was last heard of and how much metadata it has applied. PURE; time comes in as a number.
 
-Soft state of the active controller: a new one gives every unfenced broker a full session before it judges.
+Soft state of the active controller: a new one grants every unfenced broker a full session first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ballast_broker.controller.commands.brokers import NEVER, Liveness
 from ballast_broker.metadata.image import MetadataImage
 
 NOT_YET = 2**62
-"""Its shutdown is being written: nobody can know of all of it."""
+"""The records of its shutdown are still being written: nobody can have applied all of them."""
 COURTESY_S = 3.0
 
 
@@ -22,7 +22,7 @@ class Session:
     metadata_offset: int = NEVER
     shutdown_offset: int = NEVER
     heard: bool = False
-    """By this controller; else its session is only a courtesy."""
+    """Whether this controller has heard from it; if not, the session was granted on activation."""
     connected: bool = True
 
 
@@ -32,7 +32,7 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
 
     def begin(self, image: MetadataImage, now: float) -> None:
-        """A new controller knows nobody's last word: everybody unfenced gets a whole session."""
+        """A new controller has heard from nobody yet: every unfenced broker gets a full session."""
         self._sessions = {broker.id: Session(broker.epoch, now) for broker in image.cluster.unfenced()}
 
     def heard(self, broker_id: int, epoch: int, now: float, metadata_offset: int) -> None:
@@ -44,7 +44,7 @@ class Sessions:
         session.metadata_offset = metadata_offset
 
     def shutting_down(self, broker_id: int, offset: int) -> None:
-        """Everybody must have applied `offset` before it goes; NOT_YET until the last of its records is written."""
+        """All brokers must have applied `offset` before it stops; NOT_YET until its last record is written."""
         session = self._sessions.get(broker_id)
         if session is not None and session.shutdown_offset in (NEVER, NOT_YET):
             session.shutdown_offset = offset
@@ -57,16 +57,16 @@ class Sessions:
         return session is not None and now - session.heard_at < self._timeout_s
 
     def disconnected(self, broker_id: int) -> None:
-        """Its connection ended; it may come back."""
+        """Its connection closed; it may come back."""
         session = self._sessions.get(broker_id)
         if session is not None:
             session.connected = False
 
     def holds_id(self, broker_id: int, now: float, *, at_its_place: bool) -> bool:
-        """Whether another process with this id has to be refused. `at_its_place`: it listens where that one did.
+        """Whether to reject another process with this id. `at_its_place`: it has the same listeners.
 
-        Not where the connection ended, which is what a restart looks like. After a change of controllers, where nothing
-        was heard since, not for long, nor one that has the other's place: two cannot have it.
+        Not if the connection closed, which is what a restart looks like. If this controller has not heard from the
+        broker yet, only for COURTESY_S, and not if the newcomer has its listeners: two processes cannot share them.
         """
         session = self._sessions.get(broker_id)
         if session is None or not session.connected or not self.is_valid(broker_id, now):
@@ -92,6 +92,6 @@ class Sessions:
             if broker.active and broker.id in self._sessions
         ]
         session = self._sessions.get(broker_id)
-        # Nobody else lives: nobody else has to know.
+        # No other broker is live, so none has to know.
         lowest = min(offsets, default=NOT_YET - 1)
         return Liveness(lowest, session.shutdown_offset if session is not None else NEVER)

@@ -1,4 +1,4 @@
-"""Writing the image as a snapshot and reading one, in slices that do not hold the loop. Loop thread only."""
+"""Writes the image as a snapshot and reads snapshots back, in slices that do not block the loop. Loop thread only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ_BYTES = 256 * 1024
 async def write_snapshot(
     store: MetadataStore, threads: Threads, image: MetadataImage, now_ms: int, *, last_contained_ms: int
 ) -> SnapshotId:
-    """The file is on stable storage when this returns; the store knows it then."""
+    """Write a snapshot; when this returns, the file is fsynced and the store knows it."""
     snapshot = SnapshotId(image.offset + 1, image.epoch)
     writer = store.new_snapshot(snapshot)
     try:
@@ -66,7 +66,7 @@ async def _next_records(records: Any, count: int) -> list[Any]:
 
 
 async def read_snapshot(store: MetadataStore, snapshot: SnapshotId) -> AsyncIterator[CommittedBatch]:
-    """The batches of a snapshot that the store has; SpoiltMetadata where the file is not what was written."""
+    """The batches of a stored snapshot; raise SpoiltMetadata if the file is corrupt."""
     position = 0
     pieces = SnapshotPieces()
     try:

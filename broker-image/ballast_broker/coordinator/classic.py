@@ -1,4 +1,4 @@
-"""Groups of the classic protocol: their requests that wait, the effects of what they decide, and their timers."""
+"""Runs groups of the classic protocol: their waiting requests, the effects of `rebalance.py`, and their timers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClassicGroups:
             try:
                 if (joined := await self._join_consumers(group_id, ask)) is not None:
                     return joined
-                shard = self._host.shard_of(group_id)  # it may be led by another broker by now
+                shard = self._host.shard_of(group_id)  # another broker may be the coordinator by now
             except ApiError as error:
                 return JoinResult(error=error.code, member_id=ask.member_id)
             group = shard.group(group_id)
@@ -68,11 +68,11 @@ class ClassicGroups:
             shard.forget_if_unused(group_id)
             if answer.error is not ErrorCode.REBALANCE_IN_PROGRESS:
                 return answer
-            # The group goes over, and who waits goes along: not every client joins again where it is told to by this.
+            # The group is being converted: retry here, since not every client rejoins when a JoinGroup fails like this.
             ask = replace(ask, member_id=ask.member_id or ask.fresh_member_id)
 
     async def _join_consumers(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
-        """Into a group of the other protocol, also one that is about to be; None: there is none, or it has made way."""
+        """Join a group that is or becomes a consumer-protocol one. None: there is none, or an empty one was removed."""
         waited = False
         while True:
             shard = self._host.shard_of(group_id)
@@ -92,7 +92,7 @@ class ClassicGroups:
         try:
             shard = self._host.shard_of(group_id)
         except ApiError as error:
-            # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
+            # As Kafka does: old clients would give up on COORDINATOR_LOAD_IN_PROGRESS.
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
         group = shard.group(group_id)
@@ -107,7 +107,7 @@ class ClassicGroups:
         try:
             shard = self._host.shard_of(group_id)
         except ApiError as error:
-            # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
+            # While loading, there is nothing to hold against the member; its next heartbeat will tell.
             return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
         group = shard.group(group_id)
         if group is None:
@@ -115,7 +115,7 @@ class ClassicGroups:
         return rebalance.heartbeat(group, member_id, instance_id, generation, self._host.now())
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """One answer for each member; raises ApiError where the whole request fails."""
+        """Return one error code per member; raise ApiError if the whole request fails."""
         shard = self._host.shard_of(group_id)
         group = shard.group(group_id)
         if group is None:
@@ -129,9 +129,10 @@ class ClassicGroups:
         return answers
 
     def end(self, shard: Shard, group_id: str) -> Ending:
-        """A group of the classic protocol makes way for one of the other, which keeps its offsets, and its members, who
-        are told to join again. Until that one is written a dead group has the name, or somebody else might join one of
-        this protocol meanwhile."""
+        """End a classic group in favour of a consumer-protocol group, which inherits its offsets and members; the
+        members are told to rejoin. Until the new group is committed, a dead group holds the name, so that nobody joins
+        a classic group meanwhile.
+        """
         group = shard.group(group_id)
         if group is None:
             shard.groups[group_id] = Group(group_id, state=GroupState.DEAD, goes_over=True)
@@ -146,7 +147,7 @@ class ClassicGroups:
                 self._forget(shard, group_id)
             elif self._host.is_current(shard):
                 group.previous_state, group.state, group.state_timestamp_ms = before
-                # It could not be heard of meanwhile.
+                # Members could not send heartbeats meanwhile, so their sessions start afresh.
                 self._carry_out(shard, group, rebalance.loaded(group, self._limits, self._host.now()))
 
         self.forget_timer(group)
@@ -156,13 +157,16 @@ class ClassicGroups:
 
     @staticmethod
     def goes_over(shard: Shard, group_id: str) -> bool:
-        """Whether one of the other protocol is being written in its place, or in that of none."""
+        """Whether a consumer-protocol group is being written under this name."""
         group = shard.groups.get(group_id)
         return group is not None and group.goes_over
 
     def begin(self, shard: Shard, group: Group, rejoins: bool) -> Ending:
-        """A group that was one of the other protocol. What is written of one whose members are to join again is a
-        generation that none of them is at: they join again, too, where the next coordinator finds it so."""
+        """Start a classic group converted from a consumer-protocol group.
+
+        If its members have to rejoin, the record gets a generation that none of them has, so that they also have to
+        rejoin if another coordinator loads it.
+        """
         stored = replace(group, generation=group.generation + rejoins)
 
         def settled(committed: bool) -> None:
@@ -192,12 +196,12 @@ class ClassicGroups:
     def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
         self._answer(effects)
         if not self._host.is_current(shard):
-            return  # the timers are those of the groups that were loaded since
+            return  # the timers belong to the groups loaded since
         for effect in effects:
             if not isinstance(effect, Reply):
                 assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
                 entry = records.group_key(group.group_id), records.group_value(group, assignments)
-                # Written now: a tombstone that is decided next has to lie behind it.
+                # Append now: a tombstone decided on next has to come after it.
                 appending = self._host.append(shard, [entry], lambda committed: None)
                 self._host.start(self._saved(shard, group, effect, appending))
         self._set_timer(shard, group)
@@ -234,7 +238,7 @@ class ClassicGroups:
         at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
         standing = self._timers.get(group.group_id)
         if standing is not None and not standing.cancelled() and standing.when() <= at:
-            return  # it wakes early enough; deadlines that moved back are found then
+            return  # it fires early enough; deadlines that moved back are found then
         self.forget_timer(group)
         self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
 

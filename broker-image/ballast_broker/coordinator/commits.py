@@ -1,4 +1,4 @@
-"""What is to be written of a commit of offsets, in a transaction or in none."""
+"""Prepares an offset commit for appending, inside or outside a transaction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from ballast_wire.names import java_length
 async def made_ready(
     store: CoordinatorStore, group_id: str, offsets: Offsets, most_metadata: int, producer: Producer = OUTSIDE
 ) -> tuple[Offsets, bytearray]:
-    """Those whose metadata is not too long, and their batch. Others have their turns meanwhile: what the group says of
-    the committer is asked when this is to be appended."""
+    """Return the offsets whose metadata is not too long, and their batch.
+
+    Yields to other tasks meanwhile: check the committer's membership only when appending.
+    """
     accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= most_metadata}
     entries = [each async for each in InTurns(records.offset_entries(group_id, accepted))]
     turn = Turn()

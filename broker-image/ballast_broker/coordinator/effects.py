@@ -1,4 +1,4 @@
-"""What a group asks of the service: answers to waiting requests, and group metadata to be stored. PURE."""
+"""The effects a classic group asks the service to carry out: replies to waiting requests, records to store. PURE."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StoreAssignment:
-    """Store the group with these assignments; then `assignment_stored` for this generation."""
+    """Store the group with these assignments, then call `assignment_stored` for this generation."""
 
     generation: int
     assignments: dict[str, bytes]
@@ -51,12 +51,12 @@ class StoreAssignment:
 
 @dataclass(frozen=True, slots=True)
 class StoreEmpty:
-    """The group has become empty; store that. Nobody waits for it."""
+    """The group has become empty: store that. Nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStaticMember:
-    """A static member came back under a new id without a rebalance; store it, then give the answer."""
+    """A static member returned under a new id without a rebalance: store it, then reply."""
 
     ticket: Ticket
     result: JoinResult

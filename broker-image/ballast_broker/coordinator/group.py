@@ -1,7 +1,7 @@
-"""One consumer group of the classic protocol: its members, its state, its selected protocol. PURE.
+"""The state of one consumer group of the classic protocol: members, state, selected protocol. PURE.
 
-This module holds the state and what can be asked of it; `rebalance.py` holds the transitions. Times are
-monotonic milliseconds (`now_ms`) given from outside; a ticket is an opaque handle for a request that waits.
+`rebalance.py` holds the transitions. Times are monotonic milliseconds (`now_ms`) passed in; a ticket is an opaque
+handle of a waiting request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ballast_broker.coordinator.subscription import subscribed_topics
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 NO_GENERATION = -1
-CONSUMER = "consumer"  # the protocol type whose subscriptions can be read
+CONSUMER = "consumer"  # the only protocol type whose subscriptions are understood
 
 
 class GroupState(Enum):
@@ -29,7 +29,7 @@ class GroupState(Enum):
 
 
 class Ticket:
-    """A request that waits for its answer. Only its identity counts here; the service knows whom to answer."""
+    """A waiting request. Only its identity matters here; the service knows whom to answer."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class Member:
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def is_alive(self, now_ms: int) -> bool:
-        """A member that waits for an answer is alive, but a new one only until its join times out."""
+        """A member waiting for a response is alive, but a new one only until its join times out."""
         return now_ms < self.deadline_ms or (self.waits and not self.is_new)
 
 
@@ -74,9 +74,9 @@ class Group:
     group_id: str
     state: GroupState = GroupState.EMPTY
     previous_state: GroupState = GroupState.EMPTY
-    state_timestamp_ms: int = -1  # wall clock: it is stored, and the retention of offsets counts from it
+    state_timestamp_ms: int = -1  # wall clock: it is stored, and offset retention counts from it
     generation: int = 0
-    planned: int = NO_GENERATION  # whose assignments are being stored, or are
+    planned: int = NO_GENERATION  # the generation whose assignments are being or have been stored
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str | None = None
@@ -89,7 +89,7 @@ class Group:
     initial_delay_left_ms: int = 0
     new_member_added: bool = False
     subscribed: frozenset[str] | None = None  # None: not known (not the consumer protocol, or not yet)
-    goes_over: bool = False  # dead: one of the consumer protocol is being written in its place
+    goes_over: bool = False  # dead: a consumer-protocol group is being written in its place
 
     def enter(self, state: GroupState, wall_ms: int) -> None:
         self.previous_state, self.state, self.state_timestamp_ms = self.state, state, wall_ms
@@ -145,7 +145,7 @@ class Group:
 
     # -- protocols ------------------------------------------------------------------------------------------------
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """May a member with these protocols join? With no other member: any with at least one protocol."""
+        """Whether a member with these protocols may join. As the only member: with at least one protocol."""
         if self.is_in(GroupState.EMPTY) or not self.members:
             return bool(protocol_type) and any(True for _ in names)
         return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)
@@ -155,8 +155,7 @@ class Group:
         return {name for name, count in counted.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support. Of those with most votes it is the one
-        that comes first in a Java HashMap, as in Kafka."""
+        """Each member votes for its first protocol that all support; Kafka breaks ties in Java HashMap order."""
         common = self.common_protocols()
         votes = Counter(next(n for n in m.protocol_names() if n in common) for m in self.members.values())
         return max(texts_in_order(votes), key=votes.__getitem__)

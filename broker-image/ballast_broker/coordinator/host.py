@@ -1,4 +1,4 @@
-"""What groups of either protocol need of the coordinator that they belong to."""
+"""The interface to the coordinator that groups of either protocol depend on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ErrorCode
 
 Ending = tuple[Sequence[KeyValue], Settled]
-"""What is written where something ends, and what is to be called once it is known whether it is."""
+"""Entries to write, and a callback for when it is known whether they are committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,12 @@ class Host:
     start: Callable[[Coroutine[Any, Any, object]], None]
     append: Callable[[Shard, Sequence[KeyValue], Settled], Awaitable[ErrorCode]]
     end_classic: Callable[[Shard, str], Ending]
-    """What ends a group of the classic protocol that has this name, for one of the other: who looked whether it may go
-    over has to call it at once."""
+    """What ends the classic group of this name in favour of a consumer-protocol one. Call it at once after checking
+    that the group may be converted.
+    """
     begin_classic: Callable[[Shard, Group, bool], Ending]
-    """What makes a group of the classic protocol of one of the other; its members may have to join again."""
+    """What turns a consumer-protocol group into this classic one; the flag says whether its members have to rejoin."""
     join_consumers: Callable[[str, JoinAsk], Awaitable[JoinResult | None]]
-    """Of the classic protocol, to a group of the other that has members; None: by now there is none of that name."""
+    """A classic member joins a consumer-protocol group with members; None: there is no longer one of that name."""
     end_consumers: Callable[[Shard, str], Awaitable[None]]
-    """Ends an empty group of the consumer protocol."""
+    """Delete an empty consumer-protocol group."""

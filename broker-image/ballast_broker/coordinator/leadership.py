@@ -1,4 +1,4 @@
-"""What this broker coordinates follows from the metadata: it leads or does not lead the partitions."""
+"""Tells the coordinators, from metadata changes, which partitions of their topics this broker leads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupLeadership:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> Steps | None:
         gone = frozenset(topic.name for topic in delta.topics_deleted.values())
         if OFFSETS_TOPIC in gone:
-            self._groups.resign_all()  # before the next topic of the name, which a snapshot brings along
+            self._groups.resign_all()  # before the new topic of that name, which a snapshot may bring at the same time
         topic = image.topics.by_name(OFFSETS_TOPIC)
         for changed in delta.topics_changed.values():
             if changed.name == OFFSETS_TOPIC and topic is not None:
@@ -35,7 +35,7 @@ class GroupLeadership:
     def _forget(self, gone: frozenset[str], grown: frozenset[str], image: MetadataImage) -> Steps:
         forgetting = self._groups.forget_topics(gone)
         if any(image.topics.by_name(name) is not None for name in gone):
-            for _ in forgetting:  # all at once: others may commit already what they read of the next of that name
+            for _ in forgetting:  # at once: members may already commit offsets of the new topic of that name
                 pass
         yield from forgetting
         self._groups.topics_changed(gone | grown)

@@ -1,4 +1,4 @@
-"""What a partition of `__consumer_offsets` says is read into its shard, a little at a time."""
+"""Loads a partition of `__consumer_offsets` into its shard, a little at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ballast_wire.names import TopicPartition
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
-OFFSETS_PER_TURN = 10_000  # likewise, where they are but looked at
+RECORDS_PER_TURN = 200  # about 2 ms of work, then other tasks run
+OFFSETS_PER_TURN = 10_000  # likewise, where offsets are only scanned
 
 HasTopic = Callable[[str], bool]
 
@@ -26,7 +26,7 @@ def any_topic(_name: str) -> bool:
 async def read_shard(
     store: CoordinatorStore, shard: Shard, now_ms: Callable[[], int], wanted: Callable[[], bool]
 ) -> int:
-    """All that the log says, unless the shard is given up meanwhile; how many records that was."""
+    """Replay the whole log, unless the shard is given up meanwhile; return the number of records."""
     count = 0
     async for found in store.read_all(shard.partition):
         _replay(shard, found, now_ms())
@@ -39,8 +39,9 @@ async def read_shard(
 
 
 def tell_unloaded(what: str, error: Exception, pause_s: float) -> None:
-    """That another broker leads it is known here a moment later, for instance: an error of Kafka's is no fault of ours
-    that somebody would have to look into."""
+    """Log a failed load: as a warning if it is a Kafka error, since another broker may lead the partition before this
+    one has learnt it, for instance; otherwise as an error that somebody has to look into.
+    """
     known = isinstance(error, ApiError)
     text = "%s cannot be loaded, %s; again in %g s"
     log.log(logging.WARNING if known else logging.ERROR, text, what, error, pause_s, exc_info=not known)
@@ -54,12 +55,12 @@ def _replay(shard: Shard, found: Found, now_ms: int) -> None:
             shard.replay_pending(*found)
         else:
             shard.replay(found[0], found[1], now_ms)
-    except Exception:  # the codec raises whatever the bytes lead it to
+    except Exception:  # malformed bytes may make the codec raise anything
         log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, found[0])
 
 
 async def topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
-    """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
+    """Return the topics that the shard has offsets for but that no longer exist; nothing is committed meanwhile."""
     gone: set[str] = set()
     looked_at = 0
     found: list[Collection[TopicPartition]] = [*shard.offsets.values(), *shard.pending.producers.values()]

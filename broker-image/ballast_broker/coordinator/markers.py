@@ -1,8 +1,8 @@
-"""Markers on their way to the leaders of a transaction's partitions, until all of them have them.
+"""Sends transaction markers to the leaders of a transaction's partitions until all are written.
 
-One request at a time to each broker, with all that waits for it by then; this one writes its own without being sent a
-request. What fails for a passing reason is sent again, to whoever leads the partition then; a partition whose topic is
-gone needs no marker. Loop thread only.
+At most one request per broker is in flight, carrying everything queued for that broker by then; this broker's own
+markers are written without a request. Transient errors are retried at the partition's leader of that time; a partition
+whose topic is deleted needs no marker. Loop thread only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ API_KEY = 27
 OLDEST_VERSION, VERSION = 1, 2
 RETRY_S = 0.1
 LOOK_S = 0.25
-"""How often one that waits for an answer looks whether others lead the partitions by now."""
-# Nobody here may send markers of this transaction any more, or nobody needs to.
+"""How often a waiting request checks whether the partitions have other leaders by now."""
+# This broker may no longer send markers of this transaction, or none are needed.
 STOPPED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 @dataclass(eq=False, slots=True)
 class Ending:
-    """One transaction whose end is decided."""
+    """A transaction whose outcome is decided."""
 
     producer_id: int
     epoch: int
@@ -42,26 +42,26 @@ class Ending:
     version: int
     left: set[TopicPartition]
     coordinator_epoch: Callable[[], int]
-    """-1 where this broker does not coordinate it any more."""
+    """-1 if this broker no longer coordinates it."""
     marked: Callable[[Collection[TopicPartition]], None]
     done: Callable[[], None]
 
 
 class Marking(NamedTuple):
-    """A marker that is to be written to a partition."""
+    """A marker to write to a partition."""
 
     producer_id: int
     epoch: int
     coordinator_epoch: int
     committed: bool
     version: int
-    """Of transactions: where it raises the epoch, a partition knows a marker that comes late from one of the next."""
+    """transaction.version: if it bumps the epoch, a partition can tell a late marker from the next transaction's."""
     partition: TopicPartition
 
 
 Waiting = dict[Ending, set[TopicPartition]]
 Outcomes = dict[tuple[int, TopicPartition], ErrorCode]
-"""By producer and partition."""
+"""Keyed by producer id and partition."""
 
 
 class MarkerSender:
@@ -153,9 +153,9 @@ class MarkerSender:
             self._settle(ending, partitions, outcomes)
 
     async def _ask(self, link: PeerLink, broker: int, waiting: Waiting) -> Any | None:
-        """None where the broker leads none of the partitions any more: it is frozen, or cut off."""
+        """None if the broker leads none of the partitions any more, being hung or cut off."""
         asking = asyncio.get_running_loop().create_task(_ask_to_write(link, _request(waiting)))
-        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even if never awaited
         try:
             while not asking.done():
                 await asyncio.wait({asking}, timeout=LOOK_S)
@@ -170,7 +170,7 @@ class MarkerSender:
         return any(self._leader(partition) == broker for partition in partitions)
 
     def _leader(self, partition: TopicPartition) -> int | None:
-        """None where there is no such partition."""
+        """None if there is no such partition."""
         topic = self._image().topics.by_name(partition.topic)
         registration = None if topic is None else topic.partitions.get(partition.partition)
         return None if registration is None else registration.leader
@@ -213,7 +213,7 @@ class MarkerSender:
 
 
 async def _ask_to_write(link: PeerLink, request: Any) -> Any:
-    """A broker of a release before knows no version of transactions."""
+    """Call with a version the broker knows: older releases lack the transaction version."""
     highest = await link.highest(API_KEY)
     return await link.call(request, VERSION if highest >= VERSION else OLDEST_VERSION)
 

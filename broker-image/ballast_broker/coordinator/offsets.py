@@ -1,8 +1,8 @@
-"""Committed offsets of one group, and when they expire. PURE.
+"""A group's committed offsets and their expiration. PURE.
 
-Kafka's rules: the offsets of an empty group expire `retention_ms` after it became empty, those of a live consumer
-group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself. What an old
-client says of its own commit counts in place of the retention, and like it only where the offset is not in use.
+As in Kafka, the offsets of an empty group expire `retention_ms` after it became empty, those of a live consumer group
+once it no longer subscribes to the topic, and those of a standalone committer `retention_ms` after the commit. An
+expiry time set by an old client replaces the retention but, like it, applies only to offsets not in use.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1  # only records of very old clients carry one
-    topic_id: UUID = ZERO_UUID  # of the topic that had the name then; nothing but zeros: not known
+    topic_id: UUID = ZERO_UUID  # the topic's id at commit time; all zeros: unknown
 
     def is_of(self, topic_id: UUID) -> bool:
-        """Else it is of another topic, which had the name before."""
+        """Whether it belongs to this topic, rather than to an earlier one of the same name."""
         return self.topic_id in (ZERO_UUID, topic_id)
 
 
@@ -44,7 +44,7 @@ def expired(group: Group | None, offsets: Offsets, retention_ms: int, wall_ms: i
 def expired_of_consumers(
     read: frozenset[str], offsets: Offsets, retention_ms: int, wall_ms: int
 ) -> Iterator[TopicPartition]:
-    """Of a group of the consumer protocol, whose members `read` these topics: counted from the commit."""
+    """The expired offsets of a consumer-protocol group whose members `read` these topics; counted from the commit."""
     for partition, committed in offsets.items():
         due_ms = committed.expire_timestamp_ms
         if due_ms < 0:
@@ -54,7 +54,7 @@ def expired_of_consumers(
 
 
 def _retained_since(group: Group | None, partition: TopicPartition, committed: CommittedOffset) -> int | None:
-    """From when retention counts; None: this offset is in use."""
+    """When the retention period began; None: this offset is in use."""
     if group is None or group.protocol_type is None:
         return committed.commit_timestamp_ms
     if group.is_in(GroupState.EMPTY):

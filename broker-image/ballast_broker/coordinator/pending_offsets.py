@@ -1,7 +1,7 @@
-"""Offsets that were committed within transactions, until these have ended. PURE.
+"""Offsets committed in transactions that are still open. PURE.
 
-Where one partition of a group has several (two producers, or one that commits the offset outside of any transaction),
-the one that comes last in the log counts, as if each had been committed where it stands: so `superseded`.
+If a group's partition has several (from two producers, or a non-transactional commit besides), the last one in the log
+wins, as if each took effect where it stands: hence `supersede`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ GroupPartition = tuple[str, TopicPartition]
 @dataclass(slots=True)
 class PendingOffsets:
     by_producer: dict[int, dict[GroupPartition, tuple[int, CommittedOffset | None]]] = field(default_factory=dict)
-    """With its place in the log; None where something that came later counts already."""
+    """With its position in the log; None if something later already takes precedence."""
     producers: dict[str, dict[TopicPartition, set[int]]] = field(default_factory=dict)
-    """Of a group's partition, whose transactions are still open."""
+    """Group → partition → producers with open transactions."""
     written: int = 0
 
     def add(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset | None) -> None:
@@ -28,7 +28,7 @@ class PendingOffsets:
         self.producers.setdefault(group_id, {}).setdefault(partition, set()).add(producer_id)
 
     def supersede(self, group_id: str, partition: TopicPartition, place: int | None = None) -> None:
-        """Something else counts for the partition, from this place in the log on; None: it comes last."""
+        """A commit at this position (None: the end of the log) overrides earlier pending offsets of the partition."""
         for producer_id in self.producers.get(group_id, {}).get(partition, ()):
             of_producer = self.by_producer[producer_id]
             own_place, _ = of_producer[group_id, partition]
@@ -36,7 +36,7 @@ class PendingOffsets:
                 of_producer[group_id, partition] = own_place, None
 
     def forget(self, group_id: str, partition: TopicPartition) -> None:
-        """The offset is deleted, which comes last: nothing is pending, however the transactions end."""
+        """The offset's tombstone comes last: drop what is pending, however the transactions end."""
         of_group = self.producers.get(group_id, {})
         for producer_id in of_group.pop(partition, ()):
             of_producer = self.by_producer[producer_id]
@@ -47,7 +47,7 @@ class PendingOffsets:
             self.producers.pop(group_id, None)
 
     def end(self, producer_id: int, committed: bool) -> list[tuple[str, TopicPartition, CommittedOffset]]:
-        """The transaction is over; what counts from now on."""
+        """End a transaction; return the offsets that take effect."""
         counts = []
         for (group_id, partition), (place, offset) in self.by_producer.pop(producer_id, {}).items():
             of_group = self.producers[group_id]

@@ -1,7 +1,7 @@
-"""How a group of the classic protocol moves from state to state. PURE: (group, event, now) → effects.
+"""The state machine of a classic group. PURE: (group, event, now) → effects.
 
-Every function changes the group it is given and returns what the service has to do, in order. As in Kafka: a join
-barrier with an initial delay, a generation for each, static members that come back without a rebalance.
+Every function updates the group passed in and returns what the service has to do, in order. As in Kafka: a join barrier
+with an initial delay, a generation per rebalance, static members that return without a rebalance.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True)
 class JoinAsk:
-    """A JoinGroup request, as the core needs it. `fresh_member_id` is what a member without an id will be called."""
+    """A JoinGroup request as the core needs it. `fresh_member_id` is given to a member without an id."""
 
     member_id: str
     group_instance_id: str | None
@@ -64,7 +64,7 @@ class JoinAsk:
 
 # -- joining ----------------------------------------------------------------------------------------------------------
 def join(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: Now) -> list[Effect]:
-    if group.is_in(S.DEAD):  # COORDINATOR_NOT_AVAILABLE would be the end of some clients
+    if group.is_in(S.DEAD):  # some clients would give up on COORDINATOR_NOT_AVAILABLE
         return [_join_error(ticket, ErrorCode.NOT_COORDINATOR, ask.member_id)]
     if not _accepts_member(group, ask.member_id, limits):
         return [_join_error(ticket, ErrorCode.GROUP_MAX_SIZE_REACHED, "")]
@@ -76,7 +76,7 @@ def join(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: N
 
 
 def _accepts_member(group: Group, member_id: str, limits: GroupLimits) -> bool:
-    """While a group gathers, places go to those who come first; at other times to those who have one."""
+    """During a join phase, places go to those who join first; otherwise to existing members."""
     if len(group.members) < limits.max_size or group.is_in(S.EMPTY):
         return True
     member = group.members.get(member_id)
@@ -108,7 +108,7 @@ def _join_known(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits,
     if group.is_in(S.PREPARING_REBALANCE):
         return _update_and_rebalance(group, member, ask, ticket, limits, now)
     if group.is_in(S.COMPLETING_REBALANCE):
-        if member.protocols == ask.protocols:  # its answer got lost: the same one again
+        if member.protocols == ask.protocols:  # its response got lost: repeat it
             return [Reply(ticket, _current_generation(group, member, with_members=True))]
         return _update_and_rebalance(group, member, ask, ticket, limits, now)
     if group.is_in(S.STABLE):
@@ -158,7 +158,7 @@ def _update_and_rebalance(
 
 
 def _take_terms(member: Member, ask: JoinAsk, ticket: Ticket, now: Now) -> list[Effect]:
-    """The member waits under `ticket` from now on; an older request of it that still waits is let go."""
+    """Park the member's join under `ticket`; an older request of it that is still waiting is failed."""
     effects: list[Effect] = []
     if member.join_ticket is not None:
         effects.append(_join_error(member.join_ticket, ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
@@ -166,7 +166,7 @@ def _take_terms(member: Member, ask: JoinAsk, ticket: Ticket, now: Now) -> list[
     member.rebalance_timeout_ms = ask.rebalance_timeout_ms
     member.session_timeout_ms = ask.session_timeout_ms
     member.join_ticket = ticket
-    if not member.is_new:  # who is new has its own time to wait in
+    if not member.is_new:  # new members keep their join timeout
         _beat(member, now)
     return effects
 
@@ -194,7 +194,7 @@ def _rejoin_static(
 
 
 def static_member_stored(group: Group, effect: StoreStaticMember, error: ErrorCode) -> list[Effect]:
-    """The answer to a static member that came back. Not stored: the old id is put back, the member tries again."""
+    """Reply to the returned static member. If it was not stored, restore the old id; the member will retry."""
     if error is ErrorCode.NONE:
         return [Reply(effect.ticket, effect.result)]
     if group.static_members.get(effect.group_instance_id) == effect.new_member_id:
@@ -234,7 +234,10 @@ def _prepare_rebalance(group: Group, limits: GroupLimits, now: Now) -> list[Effe
 
 
 def _try_complete_join(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """The first barrier of a group always waits its delay, so that members starting together share a generation."""
+    """Complete the join if all have joined.
+
+    The first join of a group always waits for the initial delay, so that members started together share a generation.
+    """
     delayed = group.previous_state is S.EMPTY and limits.initial_rebalance_delay_ms > 0
     if not group.is_in(S.PREPARING_REBALANCE) or not group.has_all_joined() or delayed:
         return []
@@ -257,7 +260,7 @@ def _complete_join(group: Group, now: Now) -> list[Effect]:
         if member.group_instance_id is None:
             group.remove(member.member_id)
     if group.members and not _elect_joined_leader(group):
-        # Only static members, none back yet: wait on, and not in a circle where they give themselves no time.
+        # Only static members, none back yet: keep waiting, without a busy loop if their own timeout is 0.
         group.join_deadline_ms = now.monotonic_ms + max(group.rebalance_timeout_ms(), WAIT_ON_MS)
         return []
     group.generation += 1
@@ -340,14 +343,14 @@ def sync(group: Group, ask: SyncAsk, ticket: Ticket, now: Now) -> list[Effect]:
         effects.append(Reply(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)))
     member.sync_ticket = ticket
     if group.leader_id == member.member_id and group.planned != group.generation:
-        group.planned = group.generation  # its leader may ask again, with another one, before that is stored
+        group.planned = group.generation  # its leader may sync again, with another plan, before this one is stored
         complete = {member_id: ask.assignments.get(member_id, b"") for member_id in group.members}
         effects.append(StoreAssignment(group.generation, complete))
     return effects
 
 
 def _sync_error(group: Group, ask: SyncAsk) -> ErrorCode:
-    if group.is_in(S.DEAD):  # it goes over, as those who wait are told
+    if group.is_in(S.DEAD):  # it is being converted: the same answer as to waiting requests
         return ErrorCode.REBALANCE_IN_PROGRESS
     error = _member_error(group, ask.member_id, ask.group_instance_id)
     if error is not ErrorCode.NONE:
@@ -366,7 +369,7 @@ def _sync_error(group: Group, ask: SyncAsk) -> ErrorCode:
 def assignment_stored(
     group: Group, effect: StoreAssignment, error: ErrorCode, limits: GroupLimits, now: Now
 ) -> list[Effect]:
-    """The leader's assignment is on disk, or failed to get there. A group that has moved on ignores it."""
+    """The leader's assignment is committed, or failed to be. A group that has moved on ignores it."""
     if not group.is_in(S.COMPLETING_REBALANCE) or group.generation != effect.generation:
         return []
     if error is not ErrorCode.NONE:
@@ -445,7 +448,7 @@ def _remove(group: Group, member_id: str, limits: GroupLimits, now: Now) -> list
 
 
 def tick(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """Whatever is due: members that are gone, ids never used, barriers whose time is over."""
+    """Handle whatever is due: expired sessions, unused member ids, join and sync phases that timed out."""
     effects: list[Effect] = []
     for member_id in [m for m, deadline in group.pending_members.items() if deadline <= now.monotonic_ms]:
         del group.pending_members[member_id]
@@ -467,19 +470,19 @@ def _sync_phase_over(group: Group, limits: GroupLimits, now: Now) -> list[Effect
 
 
 def rejoin(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """All members are to join again."""
+    """Make all members rejoin."""
     return _prepare_rebalance(group, limits, now)
 
 
 def loaded(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """All is known that the log has: every member has a whole session from now on. Too many gather once more."""
+    """The log is loaded: restart every member's session. A group over the size limit rebalances."""
     for member in group.members.values():
         _beat(member, now)
     return _prepare_rebalance(group, limits, now) if len(group.members) > limits.max_size else []
 
 
 def close(group: Group, error: ErrorCode, now: Now) -> list[Effect]:
-    """The group is deleted here or led elsewhere now: whoever waits is told."""
+    """The group is deleted or led elsewhere now: fail all waiting requests."""
     effects: list[Effect] = []
     for member in group.members.values():
         if member.join_ticket is not None:

@@ -1,8 +1,8 @@
-"""What the coordinator keeps in `__consumer_offsets`: Kafka's keys and values, to bytes and back.
+"""Encodes and decodes the records of `__consumer_offsets`: Kafka's keys and values.
 
-A key begins with two bytes that say what it is (0 and 1: an offset, 2: a group), a value with its version.
-Keys of kinds that this broker does not know (share and streams groups) are answered with None and left alone.
-Offsets, of which a log has many, are written and read by hand: who takes over waits for all of them to be read.
+A key begins with two bytes that tell its type (0 and 1: an offset, 2: a group), a value with its version. Types that
+this broker does not know (share and streams groups) decode to None and are left alone. Offsets are coded by hand: a log
+has many, and a new coordinator has to read them all before it can answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_BEFORE_IDS = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
-TOPIC_ID_TAG = b"\1\0\x10"  # one field, its number, its size
+TOPIC_ID_TAG = b"\1\0\x10"  # one tagged field: its tag, its size
 TOPIC_ID_SIZE = 16
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
@@ -74,7 +74,7 @@ def offset_entries(group_id: str, offsets: Offsets) -> Iterator[tuple[bytes, byt
 
 
 def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> bytes:
-    """The group as it is to be found again; `assignments` are those about to be given out."""
+    """Encode the group; `assignments` are those about to be distributed."""
     kind = message("GroupMetadataValue")
     members = [
         kind.MemberMetadata(
@@ -101,7 +101,7 @@ def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> by
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | int | None:
-    """The number alone where it is of a group of the consumer protocol (`consumers/records.py`)."""
+    """A bare number is a key type of the consumer protocol (`consumers/records.py`)."""
     (kind,) = _short.unpack_from(key)
     if kind in OFFSET_KINDS:
         group_id, position = _read_text(key, 2)
@@ -136,7 +136,7 @@ def _decode_offset_with_id(value: bytes) -> CommittedOffset:
 
 
 def _topic_id(value: bytes, position: int) -> UUID:
-    """In what is at the end of a value; fields of later releases are passed over."""
+    """Read the topic id from a value's tagged fields; unknown ones of later releases are skipped."""
     found = ZERO_UUID
     count, position = read_unsigned_varint(value, position)
     for _ in range(count):
@@ -151,7 +151,7 @@ def _topic_id(value: bytes, position: int) -> UUID:
 
 
 def decode_group(group_id: str, value: bytes, now_ms: int) -> Group:
-    """The group as stored: stable with its members, who have a whole session to be heard of, or empty."""
+    """The group as stored: stable with its members, whose sessions start afresh, or empty."""
     v = message("GroupMetadataValue").decode(value)
     group = Group(
         group_id,

@@ -1,8 +1,8 @@
-"""The group coordinator of this broker: routes requests to groups, carries out their effects, keeps their timers.
+"""The group coordinator of this broker: routes requests to groups and keeps their offsets.
 
-One instance, on the event loop. A group lives with the partition of `__consumer_offsets` that its id hashes to; this
-broker answers for the partitions that it leads, from the moment they are loaded. What the groups decide is decided in
-the PURE modules beside this one; here are the waiting requests, the log and the clock.
+One instance, on the event loop. A group belongs to the partition of `__consumer_offsets` that its id hashes to; this
+broker serves the partitions it leads once they are loaded. The PURE modules beside this one make the decisions; here
+are the waiting requests, the log and the clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 0.1  # after a load, or the end of a topic's offsets, that failed; doubled each time
+FIRST_PAUSE_S = 0.1  # after a failed load or deletion of a topic's offsets; doubled each time
 LONGEST_PAUSE_S = 30.0
 FORGOTTEN_AT_ONCE = 500  # offsets: five milliseconds
 
@@ -100,16 +100,18 @@ class GroupCoordinator:
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
-        """The offsets topic has so many partitions: every broker has to look for a group in the same one."""
+        """Set the number of partitions of the offsets topic: every broker has to map a group to the same one."""
         self._partitions = partitions
 
     def partition_of(self, group_id: str) -> int:
         return partition_for(group_id, self._partitions)
 
     def lead(self, partition: int, has_topic: HasTopic = any_topic) -> None:
-        """This broker leads a partition of the offsets topic. Where it led that before, in an earlier epoch, it goes on
-        with what it knows: its log is the same. Else it loads it. Of topics that are gone by now nothing is kept:
-        whoever led it when they were deleted may not have got to it."""
+        """This broker became leader of a partition of the offsets topic.
+
+        If it led it already, in an earlier epoch, it keeps what it knows: its log is the same. Otherwise it loads the
+        log. Offsets of topics deleted meanwhile are dropped: the previous leader may not have got to it.
+        """
         if partition not in self._shards:
             shard = self._shards[partition] = Shard(partition)
             self._tasks.start(self._load(shard, has_topic))
@@ -122,7 +124,7 @@ class GroupCoordinator:
         self.consumers.resigned(shard)
 
     async def _load(self, shard: Shard, has_topic: HasTopic) -> None:
-        """Until it is loaded, or led by somebody else: nobody but this broker can answer for these groups."""
+        """Retry until it is loaded or led elsewhere: nobody but this broker can serve these groups."""
         pause_s = FIRST_PAUSE_S
         while self._is_current(shard):
             try:
@@ -132,7 +134,7 @@ class GroupCoordinator:
                 gone = await topics_gone(shard, has_topic)
                 break
             except Exception as error:
-                # Who knows a part only would say of all the rest that it was never committed.
+                # A partial load would report everything missing as never committed.
                 shard.fail()
                 tell_unloaded(f"partition {shard.partition} of the offsets topic", error, pause_s)
             await asyncio.sleep(pause_s)
@@ -151,7 +153,7 @@ class GroupCoordinator:
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
     def _is_current(self, shard: Shard) -> bool:
-        """Else the partition is led elsewhere, or was meanwhile: what this shard knows may be old."""
+        """False if the partition is led elsewhere, or was meanwhile: the shard may be stale."""
         return self._shards.get(shard.partition) is shard
 
     def resign_all(self) -> None:
@@ -177,7 +179,7 @@ class GroupCoordinator:
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
     async def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Members leave, or are taken out, of a group of either protocol; a group on its way is waited for."""
+        """Members leave or are removed, in either protocol; a conversion in progress is waited for."""
         shard = self._shard_of(group_id, may_be_nameless=False)
         if group_id in shard.consumers or self.classic.goes_over(shard, group_id):
             answers = await self.consumers.remove(group_id, members)
@@ -200,11 +202,14 @@ class GroupCoordinator:
         *,
         knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
-        """What is to be written is made first, while others have their turns: what the group says of the committer is
-        true when that is appended."""
+        """Commit offsets outside a transaction.
+
+        The batch is prepared first, yielding to other tasks, so that the committer's membership is checked right at the
+        append.
+        """
         self._shard_of(group_id)
         accepted, batch = await made_ready(self._store, group_id, offsets, self._config.offset_metadata_max_bytes)
-        shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
+        shard = self._shard_of(group_id)  # another broker may have led it meanwhile
         if (consumers := shard.consumers.get(group_id)) is not None:
             self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
         else:
@@ -225,7 +230,7 @@ class GroupCoordinator:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
             return
         if generation < 0 and group.is_in(GroupState.EMPTY):
-            return  # an administrator, or somebody who only commits
+            return  # an administrator, or a standalone committer
         error = rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
         if error not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             raise ApiError(error)
@@ -252,7 +257,7 @@ class GroupCoordinator:
     def _append_batch(
         self, shard: Shard, batch: bytearray, settled: Settled, verified: Verification | None = None
     ) -> Awaitable[ErrorCode]:
-        """What is known here changes when `settled` is called: also after an answer that it took too long."""
+        """The in-memory state changes when `settled` is called, even if the result was a timeout."""
         if not self._is_current(shard):
             settled(False)
             return later(ErrorCode.NOT_COORDINATOR)
@@ -263,7 +268,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def fetch_offsets(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> Offsets:
-        """All offsets that the group has committed; not to be changed by the caller."""
+        """All committed offsets of the group; the caller must not modify them."""
         shard = self._shard_of(group_id)
         if (consumers := shard.consumers.get(group_id)) is not None:
             self.consumers.check_reader(consumers, member_id, epoch)
@@ -272,8 +277,9 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """So many at a time, each time of what the group is then: others have their turns, and may change it. Once one
-        cannot be taken away, nor can those behind it."""
+        """Delete offsets in pieces, each based on the group's state at that time, since other tasks may change it in
+        between. After a failed piece, the rest is reported as failed, too.
+        """
         answers: dict[TopicPartition, ErrorCode] = {}
         failed = ErrorCode.NONE
         for start in range(0, max(1, len(partitions)), FORGOTTEN_AT_ONCE):
@@ -292,7 +298,7 @@ class GroupCoordinator:
 
     @staticmethod
     def _read_by(shard: Shard, group_id: str, *, goes: bool) -> frozenset[str] | None:
-        """The topics of a group's members; None: it may be any topic. One that `goes` ends with its last offset."""
+        """The topics the members read; None: possibly any. `goes`: the group may have vanished with its last offset."""
         if (consumers := shard.consumers.get(group_id)) is not None:
             return consumers.subscribed()
         group = shard.group(group_id)
@@ -311,7 +317,7 @@ class GroupCoordinator:
     def _forget_offsets(
         self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]
     ) -> Awaitable[ErrorCode]:
-        """Each goes for itself: where that is too much for one batch, some may go and others stay."""
+        """Delete each offset independently: if they need more than one batch, only some may be deleted."""
 
         def settled(some: slice, committed: bool) -> None:
             if committed:
@@ -325,8 +331,10 @@ class GroupCoordinator:
         return self._store.append_pieces(shard.partition, _ends_of(group_id, partitions), settled)
 
     async def _forget_offsets_before(self, shard: Shard, group_id: str) -> ErrorCode:
-        """Of a group that is to be deleted, and has more of them than one batch takes with its end. A group that only
-        that end is missing of is an empty one with fewer offsets, and can be deleted again."""
+        """Delete most offsets of a group first if they do not fit into one batch with the group's tombstone.
+
+        If that tombstone then fails, the group is left empty with fewer offsets and can be deleted again.
+        """
         known = list(shard.known_offsets(group_id))
         if len(self._store.pieces(shard.partition, _ends_of(group_id, known))) <= 1:
             return ErrorCode.NONE
@@ -341,7 +349,7 @@ class GroupCoordinator:
         return shard.consumers.get(group_id) or shard.group(group_id)
 
     def list_groups(self) -> list[Group | ConsumerGroup]:
-        """The groups of every partition that this broker answers for; raises while one of them is loading."""
+        """All groups this broker coordinates; raises while any partition is loading."""
         if any(not shard.loaded and not shard.failed for shard in self._shards.values()):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         loaded = [shard for shard in self._shards.values() if shard.loaded]
@@ -349,7 +357,7 @@ class GroupCoordinator:
         return [group for group in found if group is not None]
 
     def loaded_groups(self) -> list[tuple[Group | ConsumerGroup, Offsets]]:
-        """For metrics: what is known now, whatever is still loading."""
+        """For metrics: the groups known now, whatever is still loading."""
         return [
             (group, shard.offsets.get(group_id, {}))
             for shard in self._shards.values()
@@ -366,7 +374,7 @@ class GroupCoordinator:
         if group_id in shard.consumers:
             return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
-        if group is not None and group.goes_over:  # what it will be is not known yet
+        if group is not None and group.goes_over:  # being converted: its outcome is open
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -375,7 +383,7 @@ class GroupCoordinator:
         return await self._bury(shard, group)
 
     async def _bury(self, shard: Shard, group: Group) -> ErrorCode:
-        """Until it is known whether the group is gone it is dead: what is said of it would not last."""
+        """Delete an empty group. It is dead until the outcome is known: no change to it would last."""
         since_ms = group.state_timestamp_ms
 
         def settled(committed: bool) -> None:
@@ -412,12 +420,14 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def topics_changed(self, topics: frozenset[str]) -> None:
-        """Topics were made, deleted or given partitions."""
+        """Topics were created, deleted or extended."""
         self.consumers.topics_changed([shard for shard in self._shards.values() if shard.loaded], topics)
 
     def forget_topics(self, topics: frozenset[str]) -> Iterator[None]:
-        """Topics were deleted: their offsets go too, a group's in a step, and all of them before there may be some of
-        the next topic of the name."""
+        """Drop the offsets of deleted topics, one group per step.
+
+        All steps have to run before a new topic of that name can have offsets.
+        """
         for shard in [*self._shards.values()]:
             if shard.loaded:
                 yield from self._forget_topics_of(shard, topics)
@@ -432,7 +442,7 @@ class GroupCoordinator:
             for partition in gone:
                 shard.apply(group_id, partition, None)
             if gone:
-                # Written now: what is committed of the next topic of that name has to lie behind it.
+                # Append now: commits for the next topic of that name have to come after it.
                 appending = self._forget_offsets(shard, group_id, gone)
                 self._tasks.start(self._forget_for_good(shard, group_id, gone, appending))
             yield
@@ -440,7 +450,7 @@ class GroupCoordinator:
     async def _forget_for_good(
         self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition], appending: Awaitable[ErrorCode]
     ) -> None:
-        """However long the log takes nothing; unless something is committed of the next topic of that name."""
+        """Retry until the log accepts the tombstones; skip partitions with commits for the next topic of that name."""
         pause_s = FIRST_PAUSE_S
         while await appending is not ErrorCode.NONE and self._is_current(shard):
             await asyncio.sleep(pause_s)
@@ -450,7 +460,7 @@ class GroupCoordinator:
             appending = self._forget_offsets(shard, group_id, partitions)
 
     async def expire_offsets(self) -> int:
-        """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""
+        """Remove expired offsets, then groups with nothing left; return the number of offsets removed."""
         gone = 0
         for shard in [s for s in self._shards.values() if s.loaded]:
             for group_id in shard.all_group_ids():
@@ -478,7 +488,7 @@ class GroupCoordinator:
 
     # -- small things ---------------------------------------------------------------------------------------------
     def _shard_of(self, group_id: str, *, may_be_nameless: bool = True) -> Shard:
-        """Old clients keep offsets under no name at all; members need one."""
+        """The loaded shard of a group. Old clients commit offsets for the group id ""; members need a real one."""
         if not group_id and not may_be_nameless:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shard = self._shards.get(partition_for(group_id, self._partitions))

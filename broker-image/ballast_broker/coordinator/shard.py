@@ -1,9 +1,9 @@
-"""The groups and offsets of one partition of `__consumer_offsets`, as its log tells them. PURE.
+"""The groups and offsets of one partition of `__consumer_offsets`. PURE.
 
-`replay` takes the log record by record; the service changes groups through `rebalance` and offsets through `apply`
-once their records are committed. Until then `being_written` says which commits lie in the log already: whoever takes
-offsets away has to know, or its tombstone would end a commit that is acknowledged after it. Offsets of transactions are
-`pending` until `end_transaction`.
+`replay` takes the log record by record; the service changes groups through `rebalance` and offsets through `apply` once
+their records are committed. `being_written` tells which commits are appended but not yet committed: whoever deletes
+offsets has to know them, or its tombstone would delete a commit acknowledged later. Transactional offsets are `pending`
+until `end_transaction`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ballast_wire.names import TopicPartition
 class Shard:
     partition: int
     loaded: bool = False
-    failed: bool = False  # the last attempt to load it, and there will be another one
+    failed: bool = False  # the last attempt to load it failed; it is retried
     groups: dict[str, Group] = field(default_factory=dict)
     consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
-    """The groups of the consumer protocol; of a name there is one here or in `groups`."""
+    """Consumer-protocol groups; a group id is either here or in `groups`."""
     offsets: dict[str, Offsets] = field(default_factory=dict)
     writes: dict[str, list[Collection[TopicPartition]]] = field(default_factory=dict)
-    """Per group what each commit is of, as it was given: one may be of ten thousand partitions."""
+    """Group → partitions of each commit in flight, as passed in: one may have ten thousand."""
     deleted_meanwhile: set[str] = field(default_factory=set)
-    """Topics that went while this was loaded."""
+    """Topics deleted while this was loading."""
     pending: PendingOffsets = field(default_factory=PendingOffsets)
     ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
-    """Transactions that ended while this was loaded: their markers may lie behind what is read."""
+    """Transactions that ended while this was loading: their markers may come after the part being read."""
 
     def fail(self) -> None:
-        """It could not be loaded: nothing is known of it."""
+        """Loading failed: drop everything."""
         self.failed = True
         self.groups.clear()
         self.consumers.clear()
@@ -60,7 +60,7 @@ class Shard:
             self.change(self.consumers.get(group_id) or ConsumerGroup(group_id), change)
 
     def change(self, group: ConsumerGroup, change: Change) -> None:
-        """A record of a group of the consumer protocol; with its last one the group is gone."""
+        """Apply a change to a consumer-protocol group; the tombstone of its epoch removes the group."""
         if not is_end(change):
             self.consumers.setdefault(group.group_id, group)
         group.apply(change)
@@ -74,7 +74,7 @@ class Shard:
 
     def add_pending(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset) -> None:
         self.pending.add(producer_id, group_id, partition, offset)
-        self.group(group_id)  # there from now on, until it expires, however the transaction ends
+        self.group(group_id)  # the group exists from now on until it expires, however the transaction ends
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         for group_id, partition, offset in self.pending.end(producer_id, committed):
@@ -100,13 +100,13 @@ class Shard:
                 del self.offsets[group_id]
 
     def forget_offsets(self, group_id: str) -> None:
-        """Of a group that is deleted; what is pending goes with them, as the tombstones in the log say."""
+        """Drop all offsets of a deleted group, pending ones included, as its tombstones do in the log."""
         for partition in list(self.pending.of_group(group_id)):
             self.pending.forget(group_id, partition)
         self.offsets.pop(group_id, None)
 
     def begin_write(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Commits of these partitions are about to be appended; `end_write` once it is known what came of them."""
+        """Commits for these partitions are about to be appended; `end_write` when their outcome is known."""
         self.writes.setdefault(group_id, []).append(partitions)
 
     def end_write(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -119,12 +119,12 @@ class Shard:
         return set().union(*self.writes.get(group_id, ()))
 
     def known_offsets(self, group_id: str) -> set[TopicPartition]:
-        """Of which partitions the log has an offset, committed or about to be."""
+        """The partitions with an offset in the log, committed or not."""
         of_group = self.offsets.get(group_id, ())
         return {*of_group, *self.being_written(group_id), *self.pending.of_group(group_id)}
 
     def group(self, group_id: str) -> Group | None:
-        """The classic group, or, where somebody only commits offsets, an empty one that stands for it."""
+        """The classic group; an empty one is created for offsets committed without a group."""
         if group_id in self.consumers:
             return None
         group = self.groups.get(group_id)
@@ -133,7 +133,7 @@ class Shard:
         return group
 
     def forget_if_unused(self, group_id: str) -> None:
-        """An empty group that nothing was ever stored of, and that nobody is about to join, leaves no trace."""
+        """Remove an empty group that was never stored and that nobody is about to join."""
         group = self.groups.get(group_id)
         unused = group is not None and group.is_in(GroupState.EMPTY) and group.size == 0 and group.generation == 0
         if unused and group_id not in self.offsets and group_id not in self.pending.producers:

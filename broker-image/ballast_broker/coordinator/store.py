@@ -1,9 +1,11 @@
-"""A coordinator's hands on its topic: appends with acks=all, and the whole log read at load.
+"""A coordinator's access to its topic: appends with acks=all, and reads the whole log on load.
 
-What belongs together is one batch, however long: of two the next leader, or a start after a crash, may find the first
-alone. What is longer than the topic allows is refused, as by Apache Kafka; only what may come in pieces is divided.
+What belongs together is appended as one batch, however long: if it were two, the next leader, or a restart after a
+crash, might find only the first. A batch longer than the topic allows is rejected, as by Apache Kafka; only entries
+that are independent of each other are split.
 
-Loading reads up to the log end at the time this broker became leader, which its own log cannot lose while it leads.
+Loading reads up to the log end offset at the time this broker became leader; its own log cannot lose that while it
+leads.
 """
 
 from __future__ import annotations
@@ -52,30 +54,30 @@ CLIENT_ERROR = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
-# All replicas in sync have it: it stays, whether or not there are enough of them for what comes next.
+# All in-sync replicas have it, so it is committed, even if there are too few of them for the next append.
 COMMITTED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 NO_TIMEOUT_MS = 2**31 - 1
-RECORD_OVERHEAD = 32  # what a record takes beside its key and its value, at most
+RECORD_OVERHEAD = 32  # upper bound of a record's size without its key and value
 
 KeyValue = tuple[bytes, bytes | None]
 Settled = Callable[[bool], None]
 PieceSettled = Callable[[slice, bool], None]
 TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-Producer = tuple[int, int]  # id and epoch, of what belongs to its transaction
+Producer = tuple[int, int]  # id and epoch of a transactional producer
 OUTSIDE = (-1, -1)
 _control_key = struct.Struct(">hh")  # version, kind
 ABORT, COMMIT = 0, 1
 
 
 class Marker(NamedTuple):
-    """A producer's transaction ended here."""
+    """A transaction marker: a producer's transaction ended here."""
 
     producer_id: int
     committed: bool
 
 
 class Stored(NamedTuple):
-    """A record of a transaction: it counts if the marker says so."""
+    """A transactional record: it takes effect if its marker commits."""
 
     producer_id: int
     key: bytes
@@ -86,7 +88,7 @@ Found = KeyValue | Stored | Marker
 
 
 class _Write:
-    """A batch on its way: what came of it, and who is told once that is known of all before it."""
+    """An appended batch: its outcome, and who is told once the outcome of all earlier batches is known."""
 
     __slots__ = ("error", "settled", "told")
 
@@ -97,7 +99,7 @@ class _Write:
 
 
 class _Appending:
-    """Written already. Nothing waits, nor has to be ended, where nobody gets to awaiting it."""
+    """Awaitable outcome of an append already made; if nobody awaits it, nothing is left pending."""
 
     __slots__ = ("_answer",)
 
@@ -118,21 +120,21 @@ class CoordinatorStore:
         self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
-        self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # by partition, in the order of its log
+        self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # per partition, in log order
 
     def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> Awaitable[ErrorCode]:
-        """Write all or nothing, now, as one batch; what is awaited is that it is committed. The error is one that a
-        group's client understands.
+        """Append all entries now, as one batch; awaiting the result waits for the commit.
 
-        `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
-        it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
+        Errors are translated for group clients. `settled` is called once, in log order, with whether the batch is
+        committed: before the result is available or, if the result is a timeout, whenever the outcome is known. A batch
+        in the log counts for whoever loads it next.
         """
         return self.append_batch(partition, self.batch_of(entries), settled)
 
     def append_batch(
         self, partition: int, batch: bytearray, settled: Settled, verified: Verification | None = None
     ) -> Awaitable[ErrorCode]:
-        """The same, of what was made by `batch_of` before."""
+        """As `append`, with a batch made by `batch_of`."""
         target = TopicPartition(self._topic, partition)
         try:
             appending = self._replicas.append_own(target, batch, -1, verified=verified)
@@ -150,8 +152,9 @@ class CoordinatorStore:
         return _Appending(lambda: self._answer(appending, write))
 
     def append_pieces(self, partition: int, entries: Sequence[KeyValue], settled: PieceSettled) -> Awaitable[ErrorCode]:
-        """Write what is true entry by entry, now, in as many batches as it takes; the first error of any. `settled` is
-        told for each piece, by the place that it has among the entries."""
+        """Append independent entries now, in as many batches as needed; the result is the first error. `settled` is
+        called per batch, with the slice of the entries it covers.
+        """
         appending = [
             self.append(partition, entries[some], lambda committed, some=some: settled(some, committed))  # type: ignore[misc]
             for some in self.pieces(partition, entries)
@@ -159,7 +162,7 @@ class CoordinatorStore:
         return appending[0] if len(appending) == 1 else _Appending(lambda: _first_error_of(appending))
 
     def pieces(self, partition: int, entries: Sequence[KeyValue]) -> list[slice]:
-        """Which of them go into one batch each."""
+        """The slices of the entries that fit into one batch each."""
         log = self._replicas.local_log(TopicPartition(self._topic, partition))
         most = 2**31 if log is None else min(log.config.max_message_bytes, log.config.segment_bytes)
         return list(_pieces(entries, most - HEADER_BYTES))
@@ -175,7 +178,7 @@ class CoordinatorStore:
             committed.add_done_callback(lambda done: self._known(target.partition, write, done.result()))
 
     def _known(self, partition: int, write: _Write, error: ErrorCode) -> None:
-        """It is told when all that lies before it in the log has been: of one key the last in the log counts."""
+        """Report outcomes in log order, each after all earlier ones: for a key, the last record in the log wins."""
         write.error = error
         writes = self._writes[partition]
         while writes and (first := writes[0]).error is not None:
@@ -194,7 +197,7 @@ class CoordinatorStore:
         return ErrorCode.NONE if error in COMMITTED else CLIENT_ERROR.get(error, error)
 
     async def all_committed(self, partition: int) -> None:
-        """When everything that its log has by now is committed; ApiError where this broker leads it no longer."""
+        """Wait until the log as it is now is committed; raise ApiError if this broker stops leading it."""
         target = TopicPartition(self._topic, partition)
         end = self._log_of(partition).log_end_offset
         error = await later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
@@ -202,14 +205,17 @@ class CoordinatorStore:
             raise ApiError(error)
 
     def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification:
-        """What an append shows whose transaction the coordinator agreed to after this; GOING_ON: nobody need agree.
-        Before the append, which a slow disk may keep waiting, it may end."""
+        """Start a verification, to be passed to the append after the transaction coordinator agreed.
+
+        GOING_ON: the transaction is known here, so no agreement is needed. A slow disk may delay the append: the
+        transaction may end before it.
+        """
         producers = self._log_of(partition).producers
         held = producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
         return GOING_ON if held is None else held
 
     def epoch(self, partition: int) -> int:
-        """In which this broker leads the partition; -1 where another broker leads."""
+        """The leader epoch of this broker; -1 if another broker leads."""
         state = self._replicas.partition(TopicPartition(self._topic, partition))
         return state.leader_epoch if state is not None and state.is_leader else -1
 
@@ -229,15 +235,16 @@ class CoordinatorStore:
         return log
 
     async def read_all(self, partition: int) -> AsyncIterator[Found]:
-        """Every record from the log start to the log end of now. ApiError where the log is not to be had, or is not
-        what was written: the next leader's disk may have all of it.
+        """Every record from the log start to the current log end.
 
-        A batch whose inside cannot be read is passed over: it is not ours, and the others' groups are in the same log.
+        Raises ApiError if the log is unavailable or corrupt: the next leader's copy may be intact. A batch with a
+        correct CRC whose records cannot be decoded is skipped: we did not write it, and the log holds other groups,
+        too.
         """
         log = self._log_of(partition)
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
-            # It may have moved to another directory meanwhile, and its files are removed here before all is read.
+            # Look the log up each time: it may have moved to another directory, and its old files are deleted.
             piece = self._log_of(partition).read(offset, self._load_bytes, upper_offset=end)
             try:
                 data = await self._threads.run(piece.read)
@@ -272,7 +279,7 @@ def _found_in(batch: BatchView) -> Iterator[Found]:
 
 
 def later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[ErrorCode]:
-    """What is known at once waits for its turn behind what became known just before."""
+    """Turn a known result into a future, so that it is delivered after results that became known just before."""
     if isinstance(answer, asyncio.Future):
         return answer
     known: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

@@ -1,6 +1,6 @@
-"""Reads the topics out of a consumer's subscription (the `consumer` protocol's member metadata). PURE.
+"""Extracts the topics from a consumer's subscription (the member metadata of the `consumer` protocol). PURE.
 
-The bytes come from clients: whatever cannot be read answers None, "not known", and nothing is decided from it.
+The bytes come from clients: malformed ones give None, meaning unknown, and nothing is decided from them.
 """
 
 from __future__ import annotations

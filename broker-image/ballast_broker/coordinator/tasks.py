@@ -1,4 +1,4 @@
-"""What a coordinator has begun and nobody waits for: kept until it ends, and what fails is told. Loop thread only."""
+"""Keeps a coordinator's background tasks until they end and logs their failures. Loop thread only."""
 
 from __future__ import annotations
 

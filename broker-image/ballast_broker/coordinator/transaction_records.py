@@ -1,10 +1,10 @@
-"""What the coordinator keeps in `__transaction_state`: Kafka's keys and values, to bytes and back. PURE.
+"""Encodes and decodes the records of `__transaction_state`: Kafka's keys and values. PURE.
 
-Version 1 of a value is written where the cluster's transaction.version is 1 or more: older brokers cannot read it. So
-is an end that bumped the epoch by a client that has yet to hear of a lower level: whoever leads the partition next must
-know that it did, and which id the producer was told.
-Of the ids before and after this one only what differs is said; Apache Kafka 4.1 stores neither, and reads both.
-Written by hand, as each transaction is written three times.
+Value version 1, which older brokers cannot read, is written if the cluster's transaction.version is at least 1. It is
+also written for an end that bumped the epoch, requested by a client that has yet to learn of a lowered level: the next
+leader must know that the epoch was bumped and which id the producer was told. Previous and next producer ids are stored
+only where they differ; Apache Kafka 4.1 stores neither, but reads both. Coded by hand, since each transaction is
+written three times.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ballast_wire.fast import writer
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition, by_topic
 
-KIND = 0  # what a key begins with
+KIND = 0  # key type
 ENDS = PREPARED | COMPLETE
 _short = struct.Struct(">h")
 _long = struct.Struct(">q")
-_start_of_value = struct.Struct(">hqhib")  # version, producer's id, epoch, timeout, state
+_start_of_value = struct.Struct(">hqhib")  # version, producer id, epoch, timeout, state
 _times = struct.Struct(">qq")
 _NO_ARRAY = struct.pack(">i", -1)
-_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = b"\0\x08", b"\1\x08", b"\2\x02"  # a field's number, and its size
+_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = b"\0\x08", b"\1\x08", b"\2\x02"  # tag and size
 
 
 def key_of(transactional_id: str) -> bytes:
@@ -39,7 +39,7 @@ def key_of(transactional_id: str) -> bytes:
 
 
 def transactional_id_of(key: bytes) -> str | None:
-    """None for a key of another kind: it is left alone."""
+    """None for a key of another type, which is ignored."""
     if _short.unpack_from(key)[0] != KIND:
         return None
     found: str = message("TransactionLogKey").decode(key).transactional_id
@@ -72,7 +72,7 @@ def _partitions(standing: Standing, flexible: bool) -> bytes:
 
 
 def _tags(standing: Standing) -> bytes:
-    """Fields that have their usual value are left out."""
+    """Fields with default values are left out."""
     found = []
     if standing.previous_id not in (NO_ID, standing.producer_id):
         found.append(_PREVIOUS_ID + _long.pack(standing.previous_id))

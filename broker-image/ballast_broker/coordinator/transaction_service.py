@@ -1,8 +1,8 @@
-"""The transaction coordinator of this broker: carries out what `transactions` decides, and keeps its times.
+"""The transaction coordinator of this broker: carries out the decisions of `transactions` and keeps timeouts.
 
-One instance, on the event loop. A transactional id lives with the partition of `__transaction_state` that it hashes to;
-this broker answers for the partitions that it leads, from the moment they are loaded. A transaction whose end is in the
-log will end so: its markers are sent until they are everywhere, by whoever leads the partition.
+One instance, on the event loop. A transactional id belongs to the partition of `__transaction_state` it hashes to; this
+broker serves the partitions it leads once they are loaded. A transaction whose outcome is in the log will end that way:
+whoever leads the partition sends its markers until all are written.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._version = cluster_version
         self._partitions = config.partitions
         self._parts: dict[int, Part] = {}
-        self._changes: dict[str, asyncio.Future[None]] = {}  # of those whose next change is waited for
+        self._changes: dict[str, asyncio.Future[None]] = {}  # transactional id → its next change, if awaited
         self._tasks = Tasks("transaction coordinator")
 
     # -- leadership -----------------------------------------------------------------------------------------------
@@ -91,13 +91,13 @@ class TransactionCoordinator:
         self._partitions = partitions
 
     def lead(self, partition: int) -> None:
-        """Where this broker led the partition before, in an earlier epoch, it goes on with what it knows."""
+        """This broker became leader. If it led the partition already, in an earlier epoch, it keeps what it knows."""
         if partition not in self._parts:
             part = self._parts[partition] = Part(partition)
             self._tasks.start(self._load(part))
 
     def resign(self, partition: int) -> None:
-        """Markers that are waiting are not sent any more: `coordinator_epoch` says so."""
+        """Queued markers are no longer sent, because `coordinator_epoch` turns -1."""
         self._parts.pop(partition, None)
 
     def resign_all(self) -> None:
@@ -109,7 +109,10 @@ class TransactionCoordinator:
         self._tasks.cancel()
 
     async def _load(self, part: Part) -> None:
-        """What was read but is not committed could be lost with this broker: nobody is told of it, and no partition."""
+        """Load the partition and wait until what was read is committed.
+
+        Uncommitted records could be lost with this broker: no client and no partition may learn of them before.
+        """
         pause_s = FIRST_PAUSE_S
         while self._is_current(part):
             try:
@@ -118,7 +121,7 @@ class TransactionCoordinator:
                 break
             except Exception as error:
                 if not self._is_current(part):
-                    return  # another broker leads it, and what was waited for is for that one to commit
+                    return  # another broker leads it: what we waited for is for that one to commit
                 part.failed = True
                 part.transactions.clear()
                 tell_unloaded(f"partition {part.partition} of the transaction log", error, pause_s)
@@ -154,7 +157,7 @@ class TransactionCoordinator:
                 part.transactions.pop(transactional_id, None)
             else:
                 part.transactions[transactional_id] = Transaction(transactional_id, standing_of(value))
-        except Exception:  # the codec raises whatever the bytes lead it to
+        except Exception:  # malformed bytes may make the codec raise anything
             log.exception("a record in partition %d of the transaction log cannot be read: %r", part.partition, key)
 
     def _is_current(self, part: Part) -> bool:
@@ -175,7 +178,7 @@ class TransactionCoordinator:
 
         standing = await self._carry_out(transactional_id, decide)
         assert isinstance(standing, Standing)
-        if standing.state in PREPARED:  # the transaction of the one before; its epoch is nobody's
+        if standing.state in PREPARED:  # a predecessor's transaction is being aborted; no producer has this epoch
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         return standing.producer
 
@@ -206,8 +209,9 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
         client_version: int,
     ) -> None:
-        """A producer that begins the next transaction while markers of the one before are on their way would come again
-        much later than they take: it is let wait for a while."""
+        """As `add_partitions`, but wait a while if markers of the previous transaction are being written: that takes
+        far less time than the producer's own retry.
+        """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._config.busy_patience_ms / 1000
         while True:
@@ -218,11 +222,11 @@ class TransactionCoordinator:
                     raise
             change = self._changes.setdefault(transactional_id, loop.create_future())
             await asyncio.wait((change,), timeout=give_up_s - loop.time())
-            if not change.done():  # nobody else forgets it
+            if not change.done():  # otherwise nobody would remove it
                 self._changed(transactional_id)
 
     def _changed(self, transactional_id: str) -> None:
-        """Whoever waits looks again."""
+        """Wake whoever waits for a change."""
         change = self._changes.pop(transactional_id, None)
         if change is not None:
             change.set_result(None)
@@ -238,7 +242,7 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, commit: bool, client_version: int
     ) -> ProducerIdentity:
-        """Who the producer is from now on. The end is certain by then; the markers may still be under way."""
+        """Return the producer's new identity. The outcome is decided by then; markers may still be in flight."""
 
         def decide(transaction: Transaction, new_id: int | None) -> Decision:
             return transactions.end(transaction, producer, commit, new_id, client_version, self._now_ms())
@@ -260,12 +264,12 @@ class TransactionCoordinator:
         return [each for part in self._parts.values() if part.loaded for each in part.transactions.values()]
 
     def states(self) -> Counter[TransactionState]:
-        """For metrics: how many ids are in each state, of what is known now."""
+        """For metrics: the number of loaded ids in each state."""
         return Counter(each.now.state for part in self._loaded() for each in part.transactions.values())
 
     # -- time -----------------------------------------------------------------------------------------------------
     async def abort_those_too_long(self) -> None:
-        """For ever: transactions whose producer was not heard of in time."""
+        """Run forever: abort transactions that exceed their timeout."""
         while True:
             await asyncio.sleep(self._config.abort_interval_ms / 1000)
             for part in self._loaded():
@@ -278,14 +282,14 @@ class TransactionCoordinator:
                         self._tasks.start(self._abort(part, transaction))
 
     async def _abort(self, part: Part, transaction: Transaction) -> None:
-        """Decided and begun in one step: its producer may have ended it just before."""
+        """Decide and start writing in one step: the producer may just have ended it."""
         write = transactions.abort_if_too_long(transaction, self._version(), self._now_ms())
         if write is not None and self._is_current(part):
             log.info("transaction of %s takes too long: aborted", transaction.transactional_id)
             await self._write(part, transaction, write.standing)
 
     async def forget_unused(self) -> None:
-        """For ever: ids that nobody has used for long."""
+        """Run forever: expire ids that have not been used for long."""
         while True:
             await asyncio.sleep(self._config.expiry_interval_ms / 1000)
             for part in self._loaded():
@@ -310,13 +314,13 @@ class TransactionCoordinator:
 
         if expired and self._is_current(part):
             ends = [(key_of(each.transactional_id), None) for each in expired]
-            await self._store.append_pieces(part.partition, ends, settled)  # each is forgotten for itself
+            await self._store.append_pieces(part.partition, ends, settled)  # the tombstones are independent
 
     # -- writing --------------------------------------------------------------------------------------------------
     async def _carry_out(
         self, transactional_id: str, decide: Callable[[Transaction, int | None], Decision]
     ) -> Standing | ProducerIdentity:
-        """What was written, or who the producer is where nothing had to be; raises what it was refused for."""
+        """Return what was written, or the producer's identity if nothing had to be; raise ApiError if refused."""
         part, transaction = self._known(transactional_id)
         decision = decide(transaction, None)
         if isinstance(decision, NeedsId):
@@ -361,11 +365,13 @@ class TransactionCoordinator:
             self._markers.send(ending)
 
     async def _complete(self, part: Part, transaction: Transaction) -> None:
-        """However long the log takes nothing: all partitions have their markers. Those of this end: the log may have
-        taken it after all, and the next end may be prepared by now."""
+        """All markers are written: retry until the log accepts the completion.
+
+        Only for this end: a failed append may have succeeded after all, and the next end may be prepared by now.
+        """
         pause_s, prepared = FIRST_PAUSE_S, transaction.now
         while self._is_current(part) and transaction.now is prepared:
-            if transaction.pending is None:  # else the log has taken it, and may tell yet
+            if transaction.pending is None:  # otherwise it is appended, and the outcome is open
                 standing = transactions.completed(prepared, self._now_ms())
                 if await self._write(part, transaction, standing) is ErrorCode.NONE:
                     return

@@ -1,4 +1,4 @@
-"""Offsets that are committed within transactions: written at once, in force once the transaction is committed."""
+"""Commits offsets within transactions: appended at once, effective when the transaction commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Agreed = Callable[[TopicPartition], Awaitable[ErrorCode]]
 
 
 class Committer(NamedTuple):
-    """As which member of the group the producer commits; old clients do not say."""
+    """The group member as which the producer commits; old clients do not say."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -57,9 +57,11 @@ class TransactionalCommits:
         *,
         adds: bool = False,
     ) -> dict[TopicPartition, ErrorCode]:
-        """`agreed` asks the transaction's coordinator whether this partition is in it (or, `adds`, puts it there);
-        None: nobody is to be asked. Not asked where the transaction goes on here already. What is to be written is
-        made first, while others have their turns: what the group and the transaction say is true when it is appended.
+        """Commit offsets within the producer's transaction.
+
+        `agreed` asks the transaction coordinator whether this partition is in the transaction (or, with `adds`, adds
+        it); None: do not ask. It is not asked if the transaction is already known here. The batch is prepared first,
+        yielding to other tasks, so that membership and transaction are checked right at the append.
         """
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -71,7 +73,7 @@ class TransactionalCommits:
             verified = self._store.verification(shard.partition, producer, adds=adds)
             if verified is not GOING_ON and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
                 raise ApiError(error)
-            shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
+            shard = self._shard_of(group_id)  # another broker may have led it meanwhile
         consumers = shard.consumers.get(group_id)
         if consumers is None:
             check_committer(shard.group(group_id), committer)
@@ -103,9 +105,9 @@ class TransactionalCommits:
         return await self._append(shard, batch, settled, verified)
 
     def ended(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten.
+        """A marker is committed in this partition of the offsets topic: apply or drop what was pending.
 
-        Whoever leads the partition next finds the marker there.
+        Whoever leads the partition next finds the marker in the log.
         """
         shard = self._shards.get(partition)
         if shard is not None and shard.loaded:
@@ -114,8 +116,9 @@ class TransactionalCommits:
             shard.ended_meanwhile.append((producer_id, committed))
 
     def unstable(self, group_id: str) -> Collection[TopicPartition]:
-        """Of which partitions an open transaction has an offset, or the log one that is not committed yet: what is
-        known now may be old in a moment."""
+        """The partitions with an offset in an open transaction or in an uncommitted append: their current offset may be
+        stale in a moment.
+        """
         shard = self._shard_of(group_id)
         return {*shard.pending.of_group(group_id), *shard.being_written(group_id)}
 
@@ -143,7 +146,7 @@ def check_committer(group: Group | None, committer: Committer) -> None:
 
 
 def check_consumer(group: ConsumerGroup, committer: Committer) -> None:
-    """A member says its epoch where those of the classic protocol say a generation."""
+    """Consumer-protocol members send their epoch as the generation."""
     if committer == Committer() or (committer.generation < 0 and not group.members):
         return
     member = group.members.get(committer.member_id)

@@ -1,12 +1,12 @@
-"""One transactional id: its producer, its state, and what each request does to it. PURE.
+"""The state machine of one transactional id: its producer, its state, and what each request does. PURE.
 
-A question is answered with what is to be written (`Write`), or with what there is to say already. Nothing changes here
-before the record is committed: until then the service keeps it as `pending`, and who asks meanwhile has to come again.
-Where a new producer id is needed and none was given, the answer is `NeedsId`: get one, and ask again.
+A request results in a record to write (`Write`) or in an immediate answer. Nothing changes here before the record is
+committed: until then the service keeps it as `pending`, and concurrent requests have to retry. If a new producer id is
+needed and none was given, the result is `NeedsId`: allocate one and try again.
 
-Version 2 (KIP-890) bumps the producer's epoch with every end of a transaction, so that what an earlier one sent late
-cannot get into the next. A request of a client that knows it says so; the coordinator's own aborts (of transactions
-that took too long, and of those whose producer began anew) follow the cluster's version.
+Version 2 (KIP-890) bumps the producer's epoch at every end of a transaction, so that delayed messages of one
+transaction cannot get into the next. A request tells whether its client knows version 2; the coordinator's own aborts
+(of transactions that timed out, or whose producer was restarted) follow the cluster's version.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ballast_wire.names import TopicPartition
 NO_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
-LAST_EPOCH = 2**15 - 2  # given to producers: there is always one more, to fence them with
-BUMPS_EPOCH = 2  # the first transaction.version with which every end does
+LAST_EPOCH = 2**15 - 2  # the last given to producers: one more is left to fence them
+BUMPS_EPOCH = 2  # the first transaction.version in which every end bumps the epoch
 
 
 class TransactionState(Enum):
-    """In the order of Kafka's numbers, which are stored."""
+    """In the order of Kafka's numeric codes, which are stored."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -40,7 +40,7 @@ class TransactionState(Enum):
 
 
 S = TransactionState
-STORED_STATES = tuple(S)[:6]  # a tombstone stands for the dead; nothing stays between two epochs
+STORED_STATES = tuple(S)[:6]  # Dead is a tombstone, PrepareEpochFence is never stored
 PREPARED = frozenset({S.PREPARE_COMMIT, S.PREPARE_ABORT})
 COMPLETE = frozenset({S.COMPLETE_COMMIT, S.COMPLETE_ABORT})
 AT_REST = COMPLETE | {S.EMPTY}
@@ -56,7 +56,7 @@ NOBODY = ProducerIdentity(NO_ID, NO_EPOCH)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the log says of a transactional id; `last_epoch` is not stored, as in Kafka."""
+    """What the log records of a transactional id; `last_epoch` is not stored, as in Kafka."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -67,7 +67,7 @@ class Standing:
     updated_ms: int = NO_TIME
     version: int = 0  # transaction.version of the client that wrote last
     previous_id: int = NO_ID
-    next_id: int = NO_ID  # the producer's, once the markers are written
+    next_id: int = NO_ID  # the producer's new id once all markers are written
     last_epoch: int = NO_EPOCH
 
     @property
@@ -80,7 +80,7 @@ class Standing:
 
     @property
     def is_nobodys(self) -> bool:
-        """With the last epoch of all a producer was fenced, and a new id has none yet: no producer has that."""
+        """No producer has this epoch: either it fenced one that had the last epoch, or the id has no epoch yet."""
         return self.epoch > LAST_EPOCH or self.epoch == NO_EPOCH
 
     @property
@@ -95,14 +95,14 @@ class Transaction:
     pending: Standing | None = None
 
     def settle(self, committed: bool) -> None:
-        """It is known whether what was pending is in the log for good."""
+        """The pending record's outcome is known."""
         assert self.pending is not None
         if committed:
             self.now = self.pending
         self.pending = None
 
     def mark(self, partitions: Collection[TopicPartition]) -> None:
-        """These have their markers."""
+        """The markers of these partitions are written."""
         self.now = replace(self.now, partitions=self.now.partitions.difference(partitions))
 
 
@@ -111,13 +111,13 @@ class Refused(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """It is so already: nothing is to be written."""
+    """Already the case: nothing to write."""
 
     producer: ProducerIdentity
 
 
 class NeedsId(NamedTuple):
-    """Ask again with a producer id that nobody has had."""
+    """Try again with a fresh producer id."""
 
 
 class Write(NamedTuple):
@@ -132,7 +132,7 @@ NOT_NOW = Refused(ErrorCode.INVALID_TXN_STATE)
 
 
 def created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """One that nobody had; it has no epoch before its first InitProducerId is written."""
+    """A new transactional id; it has no epoch until its first InitProducerId is written."""
     return Transaction(transactional_id, Standing(producer_id, timeout_ms=timeout_ms, updated_ms=now_ms))
 
 
@@ -145,7 +145,7 @@ def initialize(
     cluster_version: int,
     now_ms: int,
 ) -> Refused | NeedsId | Write:
-    """`known` is what a producer that goes on believes to be. A `Write` of an abort means: that first, then again."""
+    """`known` is the identity a continuing producer claims. A `Write` of an abort: do that first, then try again."""
     now = transaction.now
     if transaction.pending is not None:
         return BUSY
@@ -165,7 +165,7 @@ def initialize(
 
 
 def _may_be(now: Standing, known: ProducerIdentity) -> bool:
-    """The last case is one that asks again, because it never heard of the new id that it was given."""
+    """Whether the claimed identity may be the current producer. Last case: a retry that never got its new id."""
     return (
         now.epoch == NO_EPOCH
         or known.producer_id == now.producer_id
@@ -175,7 +175,7 @@ def _may_be(now: Standing, known: ProducerIdentity) -> bool:
 
 
 def _is_to_be(now: Standing, producer: ProducerIdentity) -> bool:
-    """It was told the new id that it gets with the end of its transaction, whose markers are still under way."""
+    """The producer was told its new id already, but markers of its transaction are still being written."""
     return now.state in PREPARED and now.next_id != NO_ID and producer == (now.next_id, 0)
 
 
@@ -186,7 +186,7 @@ def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, 
     elif now.epoch not in (NO_EPOCH, known.epoch):
         if known.epoch != now.last_epoch:
             return FENCED
-        # It asks again, and may have to once more: there was no other producer since.
+        # A retry; keep previous_id, for it may retry once more. No other producer came in between.
         again = _begun(now, now.producer_id, now.epoch, now.last_epoch, timeout_ms, now_ms)
         return Write(replace(again, previous_id=now.previous_id))
     return Write(_begun(now, now.producer_id, epoch, last_epoch, timeout_ms, now_ms))
@@ -208,7 +208,7 @@ def _begun(now: Standing, producer_id: int, epoch: int, last_epoch: int, timeout
 
 
 def _fence(now: Standing, cluster_version: int, now_ms: int) -> Write:
-    """Abort with an epoch that no producer was told; in version 2 the one before may yet ask for it, and go on."""
+    """Abort with an epoch no producer knows; in version 2 the previous producer may still ask for it and continue."""
     bumps = cluster_version >= BUMPS_EPOCH
     return Write(
         replace(
@@ -259,7 +259,7 @@ def add_partitions(
 def verify(
     transaction: Transaction, producer: ProducerIdentity, partitions: Collection[TopicPartition]
 ) -> Refused | dict[TopicPartition, ErrorCode]:
-    """Whether these partitions are in the transaction. What is pending does not count: their leaders look once more."""
+    """Whether these partitions are in the transaction. Pending additions do not count: the leaders will ask again."""
     now = transaction.now
     if _is_to_be(now, producer):
         return BUSY
@@ -307,8 +307,8 @@ def _end_with_bump(
     now_ms: int,
 ) -> Refused | Answered | NeedsId | Write:
     now = transaction.now
-    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump. Where the last
-    # end came from an older client there was none, and who has the epoch before is one that was fenced.
+    # A producer that missed the response still has the epoch or producer id from before the bump. If the last end came
+    # from an older client there was no bump, and a producer with the previous epoch was fenced.
     after_bump = now.version >= BUMPS_EPOCH and now.epoch == producer.epoch + 1
     after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
     again = after_bump or after_new_id
@@ -317,7 +317,7 @@ def _end_with_bump(
     if producer.producer_id != now.producer_id and not after_new_id:
         return OTHER_ID
     if now.state in PREPARED:
-        if producer.epoch == now.epoch:  # who was told so already, and ends the next one while markers are on their way
+        if producer.epoch == now.epoch:  # told already, it ends the next transaction while markers are in flight
             return BUSY
         if not after_bump:
             return FENCED
@@ -340,7 +340,7 @@ def _end_with_bump(
             epoch=now.epoch + 1,
             last_epoch=now.epoch,
             state=_prepared(commit),
-            started_ms=now.started_ms if now.state is S.ONGOING else now_ms,  # an abort of nothing: to bump the epoch
+            started_ms=now.started_ms if now.state is S.ONGOING else now_ms,  # aborting nothing, just to bump the epoch
             updated_ms=now_ms,
             version=client_version,
         )
@@ -348,12 +348,12 @@ def _end_with_bump(
 
 
 def told(prepared: Standing) -> ProducerIdentity:
-    """Who the producer is after the end of its transaction, which is prepared."""
+    """The producer's identity after the prepared end of its transaction."""
     return completed(prepared, prepared.updated_ms).producer
 
 
 def completed(prepared: Standing, now_ms: int) -> Standing:
-    """All markers are written."""
+    """The state after all markers are written."""
     new_id = prepared.version >= BUMPS_EPOCH and prepared.next_id != NO_ID
     return replace(
         prepared,
@@ -380,13 +380,13 @@ def abort_if_too_long(transaction: Transaction, cluster_version: int, now_ms: in
     now = transaction.now
     if now.state is not S.ONGOING or transaction.pending is not None:
         return None
-    if now.started_ms > now_ms:  # by a clock that ran ahead, of this broker or the one before: it begins now
+    if now.started_ms > now_ms:  # some coordinator's clock ran ahead: count from now
         now = transaction.now = replace(now, started_ms=now_ms)
     return _fence(now, cluster_version, now_ms) if now.started_ms + now.timeout_ms < now_ms else None
 
 
 def expire_if_unused(transaction: Transaction, expiration_ms: int, now_ms: int) -> Write | None:
-    """What is written is a tombstone: the id is dead, and its next producer gets a new producer id."""
+    """A tombstone to write if the id expired; its next producer gets a new producer id."""
     now = transaction.now
     unused = now.state in AT_REST and now.updated_ms <= now_ms - expiration_ms
     return Write(replace(now, state=S.DEAD)) if unused and transaction.pending is None else None

@@ -1,12 +1,12 @@
-"""Asking the coordinator of a transaction whether a partition belongs to it, or to add it (KIP-890).
+"""Asks the transaction coordinator whether a partition belongs to a transaction, or to add it (KIP-890).
 
-Asked before the first batch of a transaction in a partition, so that no record lies outside of what the coordinator
-will end. The coordinator is the leader of the partition of `__transaction_state` that the id hashes to. To each other
-broker one request is under way; what comes meanwhile goes together in the next. Answers, never raises. Loop thread
+It is asked before a transaction's first batch in a partition, so that no record is outside the transaction the
+coordinator will end. The coordinator leads the partition of `__transaction_state` that the id hashes to. At most one
+request per broker is in flight; questions arriving meanwhile share the next. Returns errors, never raises. Loop thread
 only.
 
-A transaction may begin while markers of the one before are on their way: the coordinator is then asked to add again,
-for a while. The producer would do so as well, but later and over a longer way.
+A transaction may begin while markers of the previous one are being written: an addition is then retried for a while.
+The producer would do so as well, but later and over a longer way.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ VERSION = 5
 
 Errors = dict[TopicPartition, ErrorCode]
 OwnVerdict = Callable[[str, ProducerIdentity, list[TopicPartition]], Errors]
-"""Of the coordinator that this broker is: whether they belong to the transaction."""
+"""The local coordinator's verdict on whether the partitions belong to the transaction."""
 OwnAddition = Callable[[str, ProducerIdentity, list[TopicPartition]], Awaitable[Errors]]
-"""By the coordinator that this broker is."""
+"""Addition by the local coordinator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class _Question:
 
 
 class _Lane:
-    """The way to one broker."""
+    """The questions queued for one broker, and the connection to it."""
 
     __slots__ = ("link", "task", "waiting")
 
@@ -69,7 +69,7 @@ class _Lane:
         self.task: asyncio.Task[None] | None = None
 
     def take(self) -> list[_Question]:
-        """The next request names each transaction once."""
+        """Take the questions of the next request, which may name each transaction only once."""
         taken: dict[str, _Question] = {}
         asked = [question for question in self.waiting if not question.answer.done()]
         self.waiting = [each for each in asked if taken.setdefault(each.transactional_id, each) is not each]
@@ -90,7 +90,7 @@ class TransactionVerifier:
         retry_s: float,
         patience_s: float,
     ) -> None:
-        """`patience_s`: how long one that is busy with an end is asked again, every `retry_s`."""
+        """`patience_s`: how long a busy transaction is retried, every `retry_s`."""
         self._image = image
         self._network = network
         self._listener = listener
@@ -105,10 +105,10 @@ class TransactionVerifier:
     async def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, add: bool
     ) -> Errors:
-        """The error of each partition that does not belong to the producer's open transaction; none of the others.
+        """The errors of partitions that do not belong to the producer's open transaction; the others are left out.
 
-        `add`: they are made to belong to it. Errors are the coordinator's, or NETWORK_EXCEPTION,
-        COORDINATOR_NOT_AVAILABLE; what producers are told instead is the caller's to say.
+        `add`: add them to it. Errors are the coordinator's, or NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE; the caller
+        translates them for producers.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + (self._patience_s if add else 0)
@@ -121,7 +121,7 @@ class TransactionVerifier:
     def verify_here(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition]
     ) -> Errors | None:
-        """What `verify` answers without adding, at once; None where another broker is to be asked."""
+        """The result of `verify` without `add`, at once; None if another broker has to be asked."""
         if self._coordinator_of(transactional_id) != self._node_id:
             return None
         return self._verdict_here(transactional_id, ProducerIdentity(producer_id, epoch), partitions)
@@ -199,7 +199,7 @@ class TransactionVerifier:
         response = await link.call(_request(questions), VERSION)
         by_id = {question.transactional_id: question for question in questions}
         if response.error_code:
-            # That this broker may not ask is nothing that a client can do anything about.
+            # The client can do nothing about this broker's lack of permission.
             told = ErrorCode(response.error_code)
             refused = ErrorCode.INVALID_TXN_STATE if told is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else told
             for question in questions:
@@ -208,7 +208,7 @@ class TransactionVerifier:
         for result in response.results_by_transaction:
             if result.transactional_id in by_id:
                 by_id.pop(result.transactional_id).settle(_errors_in(result))
-        for question in by_id.values():  # of which nothing was said
+        for question in by_id.values():  # left out of the response
             question.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def close(self) -> None:

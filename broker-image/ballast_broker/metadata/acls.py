@@ -1,8 +1,8 @@
-"""Access control entries: what they say, which of them a filter means, and what all of them come to. PURE.
+"""Access control entries: the entry, filters over entries, and the decision they add up to. PURE.
 
-`AclIndex` follows the image by its differences and finds what counts for a resource without looking at the others.
-What it answers is what Apache Kafka's StandardAuthorizer does: an entry that denies goes before all that allow, and
-READ, WRITE, DELETE and ALTER let their holder DESCRIBE, ALTER_CONFIGS lets him DESCRIBE_CONFIGS.
+`AclIndex` is updated incrementally with the image and finds the entries for a resource without scanning the others. It
+decides as Apache Kafka's StandardAuthorizer does: DENY takes precedence over ALLOW; READ, WRITE, DELETE and ALTER imply
+DESCRIBE, ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Operation(IntEnum):
-    """Kafka's codes of what can be done to a resource."""
+    """Kafka's operation codes."""
 
     UNKNOWN = 0
     ANY = 1
@@ -70,7 +70,7 @@ _IMPLIED_BY = {
 
 
 class Acl(NamedTuple):
-    """One entry; codes as they came, also those that nobody here knows."""
+    """One entry; codes are kept as received, even unknown ones."""
 
     kind: int
     name: str
@@ -94,7 +94,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """What DescribeAcls and DeleteAcls ask for; None and ANY mean all there are."""
+    """The filter of DescribeAcls and DeleteAcls; None and ANY match everything."""
 
     kind: int
     name: str | None
@@ -118,7 +118,7 @@ class AclFilter(NamedTuple):
 
     @property
     def only(self) -> Acl | None:
-        """The one entry that it can mean, if it is but one."""
+        """The only entry it can match, or None if it may match several."""
         if self.name is None or self.principal is None or self.host is None:
             return None
         if ResourceKind.ANY in (self.kind, self.operation, self.permission):
@@ -144,21 +144,21 @@ class AclFilter(NamedTuple):
 
 
 def covers(acl: Acl, name: str) -> bool:
-    """Whether an entry's pattern is one for the resource of this name."""
+    """Whether the entry's pattern matches a resource of this name."""
     if acl.pattern == PatternType.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in (name, WILDCARD)
 
 
 class Who(NamedTuple):
-    """Somebody as entries name him: `User:alice`, and the address as Java writes it."""
+    """A requester as named in entries: `User:alice`, and the address as Java writes it."""
 
     principal: str
     host: str
 
     @property
     def named_by(self) -> tuple[tuple[str, str], ...]:
-        """The pairs of principal and host in entries that mean him."""
+        """The (principal, host) pairs of entries that match the requester."""
         return (
             (self.principal, self.host),
             (self.principal, WILDCARD),
@@ -168,7 +168,7 @@ class Who(NamedTuple):
 
 
 Grant = tuple[int, int]  # permission and operation
-_Entries = dict[tuple[str, str], Counter[Grant]]  # by principal and host; a log may have one entry under two ids
+_Entries = dict[tuple[str, str], Counter[Grant]]  # (principal, host) → counted, as a log may repeat an entry
 _Pattern = tuple[int, str]  # type and name
 
 
@@ -212,7 +212,7 @@ class AclIndex:
             _take_one(self._prefix_lengths[acl.kind], len(acl.name))
 
     def decide(self, who: Who, operation: Operation, kind: int, name: str) -> bool | None:
-        """None where no entry, whoever it names, is for this resource."""
+        """Whether the operation is allowed; None if no entry for anybody matches the resource."""
         found = allowed = False
         denying, allowing = DENYING[operation], ALLOWING[operation]
         named_by = who.named_by
@@ -245,7 +245,7 @@ class AclIndex:
                 yield entries
 
     def decide_for_any(self, who: Who, operation: Operation, kind: int) -> bool:
-        """Whether there is a resource of this kind that the entries allow him; nothing is implied here, as in Kafka."""
+        """Whether the entries allow the operation on any resource of this kind; without implied ones, as in Kafka."""
         exactly = {(int(Permission.ALLOW), int(each)) for each in (Operation.ALL, operation)}
         allowed: list[_Pattern] = []
         denied: set[_Pattern] = set()
@@ -269,7 +269,7 @@ def _take_one(counted: Counter[Any], key: Any) -> None:
 
 
 def _is_covered(pattern: _Pattern, denied: set[_Pattern]) -> bool:
-    """Whether all that a pattern allows is denied by others."""
+    """Whether denied patterns cover everything the pattern allows."""
     kind, name = pattern
     if kind == PatternType.LITERAL and pattern in denied:
         return True

@@ -1,4 +1,4 @@
-"""Record batches of the metadata log and of snapshots, to and from records. PURE."""
+"""Encodes and decodes record batches of the metadata log and of snapshots. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ballast_broker.metadata.records import decode_record, encode_record
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
-SNAPSHOT_BATCH_RECORDS = 250  # each is encoded, and decoded, in one turn
+SNAPSHOT_BATCH_RECORDS = 250  # each batch is encoded or decoded in one go
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def data_batch(records: Iterable[Any], now_ms: int, *, base_offset: int = 0, epo
 
 
 def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
-    """Whole batches; `CorruptBatch` or `MalformedRecord` where they are not what they should be."""
+    """Decode complete batches; raise `CorruptBatch` or `MalformedRecord` if they are invalid."""
     for batch in iterate_batches(memoryview(data)):
         batch.check_crc()
         records: list[Any] = []

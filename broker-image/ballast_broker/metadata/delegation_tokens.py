@@ -1,4 +1,4 @@
-"""A delegation token as the metadata has it: whose it is, who may renew it, until when. None of it is secret. PURE."""
+"""A delegation token as stored in the metadata: owner, renewers, expiry. It contains no secret. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ballast_broker.metadata.records import record
 
 
 class DelegationToken(NamedTuple):
-    """Principals as they are written: `User:alice`."""
+    """Principals are strings like `User:alice`."""
 
     id: str
     owner: str
@@ -16,9 +16,9 @@ class DelegationToken(NamedTuple):
     renewers: tuple[str, ...]
     issued_ms: int
     ends_ms: int
-    """Never renewed beyond."""
+    """The maximum lifetime: cannot be renewed beyond."""
     expires_ms: int
-    """Unless it is renewed before."""
+    """Unless it is renewed before then."""
 
     @classmethod
     def of(cls, kept: Any) -> DelegationToken:
@@ -48,11 +48,11 @@ class DelegationToken(NamedTuple):
         return min(self.ends_ms, self.expires_ms) < now_ms
 
     def may_be_renewed_by(self, principal: str) -> bool:
-        """Renewed or ended."""
+        """Whether the principal may renew or expire it."""
         return principal == self.owner or principal in self.renewers
 
     def concerns(self, principal: str) -> bool:
-        """Who may see it without being given a right to."""
+        """Whether the principal may see it without any permission."""
         return principal == self.requester or self.may_be_renewed_by(principal)
 
 
@@ -61,6 +61,6 @@ def written(kind: str, name: str) -> str:
 
 
 def parted(principal: str) -> tuple[str, str]:
-    """Kind and name."""
+    """Split a principal into type and name."""
     kind, _, name = principal.partition(":")
     return kind, name

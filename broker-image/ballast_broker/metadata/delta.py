@@ -1,8 +1,8 @@
-"""One batch of records on top of an image: what changed, and the image that comes of it. PURE.
+"""The changes that a batch of records makes to an image, and the resulting image. PURE.
 
-`replay` takes records in order; `apply` makes the new image at a cost that follows the changes, `applying` in steps.
-The `*_changed` fields say what to do incrementally. A record that does not fit its image is a `MalformedRecord`: the
-log and we disagree, and nobody may go on from there.
+`replay` takes records in order; `apply` builds the new image at a cost proportional to the changes, `applying` does so
+in steps. The `*_changed` fields tell publishers what changed. A record that does not fit its image raises
+`MalformedRecord`: the log and this node disagree, and it must not continue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TopicDelta:
 
 
 class MetadataDelta:
-    """`compared`: found by comparing with a snapshot; of what is not in that, no record is known that ends it."""
+    """`compared`: computed by comparing with a snapshot, so removals are not backed by records."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -244,11 +244,11 @@ class MetadataDelta:
     # ------------------------------------------------------------------ the new image
 
     def apply(self, offset: int | None = None, epoch: int | None = None) -> MetadataImage:
-        """The image after the replayed records; `offset` and `epoch` are those of the last of them."""
+        """The image after the replayed records; `offset` and `epoch` are those of the last record."""
         return at_once(self.applying(offset, epoch))
 
     def applying(self, offset: int | None = None, epoch: int | None = None) -> Making[MetadataImage]:
-        """The same in steps, between which nothing is replayed."""
+        """As `apply`, in steps; nothing may be replayed between them."""
         image = self.image
         return MetadataImage(
             offset=image.offset if offset is None else offset,

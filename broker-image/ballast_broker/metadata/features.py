@@ -1,4 +1,4 @@
-"""The feature levels that this broker and controller understand, and those a new cluster begins with. PURE."""
+"""The feature levels this release supports, and those a new cluster starts with. PURE."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 KRAFT_VERSION = "kraft.version"
 
-# Kafka's numbers: 26 is 4.1-IV0, 27 is 4.1-IV1. Records are written in the form of 27 only: nodes of other releases
-# read them while they are upgraded, so another record, or another version of one, needs another level.
+# Kafka's numbers: 26 is 4.1-IV0, 27 is 4.1-IV1. Records are only written in the form of 27. During an upgrade nodes of
+# other releases read them, so a new record, or a new version of one, needs a new level.
 METADATA_VERSION_LEVEL = 27
 
-# What is not built (share and streams groups) is no feature here, and clients are told of none.
+# Unimplemented features (share and streams groups) are left out, so clients are not told of them.
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     KRAFT_VERSION: (0, 1),

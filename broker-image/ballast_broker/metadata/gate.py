@@ -1,9 +1,9 @@
-"""Keeps what a node does with metadata back until the metadata is of its present life. PURE.
+"""Holds metadata back from a node's publishers until the image contains its current registration. PURE.
 
-A node that starts reads the metadata log from a snapshot on: for a while it sees itself leading partitions that others
-have led since. Acting on that would take writes with a dead epoch and spoil the epochs of its logs. So nothing is
-passed on until the image has this broker's present registration, which no older image can have; then everything, in
-steps, and behind that every change.
+A starting node reads the metadata log from a snapshot on, so for a while it sees itself leading partitions that others
+have led since. Acting on that would accept writes with a stale leader epoch and corrupt the epochs of its logs. So
+nothing is passed on until the image has this broker's current registration, which no older image can have; then the
+whole image, in steps, and after that every change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_EPOCH = -1
 
 
 class RegistrationGate:
-    """A publisher in front of others. `broker_epoch` answers -1 until the registration was answered."""
+    """A publisher in front of others. `broker_epoch` returns -1 until the registration is answered."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class RegistrationGate:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._publishers = list(publishers)
-        self._on_open = on_open  # behind them, once
+        self._on_open = on_open  # called after them, once
         self._opening: Steps = iter(())
         self.is_open = False
 
@@ -39,7 +39,7 @@ class RegistrationGate:
         return self._change(delta, image) if self.is_open else self.look(image)
 
     def look(self, image: MetadataImage) -> Steps | None:
-        """Open if it is time; also to be called when the registration is answered: its record may be here already."""
+        """Open the gate if it is time. Also call it when the registration is answered: its record may be here."""
         if self.is_open or not self._is_of_this_life(image):
             return None
         self.is_open = True
@@ -54,13 +54,13 @@ class RegistrationGate:
         return broker is not None and broker.epoch == epoch != NO_EPOCH
 
     def _change(self, delta: MetadataDelta, image: MetadataImage) -> Steps:
-        """Who opened the gate leaves others their turns: a change that comes meanwhile goes through what is left."""
+        """Opening yields to other tasks: a change that comes meanwhile first completes the rest of it."""
         yield from self._opening
         yield from tell(self._publishers, delta, image) or ()
 
 
 def whole(image: MetadataImage) -> Making[MetadataDelta]:
-    """The delta that leads from nothing to `image`."""
+    """The delta from the empty image to `image`."""
     delta = MetadataDelta(EMPTY_IMAGE)
     for topic in image.topics.topics_by_id.values():
         delta.topics_changed[topic.id] = TopicDelta(topic.id, topic.name, None, dict(topic.partitions))

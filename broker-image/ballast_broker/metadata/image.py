@@ -1,7 +1,7 @@
-"""What the metadata log says at one offset: frozen, shared by everybody in the process. PURE.
+"""The cluster metadata at one offset of the metadata log: immutable, shared within the process. PURE.
 
-A new image is made by `MetadataDelta.apply`; it shares all that did not change with the one before
-(`PersistentMap`), so its cost follows the change, not the cluster. Images may be kept as long as one likes.
+`MetadataDelta.apply` builds a new image, which shares everything unchanged with the previous one (`PersistentMap`): its
+cost is proportional to the change, not to the cluster. Images may be kept indefinitely.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESOURCE_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOU
 RECOVERED = 0
 RECOVERING = 1
 
-# Reserved directory ids: of replicas whose place is not known yet, or is kept by a broker without ids.
+# Reserved directory ids: not assigned yet, and a replica of a broker without directory ids.
 DIRECTORY_UNASSIGNED = UUID(int=0)
 DIRECTORY_MIGRATING = UUID(int=2)
 FIRST_FREE_DIRECTORY = 100
@@ -59,7 +59,7 @@ class PartitionRegistration:
         return self.replicas[0] if self.replicas else NO_LEADER
 
     def directory_of(self, broker_id: int) -> UUID | None:
-        """The directory that holds this broker's replica; None where the broker has none."""
+        """The directory of this broker's replica; None if it has none."""
         try:
             return self.directories[self.replicas.index(broker_id)]
         except ValueError:
@@ -77,7 +77,7 @@ class TopicImage:
 
 
 def collision_key(name: str) -> str | None:
-    """What two topic names must not share: metrics turn '.' into '_'. None for a name that has neither."""
+    """The key two topic names must not share: in metric names '.' becomes '_'. None for a name that has neither."""
     return name.replace(".", "_") if "." in name or "_" in name else None
 
 
@@ -87,7 +87,7 @@ class TopicsImage:
 
     topics_by_id: PersistentMap[UUID, TopicImage] = field(default_factory=PersistentMap)
     ids_by_name: PersistentMap[str, UUID] = field(default_factory=PersistentMap)
-    # Names that have a '.' or '_', by their form with '_' only: what metrics cannot tell apart is refused.
+    # Names with a '.' or '_' by collision key: topics whose metrics would collide are rejected.
     names_by_collision_key: PersistentMap[str, frozenset[str]] = field(default_factory=PersistentMap)
     # The partitions with a reassignment in progress.
     reassigning: PersistentMap[tuple[UUID, int], bool] = field(default_factory=PersistentMap)
@@ -133,11 +133,11 @@ class BrokerImage:
 
     @property
     def active(self) -> bool:
-        """May become a leader."""
+        """Whether it may become a leader."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_directory(self, directory: UUID) -> bool:
-        """Whether a replica in `directory` is on a healthy disk here; unknown places count as healthy."""
+        """Whether `directory` is online at this broker; unknown directories count as online."""
         if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING) or not self.directories:
             return True
         return directory in self.directories
@@ -196,7 +196,7 @@ class ProducerIdsImage:
 
 @dataclass(frozen=True)
 class SecurityImage:
-    """Access control entries, SCRAM credentials as their records say them, and delegation tokens by their ids."""
+    """ACLs, SCRAM credential records by (user, mechanism), and delegation tokens by id."""
 
     acls: PersistentMap[UUID, Acl] = field(default_factory=PersistentMap)
     acl_ids: PersistentMap[Acl, UUID] = field(default_factory=PersistentMap)
@@ -206,7 +206,7 @@ class SecurityImage:
 
 @dataclass(frozen=True)
 class MetadataImage:
-    """`offset` is that of the last record it contains, -1 for none; `epoch` that record's epoch."""
+    """`offset` is that of the last record contained, -1 for none; `epoch` is that record's epoch."""
 
     offset: int = -1
     epoch: int = -1

@@ -1,13 +1,12 @@
-"""From committed batches to images: one image per batch, transactions as one, publishers called in order. PURE.
+"""Turns committed batches into images, one per batch, and calls publishers in order. PURE.
 
-A node that starts reads a snapshot, then the log. What lies between BeginTransaction and EndTransaction becomes
-visible all at once; an AbortTransaction, or a new controller's epoch without an end, makes it vanish.
+A starting node reads a snapshot, then the log. Records between BeginTransaction and EndTransaction become visible all
+at once; AbortTransaction, or a new controller epoch without an end, discards them.
 
-All of it goes in steps, and others have their turn between two of them. The image is there when all records are
-replayed and it is made of them; until then everybody has the one before. A publisher that has much to do answers with
-steps as well: others see the image while this publisher and those behind it do not yet act by it, as if the batch had
-come a little later. All steps are gone through before the next batch, so everybody is told of every change, and in
-order.
+Everything happens in steps, between which other tasks run. The new image becomes visible once all records are replayed
+and it is built; until then everybody sees the previous one. A publisher with much to do returns steps as well: others
+already see the image while this publisher and those after it do not act on it yet, as if the batch had come a little
+later. All steps are finished before the next batch, so publishers see every change, in order.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class MetadataLoader:
         return self._transaction is not None
 
     def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> Steps:
-        """Replaces everything. Publishers get a delta in which all that is there is new, and all else deleted."""
+        """Replace the image. Publishers get a delta in which all of the snapshot is new and the rest deleted."""
         fresh = MetadataDelta(EMPTY_IMAGE)
         for each in records:
             fresh.replay(each)
@@ -48,10 +47,10 @@ class MetadataLoader:
         yield from self._publish(delta, image)
 
     def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> Steps:
-        """One committed batch (no records for a control batch)."""
+        """Apply one committed batch (without records for a control batch)."""
         delta = MetadataDelta(self.image)
         if self._transaction is not None and epoch != self.image.epoch:
-            self._transaction = None  # its controller died before the end
+            self._transaction = None  # its controller died before ending it
         for each in records:
             yield from self._replay(delta, each)
             yield
@@ -79,7 +78,7 @@ class MetadataLoader:
 
 
 def tell(publishers: Iterable[Publisher], delta: MetadataDelta, image: MetadataImage) -> Steps | None:
-    """One after the other; answers what is left to do."""
+    """Call the publishers in order; return the steps left to do."""
     left = iter(publishers)
     for publish in left:
         steps = publish(delta, image)
@@ -94,7 +93,7 @@ def _rest(steps: Steps, left: Iterator[Publisher], delta: MetadataDelta, image: 
 
 
 def _difference(before: MetadataImage, fresh: MetadataDelta) -> Making[MetadataDelta]:
-    """The delta that leads from `before` to what a snapshot holds, for publishers that work by differences."""
+    """The delta from `before` to a snapshot's content, for incremental publishers."""
     delta = MetadataDelta(before)
     delta.__dict__.update({key: value for key, value in fresh.__dict__.items() if key != "image"})
     delta.compared = True

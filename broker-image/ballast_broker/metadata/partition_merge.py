@@ -1,4 +1,4 @@
-"""From partition records to registrations: creation, and a change on top of what was. PURE."""
+"""Builds a partition's registration from its records: creation, and changes on top. PURE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def registration_of(record: Any) -> PartitionRegistration:
 
 
 def merge_change(before: PartitionRegistration, change: Any) -> PartitionRegistration:
-    """Every change raises the partition epoch; naming a leader, even the present one, raises the leader epoch."""
+    """Every change bumps the partition epoch; naming a leader, even the current one, bumps the leader epoch."""
     replicas = _chosen(change.replicas, before.replicas)
     directories = tuple(change.directories) if change.directories else before.directories
     if len(directories) != len(replicas):

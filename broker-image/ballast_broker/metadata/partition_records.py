@@ -1,6 +1,6 @@
-"""PartitionRecord and PartitionChangeRecord by hand: a broker's loss writes tens of thousands of them. PURE.
+"""Hand-written codecs of PartitionRecord and PartitionChangeRecord: losing a broker writes tens of thousands. PURE.
 
-The fields have the names that the message engine would give them, the bytes are Kafka's.
+Field names are those of the message engine, bytes are Kafka's.
 """
 
 from __future__ import annotations
@@ -165,19 +165,19 @@ BY_HAND: dict[str, type[PartitionRecord] | type[PartitionChangeRecord]] = {
 
 @lru_cache(maxsize=65_536)
 def _id(data: bytes) -> UUID:
-    """One object per id: directories repeat in every partition, topics in every one of theirs."""
+    """Intern ids: directories repeat in every partition, topic ids in all their partitions."""
     return UUID(bytes=data)
 
 
 @lru_cache(maxsize=65_536)
 def _ints_of(data: bytes) -> tuple[int, ...]:
-    """One object for equal lists: 100,000 partitions have few different ones."""
+    """Intern equal lists: 100,000 partitions have few distinct ones."""
     return struct.unpack(f">{len(data) // 4}i", data)
 
 
 @lru_cache(maxsize=65_536)
 def _ids_of(data: bytes) -> tuple[UUID, ...]:
-    """One object for partitions whose replicas are in the same directories."""
+    """Intern directory lists: partitions whose replicas are in the same directories share one."""
     return tuple([_id(data[at : at + 16]) for at in range(0, len(data), 16)])
 
 
@@ -225,7 +225,7 @@ def _read_ids(data: bytes, position: int) -> tuple[Sequence[UUID], int]:
 
 
 def _read_tags(data: bytes, position: int) -> list[tuple[int, int]]:
-    """Each tag with the position of its value; values that nobody knows are passed over."""
+    """Each tag with the position of its value; unknown tags are included, for the caller to ignore."""
     count, position = read_unsigned_varint(data, position)
     found = []
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""A map that shares what did not change between one version and the next. PURE.
+"""An immutable map whose versions share what did not change. PURE.
 
-Entries live in buckets of about 64; `changed` copies the touched buckets and the row of pointers to them, so one
-change among 100,000 entries copies some 1,600 pointers and one small dict: microseconds. The number of buckets
-follows the number of entries, so a map of three entries is one dict. Every version stays valid for ever.
+Entries live in buckets of about 64; `changed` copies the buckets touched and the list of buckets, so one change among
+100,000 entries copies some 1,600 pointers and one small dict: microseconds. The number of buckets follows the number of
+entries, so a map of three entries is one dict. Every version remains valid forever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
-Making = Generator[None, None, T]  # in steps; what it comes to is what it returns
+Making = Generator[None, None, T]  # computed in steps; the generator's return value is the result
 
 BUCKET_ENTRIES = 64
 GROWTH = 8
@@ -21,7 +21,7 @@ STEP_ENTRIES = 32
 
 
 def at_once(making: Making[T]) -> T:
-    """All the steps at once."""
+    """Run all steps; return the result."""
     while True:
         try:
             next(making)
@@ -43,7 +43,7 @@ class _Values(ValuesView[V]):
 
 
 class PersistentMap(Mapping[K, V]):
-    """Order of iteration is not defined; sort where order matters."""
+    """Iteration order is undefined; sort where order matters."""
 
     __slots__ = ("_buckets", "_count")
 
@@ -90,14 +90,14 @@ class PersistentMap(Mapping[K, V]):
         return f"PersistentMap({dict(self)!r})"
 
     def changed(self, updates: Mapping[K, V], removed: Iterable[K] = ()) -> PersistentMap[K, V]:
-        """A new version with `updates` put in and `removed` (absent keys allowed) taken out."""
+        """A new version with `updates` added and `removed` (absent keys allowed) removed."""
         return at_once(self.changing(updates, removed))
 
     def changing(self, updates: Mapping[K, V], removed: Iterable[K] = ()) -> Making[PersistentMap[K, V]]:
-        """The same in steps. Neither what is given nor this version changes meanwhile."""
+        """As `changed`, in steps. Neither the arguments nor this version may change meanwhile."""
         result: PersistentMap[K, V] = PersistentMap()
         result._buckets, result._count = list(self._buckets), self._count
-        own: set[int] = set()  # buckets that no other version has
+        own: set[int] = set()  # buckets not shared with other versions
         if len(updates) > len(self._buckets) * BUCKET_ENTRIES * 2:
             own = yield from result._rehash(len(updates))
         done = 0
@@ -128,7 +128,7 @@ class PersistentMap(Mapping[K, V]):
         return self._buckets[slot]
 
     def _rehash(self, entries: int) -> Making[set[int]]:
-        """As many buckets as so many entries want; answers which of them are its own, which is all."""
+        """Redistribute into as many buckets as the entries need; return the slots not shared, i.e. all."""
         buckets: list[dict[K, V]] = [{} for _ in range(_bucket_count(entries))]
         mask = len(buckets) - 1
         for bucket in self._buckets:

@@ -1,9 +1,8 @@
-"""Where new replicas go: evenly over brokers, and over racks where brokers have them. PURE.
+"""Places new replicas evenly over brokers, and over racks where brokers have them. PURE.
 
-Without racks this is Kafka's classic rule: brokers in a list, a start index, a shift that grows by one each time the
-partitions have gone once around the list. With racks the list alternates between racks, and a replica is passed over
-while its rack or its broker holds one already and another could be had. Fenced brokers are used only when there are
-not enough others; cordoned ones never.
+Without racks this is Kafka's classic rule: a list of brokers, a start index, and a shift that grows by one each time
+the partitions have gone once around the list. With racks the list alternates between racks, and each replica goes to a
+rack with the fewest replicas so far. Fenced brokers are used only if there are not enough others; cordoned ones never.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ballast_broker.seams import Random
 
 
 class PlacementError(Exception):
-    """No placement as asked exists; the message says why, in the words the client gets."""
+    """The requested placement is impossible; the message tells the client why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class UsableBroker:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: index into the list, and shift. `choose_start` draws it at random."""
+    """Where to start: index into the list, and shift. `choose_start` draws them at random."""
 
     index: int
     shift: int
@@ -88,7 +87,7 @@ def _spread(
 
 
 def _walk(ordered: Sequence[int], first: int, shift: int) -> list[int]:
-    """All brokers in the order in which a partition would take them."""
+    """All brokers in the order in which a partition prefers them."""
     size = len(ordered)
     if size == 1:
         return [ordered[first]]
@@ -96,7 +95,7 @@ def _walk(ordered: Sequence[int], first: int, shift: int) -> list[int]:
 
 
 def _with_racks(candidates: Sequence[int], racks: dict[int, str | None], replication_factor: int) -> list[int]:
-    """Take candidates in order, none from a rack that has one while another rack has fewer and a broker left."""
+    """Take candidates in order, always from a rack with the fewest replicas so far that has a broker left."""
     per_rack: dict[str | None, int] = dict.fromkeys(racks.values(), 0)
     left = list(candidates)
     chosen: list[int] = []

@@ -1,7 +1,7 @@
-"""Metadata records as bytes: Kafka's framing around Kafka's record schemas. PURE.
+"""Encodes and decodes metadata records: Kafka's framing around Kafka's record schemas. PURE.
 
-A record's value is: frame version, API key and message version as unsigned varints, then the message. Unknown keys
-or versions are errors: a node that cannot read a record must not go on as if it had.
+A record's value is: frame version, API key and message version as unsigned varints, then the message. Unknown keys or
+versions are errors: a node that cannot read a record must not continue as if it had.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RECORD_NAMES: dict[int, str] = {
     28: "ClearElrRecord",
 }
 API_KEYS = {name: key for key, name in RECORD_NAMES.items()}
-# The version each record is written in; where it is not 0 it is the one of metadata.version 4.1.
+# The version in which each record is written; if not 0, that of metadata.version 4.1.
 WRITTEN_VERSIONS = {
     "RegisterBrokerRecord": 3,
     "PartitionRecord": 2,
@@ -57,11 +57,11 @@ WRITTEN_VERSIONS = {
 
 
 class MalformedRecord(ValueError):
-    """A metadata record that this version cannot read."""
+    """A metadata record that this release cannot read or apply."""
 
 
 class EmptyRecord:
-    """A record without fields: the message engine has no form for these."""
+    """A record without fields, which the message engine cannot represent."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ EMPTY_RECORDS: dict[str, type[EmptyRecord]] = {
 
 
 def record(kind: str, /, **fields: Any) -> Any:
-    """A metadata record of Kafka's name, in the version that is written; fields not given have their defaults."""
+    """A metadata record by its Kafka name, in the version written; omitted fields get their defaults."""
     if kind in BY_HAND:
         return BY_HAND[kind](**fields)
     if kind in EMPTY_RECORDS:
@@ -103,7 +103,7 @@ def name_of(metadata_record: Any) -> str:
 
 
 def known_id(value: UUID | None) -> UUID:
-    """The engine reads the zero id as None; in images an id is always an id."""
+    """The message engine decodes the zero id as None; in images an id is never None."""
     return ZERO_UUID if value is None else value
 
 
@@ -137,7 +137,7 @@ def encode_record(metadata_record: Any) -> bytes:
 
 
 def _registration_change_version(change: Any) -> int:
-    """Kafka writes the lowest version that can say it."""
+    """As Kafka, write the lowest version that can represent the change."""
     if change.log_dirs:
         return 2
     return 1 if change.in_controlled_shutdown else 0

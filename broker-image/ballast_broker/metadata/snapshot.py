@@ -1,4 +1,4 @@
-"""An image as records: what a snapshot holds, in an order that replays. PURE."""
+"""Converts an image to the records of a snapshot, in an order that can be replayed. PURE."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from ballast_broker.metadata.records import record
 
 
 def image_records(image: MetadataImage) -> Iterator[Any]:
-    """Features first (they say how to read the rest), then brokers, topics, configs and what is left. Topics and
-    configs come in no order, as to sort a hundred thousand names is long."""
+    """Features first (they determine how to read the rest), then brokers, topics, configs and the rest.
+
+    Topics and configs are unsorted: sorting a hundred thousand names takes too long.
+    """
     yield from _features(image)
     for controller in image.cluster.controllers.values():
         yield controller_record(controller)
@@ -139,7 +141,7 @@ def acl_record(acl_id: UUID, acl: Acl) -> Any:
 
 
 def quota_record(entity: Any, key: str, value: float | None) -> Any:
-    """`value` None removes the key."""
+    """A `value` of None removes the key."""
     result = record("ClientQuotaRecord", key=key, value=value or 0.0, remove=value is None)
     kind = type(result).EntityData
     result.entity = [kind(entity_type=each, entity_name=name) for each, name in entity]

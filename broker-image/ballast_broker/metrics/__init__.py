@@ -1,1 +1,1 @@
-"""What a broker counts and measures, and the page that tells of it."""
+"""A broker's counters and measurements, and the page that exposes them."""

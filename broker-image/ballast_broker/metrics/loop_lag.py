@@ -1,7 +1,7 @@
-"""How long the event loop's turns are: for that long nothing else is read, answered or decided. Loop thread only.
+"""Measures the duration of event loop turns, during which nothing else is read, answered or decided. Loop thread only.
 
-The loop tells of each, so no turn is missed and no timer is needed. Only where somebody reads the metrics, since it
-costs a little with each turn.
+The loop reports every turn, so none is missed and no timer is needed. Used only if metrics are enabled, since it costs
+a little per turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class LoopLag:
     def __init__(self) -> None:
         self.histogram = Histogram()
         self.longest_s = 0.0
-        self.longest_cpu_s = 0.0  # of a turn's own processor time: the rest is waiting for a disk or for a processor
+        self.longest_cpu_s = 0.0  # CPU time of a turn: the rest was waiting for a disk or a processor
         self._began_s = monotonic()
         self._cpu_began_s = thread_time()
 
@@ -31,5 +31,5 @@ class LoopLag:
             self.longest_cpu_s = max(self.longest_cpu_s, thread_time() - self._cpu_began_s)
 
     def forget_longest(self) -> None:
-        """What a start does before anybody is served counts for nobody."""
+        """Reset: turns during startup, before clients are served, do not count."""
         self.longest_s = self.longest_cpu_s = 0.0

@@ -1,8 +1,8 @@
-"""What `/metrics` tells, in Prometheus's text format. `docs/metrics.md` says what each name means.
+"""Renders `/metrics` in Prometheus's text format. `docs/metrics.md` documents each name.
 
-Read from the rooms at the moment of the scrape; nothing is counted for this page alone. Series of partitions are
-written by hand, in slices of `SLICE_S`, so that a page of 10,000 partitions never holds the loop up; what changes
-meanwhile shows in part, as in any scrape. Loop thread only.
+Values are read from the components at scrape time; nothing is counted just for this page. Per-partition series are
+formatted by hand, in slices of `SLICE_S`, so that a page of 10,000 partitions never blocks the loop; changes in between
+show partly, as in any scrape. Loop thread only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Samples = Iterable[tuple[Labels, int]]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The rooms that the page looks at. A node that is a controller only has neither replication nor groups."""
+    """The components the page reads. A node that is only a controller has neither replication nor groups."""
 
     node_id: int
     cluster_id: str
@@ -87,9 +87,9 @@ class MetricsPage:
         self._process: Callable[[], str] | None = None
 
     async def render(self) -> AsyncIterator[bytes]:
-        """The page, piece by piece; other work has its turn between two pieces."""
+        """Render the page in pieces; other tasks run in between."""
         if self._process is None:
-            self._process = await asyncio.to_thread(process_page)  # a tenth of a second to load
+            self._process = await asyncio.to_thread(process_page)  # takes a tenth of a second to import
         now = asyncio.get_running_loop().time
         began, pieces = now(), [self._process()]
         for piece in self._pieces():
@@ -102,7 +102,7 @@ class MetricsPage:
         yield "".join(pieces).encode()
 
     def _pieces(self) -> Iterator[str]:
-        """Between any two of them the page may pause."""
+        """The pieces of the page; rendering may pause after any of them."""
         yield from self._of_the_node()
         yield from self._of_directories()
         yield from self._of_requests()
@@ -138,18 +138,18 @@ class MetricsPage:
         yield from family("ballast_certificate_end_timestamp_seconds", "gauge", ends)
 
     def _of_the_cluster(self, image: MetadataImage, *, tells: bool) -> Iterator[str]:
-        """Most of it the active controller alone tells: what everybody told would count several times."""
+        """Mostly reported by the active controller only: otherwise it would be counted several times."""
         count = 0
         partitions = (p for topic in image.topics.topics_by_id.values() for p in topic.partitions.values())
         for some in in_pieces(partitions) if tells else ():
             count += sum(partition.leader == NO_LEADER for partition in some)
             yield NOTHING
         yield from family("ballast_leaderless_partitions", "gauge", [(self._broker, count)])
-        # Who is not among them and is not scraped either was taken away, which nobody else could tell from being down.
+        # A broker neither listed here nor scraped was removed, which otherwise would look like being down.
         known = image.cluster.brokers if tells else ()
         registered = [(f"{self._broker},{label_set(registered=broker)}", 1) for broker in known]
         yield from family("ballast_registered_broker", "gauge", registered)
-        # Of the same image as the places of replicas on this page: who reads of a new replica reads of this as well.
+        # From the same image as the replica placements on this page, so that both are consistent.
         moving = len(image.topics.reassigning)
         yield from family("ballast_reassigning_partitions", "gauge", [(self._broker, moving)])
 
@@ -251,7 +251,7 @@ class MetricsPage:
             yield from family(name, "counter", ((names[tp], n) for tp, n in list(counted.items()) if tp in names))
 
     def _partition_labels(self, topic_partition: TopicPartition) -> Labels:
-        # No escaping: a topic's name has only letters, digits, dots, dashes and underscores.
+        # No escaping needed: topic names have only letters, digits, dots, dashes and underscores.
         return f'topic="{topic_partition.topic}",partition="{topic_partition.partition}",{self._broker}'
 
     def _sizes(self, logs: list[tuple[TopicPartition, Log]]) -> Samples:
@@ -282,7 +282,7 @@ class MetricsPage:
         yield from family("ballast_group_lag", "gauge", self._lags(committed, replicas))
 
     def _lags(self, committed: list[tuple[Labels, TopicPartition, int]], replicas: Replicas) -> Samples:
-        """Only where this broker has a replica: the others' ends are not known here."""
+        """Only for partitions with a replica here: other high watermarks are unknown."""
         for group, topic_partition, offset in committed:
             log = replicas.local_log(topic_partition)
             if log is not None:
@@ -313,7 +313,7 @@ def in_pieces(things: Iterable[T]) -> Iterator[list[T]]:
 
 
 def process_page() -> Callable[[], str]:
-    """CPU, memory, handles and garbage collections, as prometheus-client names them in every Python process."""
+    """CPU, memory, file descriptors and garbage collections, under prometheus-client's standard names."""
     from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
     registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Requests counted and timed where they are answered; read by the metrics page. Loop thread only."""
+"""Counts and times requests where they are answered, for the metrics page. Loop thread only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHORT_S: Final = LATENCY_BOUNDS_S[0]
 
 
 class Histogram:
-    """How often which time was taken; the last bucket has what is above all bounds."""
+    """A latency histogram; the last bucket is for values above all bounds."""
 
     __slots__ = ("buckets", "total_s")
 
@@ -33,7 +33,7 @@ class Histogram:
 
 
 class RequestMetrics:
-    """`produce` and `fetch` are two of `latency`, at hand for whoever counts them at every request."""
+    """`produce` and `fetch` are entries of `latency`, kept at hand for the hot path."""
 
     def __init__(self) -> None:
         self.produce = Histogram()
@@ -48,5 +48,5 @@ class RequestMetrics:
         entry.note(seconds)
 
     def refused(self, api: str, code: int) -> None:
-        """An answer, or a part of one, tells this error."""
+        """A response, or a part of one, contains this error."""
         self.errors[api, ErrorCode(code).name] += 1

@@ -1,8 +1,7 @@
-"""`/metrics` and `/ready` over HTTP, on `metrics.port`. Small on purpose: GET, one answer per connection.
+"""Serves `/metrics` and `/ready` over HTTP on `metrics.port`. Deliberately small: GET, one response per connection.
 
-Bounds: `MAX_CONNECTIONS` at a time, `MAX_HEAD_BYTES` of request, `TIMEOUT_S` for a connection from first to last byte.
-The page is sent as it is made, so its size costs no memory; a slow reader holds up nobody but himself. Loop thread
-only.
+Bounds: `MAX_CONNECTIONS` at a time, `MAX_HEAD_BYTES` of request, `TIMEOUT_S` per connection. The page is sent as it is
+rendered, so its size costs no memory; a slow reader delays only itself. Loop thread only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Page(Protocol):
 
 
 class MetricsServer:
-    """`page` answers None while there is nothing to tell yet."""
+    """`page` returns None while there is nothing to report yet."""
 
     def __init__(self, page: Callable[[], Page | None], ready: Callable[[], bool]) -> None:
         self._page = page
@@ -36,7 +35,7 @@ class MetricsServer:
         self.port = 0
 
     async def start(self, host: str, port: int) -> int:
-        """Begin to answer; returns the port (0 asks for any). OSError where it cannot be had."""
+        """Start serving; return the port (0 asks for any). Raises OSError if it cannot be bound."""
         self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_HEAD_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
         return self.port
@@ -93,7 +92,7 @@ class MetricsServer:
 
 
 async def _send_page(page: Page, writer: asyncio.StreamWriter, *, with_body: bool) -> None:
-    # Chunked: a page that breaks off is seen as broken, and is not taken for a short one.
+    # Chunked, so that a truncated page is recognised as such.
     writer.write(_head("200 OK", f"Content-Type: {PAGE_TYPE}\r\nTransfer-Encoding: chunked"))
     if not with_body:
         return

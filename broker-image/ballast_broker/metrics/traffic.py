@@ -1,4 +1,4 @@
-"""Bytes that went in and out of each partition: counted on the hot path, read by the metrics. Loop thread only."""
+"""Counts bytes in and out of each partition on the hot path, for the metrics. Loop thread only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The replicated metadata log: a PURE core, its file store, and the driver that gives it time and network."""
+"""Implements the replicated metadata log: a PURE Raft core, its file store, and the driver for time and network."""

@@ -1,4 +1,4 @@
-"""Wakes the Raft core when something is due, and forgives it the time for which the loop stood still."""
+"""Calls the Raft core when its deadline is due, and extends the deadlines if the event loop was blocked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_FORGIVEN_STALLS = 3
 
 
 class Alarm:
-    """One timer, at the core's deadline. Where it fires late it first gives everybody that much more time, a bounded
+    """One timer, at the core's deadline. If it fires late, all deadlines are first extended by the delay, a bounded
     number of times in a row."""
 
     def __init__(self, core: RaftCore, now: Callable[[], float], run: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the other nodes of the quorum ask of this one: votes, epochs, records, snapshots. Loop thread only."""
+"""Answers the requests of other nodes of the quorum: votes, epochs, records, snapshots. Loop thread only."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Answering:
             name = "EndQuorumEpochResponse"
         else:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        driver.run()  # the vote is on disk before the answer leaves
-        if driver.stopped:  # or it is not, and must not be counted: a next life could give it to somebody else
+        driver.run()  # persists the vote before the response leaves
+        if driver.stopped:  # the vote may not be persisted: after a restart we could vote otherwise
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         return self._with_leader(wire.encode_reply(name, reply), reply.leader)
 

@@ -1,4 +1,4 @@
-"""What a node tells its operator of other nodes of the quorum, however often it happens. Loop thread only."""
+"""Logs persistent problems with other nodes of the quorum, without repeating itself. Loop thread only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Complaints:
         self._told_spoilt: tuple[tuple[int, str], float] = (NOBODY, ""), NEVER
 
     def answered(self, node_id: int, error: ErrorCode) -> None:
-        """A refusal once: it is asked again and again."""
+        """Log a permanent refusal only once: the node is asked again and again."""
         if error not in NEVER_HEARD:
             self._refused_by.discard(node_id)
         elif node_id not in self._refused_by:
@@ -39,7 +39,7 @@ class Complaints:
             logger.warning("%s refuses this node: %s", where, NEVER_HEARD[error].format(self._cluster_id))
 
     def came_spoilt(self, leader: int, what: str, error: Exception) -> None:
-        """Once in a while: it is asked for until it comes as it should."""
+        """Log corrupt data once in a while: it is fetched again until it arrives intact."""
         now, subject = self._now(), (leader, what)
         told, at = self._told_spoilt
         if subject != told or now >= at + TELL_AGAIN_S:

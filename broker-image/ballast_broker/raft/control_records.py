@@ -1,6 +1,7 @@
-"""The control batches that Raft writes: leader changes and voters in the log, header and footer in snapshots. PURE.
+"""Encodes and decodes Raft's control batches: leader changes and voters in the log, header and footer of snapshots.
+PURE.
 
-Who votes and by which kraft.version is written in one batch wherever both change: neither is ever read alone.
+If voters and kraft.version both change, one batch has both, so that nobody reads one without the other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _batch(records: Sequence[tuple[int, bytes]], now_ms: int, offset: int, epoch
 
 
 def _encoded(name: str, fields: dict[str, Any]) -> bytes:
-    """These messages have a field called `version`, whose value is also the version of their form: 0."""
+    """These messages have a field called `version`, which equals the version of their schema: 0."""
     body: bytes = message(name)._struct.encode({"version": 0, **fields}, version=0, compact=True, tagged=True)
     return body
 
@@ -40,7 +41,7 @@ def _encoded(name: str, fields: dict[str, Any]) -> bytes:
 def leader_change_batch(
     leader: int, voters: VoterSet, granting: Sequence[int], now_ms: int, *, founds: bool = False
 ) -> bytearray:
-    """`founds`: the log says for the first time who votes. Kafka reads no directory ids here, whatever the version."""
+    """`founds`: the log names its voters for the first time. Kafka reads no directory ids here in any version."""
     fields = {
         "leader_id": leader,
         "voters": [{"voter_id": each} for each in voters.ids],
@@ -88,7 +89,7 @@ def _of_voters(voters: VoterSet, *, with_version: bool) -> list[tuple[int, bytes
 
 
 def voters_in(batches: bytes | bytearray | memoryview) -> Iterator[tuple[int, VoterSet]]:
-    """The voter sets that whole batches bring, each with its record's offset."""
+    """The voter sets in these (whole) batches, each with its record's offset."""
     data = memoryview(batches)
     position = 0
     while position + HEADER_BYTES <= len(data):
@@ -99,7 +100,7 @@ def voters_in(batches: bytes | bytearray | memoryview) -> Iterator[tuple[int, Vo
 
 
 def control_kind(batch: BatchView) -> int | None:
-    """Of the first record of a control batch; None of any other batch."""
+    """The type of a control batch's first record; None for any other batch."""
     if not batch.is_control:
         return None
     first = next(iter(decode_records(batch)), None)

@@ -1,12 +1,13 @@
-"""Raft as Kafka does it: followers pull, a vote is asked for in advance, the leader alone decides what is committed.
+"""Implements Kafka's variant of Raft (KRaft): followers pull, elections start with a pre-vote, the leader alone decides
+what is committed.
 
 PURE: requests, replies, finished work and time come in; effects come out of `take_effects`, to be carried out in
-order. The same core runs in production (`raft/driver.py`) and in the simulation. `elections.py` decides who leads.
+order. The same core runs in production (`raft/driver.py`) and in the simulation. `elections.py` elects the leader.
 What it relies on:
   * `Persist` is on stable storage before any later effect is carried out;
   * `flushed` is called only with what is on stable storage;
-  * the log view answers for the log with all earlier effects carried out.
-What it guarantees: at most one leader per epoch; nothing below a high watermark is ever cut off.
+  * the log view reflects all earlier effects.
+What it guarantees: at most one leader per epoch; nothing below a high watermark is ever truncated.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ OBSERVER_SESSION_S = 300.0
 
 
 class QuorumLostData(Exception):
-    """The leader's log goes on otherwise below what this node knows to be committed."""
+    """The leader's log diverges below what this node knows to be committed."""
 
     def __init__(self, common: int, committed: int) -> None:
         super().__init__(
@@ -60,26 +61,26 @@ class RaftCore(Elections):
 
     def start(self, now: float) -> None:
         if self.role is not Role.UNATTACHED:
-            return  # whoever asked before may have told who leads
+            return  # an earlier request may have told who leads
         if self.is_voter and self.may_stand and len(self.voters) == 1:
             self._become_candidate(now)
             return
         if self.may_stand:
-            # Asking for a vote in advance disturbs nobody: no need to wait a whole timeout at start.
+            # A pre-vote disturbs nobody: no need to wait a whole timeout at startup.
             self._election_at = now + self._timeouts.first_election_s * (0.5 + self._random.random())
         if self.only_follows:
             self._fetch_at = now
 
     @property
     def deadline(self) -> float:
-        """When `tick` has to be called next, at the latest."""
+        """The latest time for the next call of `tick`."""
         nearest = min(self._election_at, self._fetch_at)
         if self.leadership is not None:
             nearest = min(nearest, self.leadership.deadline(self._timeouts))
         return nearest
 
     def postpone(self, seconds: float) -> None:
-        """The process stood still for so long: nobody else is to blame, so give everybody that much more time."""
+        """This process was stalled for so long, which is no peer's fault: extend all deadlines."""
         self._election_at += seconds
         self._fetch_at += seconds
         if self.leadership is not None:
@@ -97,7 +98,7 @@ class RaftCore(Elections):
     # ------------------------------------------------------------------ replies
 
     def replied(self, now: float, sender: int, request: Request, reply: Reply | FetchReply) -> None:
-        """A peer answered what we sent."""
+        """A peer has answered our request."""
         if isinstance(request, Fetch):
             assert isinstance(reply, FetchReply)
             self._fetch_replied(now, request, reply)
@@ -112,7 +113,7 @@ class RaftCore(Elections):
                 leadership.voters[sender].begun = True
 
     def failed(self, now: float, receiver: int, request: Request, *, refused: bool) -> None:
-        """A request of ours got no answer; `refused`: nobody listens there, the process is gone."""
+        """Our request got no reply; `refused`: the connection was refused, so the process is gone."""
         if isinstance(request, Vote):
             self._vote_replied(now, receiver, request, Reply(-1, NOBODY))
             return
@@ -130,7 +131,7 @@ class RaftCore(Elections):
 
     def _send_fetch(self) -> None:
         if self._fetch_outstanding is not None or self.loading is not None or self._log.end_offset > self._flushed:
-            return  # asking for an offset says that everything below it is on stable storage
+            return  # a fetch offset promises that everything below it is on stable storage
         target = self._whom_to_fetch_from()
         if target is None:
             return
@@ -140,7 +141,7 @@ class RaftCore(Elections):
         self._effects.append(Send(target, fetch))
 
     def _whom_to_fetch_from(self) -> int | None:
-        """The leader; where none is known, anybody who may know it."""
+        """The leader; if none is known, any node that may know it."""
         if self.role is Role.FOLLOWER:
             return self.leader
         asks = self.role is Role.UNATTACHED and self.only_follows
@@ -161,7 +162,7 @@ class RaftCore(Elections):
             if self.role in (Role.FOLLOWER, Role.UNATTACHED):
                 self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
             if self.role is Role.FOLLOWER and self.is_voter and reply.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self._doubt_leader(now)  # it says itself that it does not lead
+                self._doubt_leader(now)  # it says itself that it is not the leader
             return
         self._election_at = now + self._timeouts.fetch_s
         self._retries = 0
@@ -180,7 +181,7 @@ class RaftCore(Elections):
     def _truncate(self, diverging: tuple[int, int]) -> None:
         epoch, end_offset = diverging
         known_end = self._log.epoch_end_offset(epoch)[1]
-        # Where nothing is as old as that, all of it is of later leaders than the last one in common.
+        # If the log has nothing that old, all of it is from leaders later than the last common one.
         cut = min(end_offset, known_end) if known_end >= 0 else self._log.start_offset
         if cut < self.high_watermark:
             raise QuorumLostData(cut, self.high_watermark)
@@ -197,11 +198,11 @@ class RaftCore(Elections):
         self._send_fetch()
 
     def records_refused(self, now: float) -> None:
-        """What was fetched is spoilt: nothing of it is in the log, and it is asked for again."""
+        """The fetched records are corrupt, and none were appended: fetch them again."""
         self._ask_later(now)
 
     def _ask_later(self, now: float) -> None:
-        """What came is of no use, nor may it be the next time: ever more seldom, though the leader hears of us."""
+        """What came was useless, and may be again: retry with backoff, but so often that the leader hears of us."""
         self._in_vain += 1
         times = self._timeouts
         longest = max(times.retry_s, times.fetch_s / 4)
@@ -215,16 +216,17 @@ class RaftCore(Elections):
             self._effects.append(HighWatermark(limited))
 
     def snapshot_progress(self, now: float) -> None:
-        """A piece of the snapshot came: the leader lives."""
+        """A piece of the snapshot came: the leader is alive."""
         if self.loading is not None:
             self._election_at = now + self._timeouts.fetch_s
 
     def log_begins_at(self, offset: int) -> None:
-        """After a snapshot that is on stable storage: nothing else is in the log, whatever was flushed of it before."""
+        """The log was emptied, to begin after a snapshot on stable storage: what was flushed before is gone."""
         self._flushed = offset
 
     def snapshot_loaded(self, now: float, loading: LoadSnapshot, *, complete: bool) -> None:
-        """The log begins after this snapshot now, or it could not be had. Of an earlier role it is nothing to us."""
+        """The log now begins after this snapshot or, if not `complete`, it could not be fetched. Ignored if the role
+        has changed since."""
         if self.loading is not loading:
             return
         self.loading = None
@@ -249,14 +251,14 @@ class RaftCore(Elections):
         self._answer_parked(leadership)
 
     def change_voters(self, now: float, change: Callable[[Leadership, LogView], VoterSet]) -> int:
-        """As leader: what `change` makes of them, where it allows that; the offset that has to be committed."""
+        """As leader: append the voter set that `change` returns (it may raise); returns the offset to be committed."""
         if self.leadership is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._effects.append(AppendVoters(self.epoch, change(self.leadership, self._log)))
         return self._log.end_offset
 
     def flushed(self, now: float, end_offset: int) -> None:
-        """Everything below `end_offset` is on stable storage (never told of records that were cut off since)."""
+        """Everything below `end_offset` is on stable storage (not called for records truncated since)."""
         self._flushed = max(self._flushed, end_offset)
         if self.leadership is not None:
             self.leadership.local_flushed(end_offset, now)
@@ -267,8 +269,8 @@ class RaftCore(Elections):
             self._send_fetch()
         elif self.role is Role.UNATTACHED:
             if self._election_at == FOREVER and self.may_stand:
-                self._await_leader(now)  # it lacked something until now
-            self._send_fetch()  # who votes no more and has resigned asks around once its log is flushed
+                self._await_leader(now)  # lacked something until now, so could not stand
+            self._send_fetch()  # after a leader that is no voter any more resigned: find the new one
 
     # ------------------------------------------------------------------ leading
 
@@ -278,7 +280,7 @@ class RaftCore(Elections):
             self._effects.append(HighWatermark(self.high_watermark))
             self._answer_parked(leadership)
             if not self.is_voter and self._log.voters_offset < self.high_watermark:
-                self.resign(now)  # what was left to do was to commit that
+                self.resign(now)  # removed from the voters, and that is committed now
 
     def _send_begin_epoch(self, leadership: Leadership, now: float) -> None:
         for progress in leadership.voters.values():
@@ -290,7 +292,7 @@ class RaftCore(Elections):
 
     def _tick_leader(self, leadership: Leadership, now: float) -> None:
         if now >= leadership.majority_contact() + self._timeouts.check_quorum_s:
-            # Nobody listens to us: somebody else may lead by now, and we could not commit anything.
+            # No majority is in contact: another leader may exist by now, and we could not commit anything.
             self._lost_by_silence(now)
             self._become_unattached(now, self.epoch)
             return
@@ -300,7 +302,7 @@ class RaftCore(Elections):
             self._answer(leadership, parked.token, parked.request)
 
     def resign(self, now: float) -> None:
-        """Hand over in order: tell the others, the best successor first."""
+        """Resign in an orderly way: tell the others, with the best successor first."""
         leadership = self.leadership
         if leadership is None:
             return
@@ -311,7 +313,7 @@ class RaftCore(Elections):
             self._election_at = now + self._timeouts.fetch_s * 2
 
     def handle_fetch(self, now: float, token: int, request: Fetch) -> None:
-        """Answered by an `AnswerFetch` effect with this token, at once or when there is something to tell."""
+        """Answered by an `AnswerFetch` effect with this token: at once, or when there is news."""
         if min(request.epoch, request.offset, request.last_epoch, request.max_wait_ms) < 0:
             self._effects.append(AnswerFetch(token, self._fetch_error(ErrorCode.INVALID_REQUEST)))
             return
@@ -332,7 +334,7 @@ class RaftCore(Elections):
         self.forget_old_observers(now)
         self._all_is_well(now)
         self._advance(leadership, now)
-        if self.leadership is not leadership:  # that was the end of a leader that votes no more
+        if self.leadership is not leadership:  # it has resigned, since it is no voter any more
             self._effects.append(AnswerFetch(token, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
             return
         told = leadership.progress(request.replica, request.directory).told_high_watermark
@@ -359,12 +361,12 @@ class RaftCore(Elections):
         self._effects.append(AnswerFetch(token, reply, from_offset))
 
     def forget_old_observers(self, now: float) -> None:
-        """Brokers that are gone for good would be described for as long as this node leads."""
+        """Drop silent observers; otherwise brokers gone for good would stay listed as long as this node leads."""
         if self.leadership is not None:
             self.leadership.forget_old_observers(now - OBSERVER_SESSION_S)
 
     def progress_of_snapshot(self, replica: int, directory: UUID | None, now: float) -> None:
-        """A replica loads our snapshot: it lives, though it fetches no records meanwhile."""
+        """A replica is loading our snapshot: it is alive, though it fetches no records meanwhile."""
         if self.leadership is not None:
             self.leadership.progress(replica, directory).fetched_at = now
 

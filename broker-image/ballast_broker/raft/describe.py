@@ -1,4 +1,4 @@
-"""DescribeQuorum: who leads, and how far everybody is. PURE."""
+"""Implements DescribeQuorum: the leader, and each replica's progress. PURE."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _node(voter: Voter) -> Any:
 
 
 def _not_here(request: Any) -> Any:
-    """There is but one partition that a quorum agrees on; any other list gets an error for each of its entries."""
+    """The quorum has only one partition; any other list gets an error for each of its entries."""
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = [
         (topic.topic_name, [_partition(each.partition_index, error, WORDING[error]) for each in topic.partitions])

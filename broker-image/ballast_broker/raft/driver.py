@@ -1,8 +1,8 @@
-"""Gives the Raft core time, network and disk. All of it runs on the loop; only the flush runs in a thread.
+"""Drives the Raft core with time, network and disk. Everything runs on the loop; only the flush runs in a thread.
 
-The driver carries out the core's effects in order, and calls the core back when something was flushed, answered or
-is due. A stall of the loop is not taken for a dead peer (`alarm.py`). What is committed goes to the listener by
-`handing_over.py`.
+The driver carries out the core's effects in order, and calls the core when something was flushed, answered or is due.
+A stall of the loop is not taken for a dead peer (`alarm.py`). `handing_over.py` passes committed batches to the
+listener.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ RESIGN_WAIT_S = 0.3
 
 
 class CommitListener(Protocol):
-    """Who lives on the log: called on the loop, in order."""
+    """The consumer of the committed log: called on the loop, in order."""
 
     def committed(self, batches: bytes) -> Iterator[None]:
-        """Whole batches that are committed now; each is handed over once. Steps: the next batches, or a snapshot, come
-        when all are gone through."""
+        """Newly committed, whole batches; each is passed once. Applied in steps: the next batches, or a snapshot, come
+        only after the iterator is exhausted."""
 
     def leader_changed(self, leader: int, epoch: int) -> None: ...
 
     async def load_snapshot(self, snapshot: SnapshotId) -> None:
-        """Everything begins anew from this snapshot; commits go on at its offset."""
+        """Reset the state to this snapshot; commits continue at its offset."""
 
     def failed(self, error: Exception) -> None:
-        """The log cannot go on (its disk failed, or it disagrees with itself): the process has to stop."""
+        """The log is unusable (its disk failed, or it is inconsistent): the process has to stop."""
 
 
 class RaftDriver:
@@ -115,7 +115,7 @@ class RaftDriver:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Reads the latest snapshot, then takes part; who asks meanwhile is answered already."""
+        """Read the latest snapshot, then take part in the quorum; requests are answered meanwhile."""
         end = self.store.position
         await self.threads.run(self.store.log.flush)
         self.store.flushed(end)
@@ -129,13 +129,13 @@ class RaftDriver:
         self._handing_over.go_on()
 
     def found(self, first: Voter) -> None:
-        """From now on this is the only voter of a quorum that was not there before."""
+        """Found a new quorum with this node as its only voter."""
         self.store.format(voter_set(DYNAMIC, [first]), self.clock.wall_ms())
         self.core.start(self.now())
         self.run()
 
     async def stop(self) -> None:
-        """Hands over if it leads, then ends everything."""
+        """Resign if leading, then stop everything."""
         if self.core.is_leader and len(self.core.voters) > 1:
             self.core.resign(self.now())
             self.run()
@@ -198,7 +198,7 @@ class RaftDriver:
         return self.store.voters.version
 
     def voter_endpoints(self) -> list[tuple[int, Endpoint]]:
-        """Of the voters; one whose address nobody knows is left out."""
+        """The voters' endpoints; a voter with unknown address is left out."""
         found = ((voter, self.peers.endpoint(voter)) for voter in self.core.voters)
         return [(voter, endpoint) for voter, endpoint in found if endpoint is not None]
 
@@ -218,9 +218,9 @@ class RaftDriver:
     # ------------------------------------------------------------------ appending, as leader
 
     def append(self, batch: bytearray) -> tuple[int, asyncio.Future[int]]:
-        """The batch's first offset at once, and a future that gets its last offset once committed and applied.
+        """Append; returns the batch's first offset, and a future of its last offset, done once committed and applied.
 
-        NOT_CONTROLLER where this node does not lead; the future fails with the same if it ceases to.
+        NOT_CONTROLLER if this node does not lead; the future fails with the same if it loses leadership.
         """
         if not self.core.is_leader or self.stopped:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
@@ -244,7 +244,7 @@ class RaftDriver:
     # ------------------------------------------------------------------ requests from others
 
     async def handle(self, api_key: int, request: Any) -> Any:
-        """The response to a request of the quorum's own: `answering` has them, and `voter_requests`."""
+        """The response to a request among quorum nodes, from `answering` or `voter_requests`."""
         if api_key in VOTER_KEYS:
             return await self.voter_requests.handle(api_key, request)
         return await self.answering.handle(api_key, request)
@@ -252,13 +252,13 @@ class RaftDriver:
     # ------------------------------------------------------------------ effects
 
     def change_voters(self, change: Callable[[Leadership, LogView], VoterSet]) -> int:
-        """As leader: the offset that has to be committed. ApiError where it may not be."""
+        """As leader: change the voters; returns the offset that has to be committed. ApiError if not allowed."""
         offset = self.core.change_voters(self.now(), change)
         self.run()
         return offset
 
     def run(self) -> None:
-        """Carry out what the core wants, until it wants nothing more; then set the timer."""
+        """Carry out the core's effects until there are no more; then set the timer."""
         if self._in_run or self.stopped:
             return
         self._in_run = True
@@ -266,7 +266,7 @@ class RaftDriver:
             while effects := self.core.take_effects():
                 for effect in effects:
                     self._carry_out(effect)
-        except Exception as error:  # a disk that fails or a log that disagrees: nothing may go on from here
+        except Exception as error:  # a failed disk or inconsistent log: nothing may go on from here
             self.fail(error)
         finally:
             self._in_run = False
@@ -311,7 +311,7 @@ class RaftDriver:
         self.core.appended(self.now())
 
     def _lead_no_more(self, error: Exception) -> None:
-        """Whoever can write leads; where that is nobody else, this node stands again after a while."""
+        """Let a node lead that can write; if there is no other, this one stands for election again after a while."""
         logger.error("leads the metadata quorum no more: %s", error)
         self.core.resign(self.now())
 
@@ -334,7 +334,7 @@ class RaftDriver:
         except (OSError, ApiError) as error:
             if not lacks_handles(error):
                 raise
-            # Nothing is asked for beyond what was flushed, so after that the leader says again where it diverges.
+            # Fetching resumes only after a flush; then the leader tells again where the logs diverge.
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._flush_wanted.set)
 
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
@@ -369,7 +369,7 @@ class RaftDriver:
                 await asyncio.sleep(TRY_AGAIN_S)
                 generation = -1
             if generation != self._generation:
-                self._flush_wanted.set()  # not done, or cut meanwhile: what is there now may be something else
+                self._flush_wanted.set()  # not flushed, or truncated meanwhile: flush what is there now
                 continue
             self.store.flushed(end)
             self.core.flushed(self.now(), end.end_offset)
@@ -403,9 +403,9 @@ class RaftDriver:
         complete = await snapshot_loading.fetched(self, loading)
         if complete:
             async with self._reading:
-                await self._handing_over.pause()  # what was committed before it goes first
+                await self._handing_over.pause()  # what was committed before is passed on first
                 if self.stopped or self.core.loading is not loading:
-                    return  # the role changed meanwhile: the log is left alone, as if the process had died here
+                    return  # the role changed meanwhile: leave the log alone, as if we had crashed here
                 self._generation += 1
                 complete = snapshot_loading.begins_the_log(self, snapshot)
                 if complete:

@@ -1,11 +1,11 @@
-"""Who leads the quorum: roles, epochs, votes. PURE; the part of the Raft core that knows of no records.
+"""Elects the quorum's leader: roles, epochs, votes. PURE; the part of the Raft core that does not deal with records.
 
-A voter that hears nothing of a leader first asks whether it could win (`PROSPECTIVE`), then stands in a new epoch
-(`CANDIDATE`). Whoever enters a role forgets what belonged to the one before. `core.py` builds following and leading on
-top of it.
+A voter that does not hear from a leader first asks by a pre-vote whether it could win (`PROSPECTIVE`), then stands in a
+new epoch (`CANDIDATE`). Entering a role resets the state of the previous one. `core.py` builds following and leading on
+top of this.
 
-Where processors or disks are short, answers may take longer than anybody waits, and elections would go on for ever:
-whoever waited in vain waits twice as long from then on, up to a bound, and half as long again after calm.
+With overloaded CPUs or disks, responses may take longer than any timeout, and elections would go on for ever: a node
+that waited in vain doubles its timeouts, up to a bound, and halves them again after a calm period.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Elections(ABC):
         self.bootstrap = tuple(bootstrap)
         """Whom to ask for the leader, besides voters."""
         if log.last_epoch > persisted.epoch:
-            persisted = Persisted(log.last_epoch)  # what was persisted was lost: that epoch had its leader all the same
+            persisted = Persisted(log.last_epoch)  # the persisted state was lost, but that epoch had a leader
         self.epoch = persisted.epoch
         self.voted_for = persisted.voted_for
         self.voted_directory = persisted.voted_directory
@@ -109,11 +109,11 @@ class Elections(ABC):
 
     @abstractmethod
     def _send_fetch(self) -> None:
-        """As a follower: ask the leader for what comes next."""
+        """As a follower: fetch the next records from the leader."""
 
     @abstractmethod
     def _send_begin_epoch(self, leadership: Leadership, now: float) -> None:
-        """As a leader: say so to those who have not heard it."""
+        """As a leader: tell those voters that do not know it yet."""
 
     @property
     def voter_set(self) -> VoterSet:
@@ -129,8 +129,9 @@ class Elections(ABC):
 
     @property
     def may_stand(self) -> bool:
-        """A voter, and one whose removal may not be committed: the others may need what only its log has, and it is
-        the one that can finish this. Its own vote does not count then. Not where something is lacking."""
+        """Whether it may stand for election: a voter, or one whose removal may not be committed. The others may need
+        what only its log has, so only it can complete the removal; its own vote does not count then. Never while the
+        log lacks something that it once had."""
         log = self._log
         if log.lacks is not None:
             return False
@@ -140,7 +141,7 @@ class Elections(ABC):
 
     @property
     def only_follows(self) -> bool:
-        """Asks around for the leader, as nobody may hear of it otherwise."""
+        """Whether it must search for the leader itself, since no leader may know of it."""
         return not self.is_voter or self._log.lacks is not None
 
     @property
@@ -152,8 +153,8 @@ class Elections(ABC):
         return self.role is Role.LEADER
 
     def hears_leader(self, now: float) -> bool:
-        """Whether this node leads, or has lately had an answer from the one that does. Whom it takes for that it may
-        go on to name after that one's end."""
+        """Whether this node leads, or has lately had a response from the leader. `leader` alone does not tell: it may
+        still name a leader that is gone."""
         return self.is_leader or (self.role is Role.FOLLOWER and self._heard_lately(now))
 
     def _heard_lately(self, now: float) -> bool:
@@ -162,7 +163,7 @@ class Elections(ABC):
     # ------------------------------------------------------------------ how long to wait
 
     def patience_for(self, request: Request) -> float:
-        """How many times as long as usual an answer is waited for."""
+        """By which factor to extend the usual timeout of a request."""
         return min(self.patience, MOST_PATIENCE_FOR_A_FETCH) if isinstance(request, Fetch) else self.patience
 
     def _waited_in_vain(self, now: float) -> None:
@@ -170,7 +171,7 @@ class Elections(ABC):
         self._set_patience(min(self.patience * 2, MOST_PATIENCE))
 
     def _lost_by_silence(self, now: float) -> None:
-        """The leader, or as a leader the others: in vain only if that happened soon after the election."""
+        """Lost contact with the leader, or as leader with the others: counts only if soon after the election."""
         if now - self._term_began < YOUNG_TERM_TIMEOUTS * self._timeouts.fetch_s:
             self._waited_in_vain(now)
 
@@ -221,7 +222,7 @@ class Elections(ABC):
         self._await_leader(now)
 
     def _await_leader(self, now: float) -> None:
-        """A voter stands itself after a while; anybody else asks around."""
+        """Wait for a leader: a voter stands for election after a while, any other node searches for the leader."""
         if self.may_stand:
             self._election_at = self._election_timeout(now)
         if self.only_follows:
@@ -238,7 +239,7 @@ class Elections(ABC):
         self._send_fetch()
 
     def _become_prospective(self, now: float) -> None:
-        """Ask whether an election could be won before disturbing anybody with a new epoch."""
+        """Pre-vote: ask whether an election could be won, before disturbing anybody with a new epoch."""
         leader, epoch, voted_for = self.leader, self.epoch, self.voted_for
         self._enter(Role.PROSPECTIVE, epoch, leader, voted_for)
         self._votes = {self.me: True}
@@ -289,7 +290,7 @@ class Elections(ABC):
             self._lost_election(now)
 
     def _lost_election(self, now: float) -> None:
-        """Too many said no: wait a random, growing while, then ask again (as a follower, if there is a leader)."""
+        """Too many refused: try again after a random, growing delay (meanwhile as follower, if there is a leader)."""
         self._retries += 1
         limit = min(self._timeouts.backoff_max_s, self._timeouts.backoff_s * 2 ** min(self._retries, MOST_DOUBLINGS))
         wait = limit * (0.2 + 0.8 * self._random.random())
@@ -297,14 +298,14 @@ class Elections(ABC):
             retries, leader = self._retries, self.leader
             self._enter(Role.FOLLOWER, self.epoch, leader, self.voted_for)
             self._retries = retries
-            self._fetched_at = NEVER  # who doubts its leader helps others that do
+            self._fetched_at = NEVER  # doubting its leader, it grants pre-votes to others
             self._election_at = now + self._timeouts.fetch_s
             self._fetch_at = now + wait
         else:
             self._election_at = now + wait
             self._votes = {}
             if self.bootstrap and self.role is Role.PROSPECTIVE:
-                # The voters may be others by now, and none of those that we know has to live.
+                # The voter set may have changed, and none of the voters that we know may be alive.
                 self._fetch_at = now + wait / 2
 
     def _election_timed_out(self, now: float) -> None:
@@ -321,7 +322,7 @@ class Elections(ABC):
     # ------------------------------------------------------------------ elections: requests and replies
 
     def handle_vote(self, now: float, request: Vote) -> Reply:
-        """Where voters can change, whoever is asked votes: that it is no voter may be news, or not any more."""
+        """In a dynamic quorum grant votes even if not a voter: our voter set may be outdated, or ahead of theirs."""
         if self.voter_set.is_static and (request.candidate not in self.voters or not self.is_voter):
             return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
         if not self._is_meant(request):
@@ -337,17 +338,18 @@ class Elections(ABC):
         return Reply(self.epoch, self.leader, granted=granted)
 
     def _is_meant(self, request: Vote | BeginEpoch) -> bool:
-        """Not for who was here before us, on another disk or at our address: one voter would vote for two."""
+        """Whether the request is meant for this node, not for an earlier one at this address or with another disk:
+        otherwise one process would vote for two voters."""
         return request.voter in (None, self.me) and request.voter_directory in (None, self.directory)
 
     def _may_grant(self, now: float, request: Vote) -> bool:
         log = self._log
-        # What it has lost since it may have acknowledged: its vote is given as if that was there still.
+        # It may have acknowledged what its disk has lost since: vote as if the log still had that.
         most = max(Position(log.last_epoch, log.end_offset), log.lacks or NOWHERE)
         if Position(request.last_epoch, request.end_offset) < most or self.role is Role.LEADER:
             return False
         if request.pre_vote:
-            # Who hears its leader does not help to depose it.
+            # A node that hears its leader does not help to depose it.
             heard_lately = self._heard_lately(now)
             return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
         if self.voted_for != NOBODY:
@@ -378,7 +380,7 @@ class Elections(ABC):
         return Reply(self.epoch, self.leader, error)
 
     def _learn(self, now: float, epoch: int, leader: int) -> bool:
-        """Take over a newer epoch, or the leader of the present one. True if anything changed."""
+        """Take over a newer epoch, or the leader of the current one. True if anything changed."""
         if epoch > self.epoch:
             if leader != NOBODY and leader != self.me:
                 self._become_follower(now, epoch, leader)
@@ -393,19 +395,20 @@ class Elections(ABC):
 
     def _vote_replied(self, now: float, sender: int, request: Vote, reply: Reply) -> None:
         expected = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
-        # Where a vote in advance is refused because there is a leader, that leader is followed again.
+        # A single pre-vote refused because of the leader that we know does not end the election: if a majority refuses,
+        # `_lost_election` returns to that leader.
         known = reply.leader == self.leader and reply.epoch == self.epoch and self.role is Role.PROSPECTIVE
         if not known and self._learn(now, reply.epoch, reply.leader):
             return
         if self.role is not expected or request.epoch != self.epoch or self._votes.get(sender):
             return
         if not self._votes:
-            return  # this round is lost already
+            return  # this round is already lost
         self._votes[sender] = reply.granted and reply.error is ErrorCode.NONE
         self._count_votes(now)
 
     def _doubt_leader(self, now: float) -> None:
-        """Ask for votes soon. A little chance keeps two voters from standing against each other."""
+        """Ask for votes soon; the random delay keeps two voters from standing against each other."""
         self._leader_ended = True
         limit = self._timeouts.backoff_s * 2 ** min(self._retries, 4)
         self._election_at = min(self._election_at, now + limit * self._random.random())

@@ -1,9 +1,8 @@
-"""How far the metadata log once was on stable storage, beside the log: what is missing from it was not lost by a crash.
+"""Records, in a file beside the metadata log, how far the log was flushed: if it ends earlier, its disk lost data.
 
-A voter acknowledges what is flushed, so after each flush the end is written here, into the page cache and no further:
-that outlives a process that is killed, and costs no second sync. A machine that loses power may bring back an earlier
-end, which is as true. It never says more than what is there: before the log is cut it is on stable storage that it
-says less. Loop thread only.
+A voter acknowledges what is flushed, so after each flush the end is written here, without fsync: that survives a killed
+process and costs no second sync. After a power failure the file may have an earlier end, which is true as well. It
+never claims more than the log has: before a truncation the lower end is written with fsync. Loop thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ballast_broker.raft.terms import NOWHERE, Position
 from ballast_broker.seams import Disk, File
 
 FLUSHED_END = "flushed-end"
-_SIZE = 45  # all numbers have their full width: what is written over another is as long
+_SIZE = 45  # numbers are padded to full width, so that each write has the same length
 
 
 class Flushed(NamedTuple):
@@ -37,7 +36,7 @@ class FlushedEnd:
         self.said = self._read() if disk.exists(self.path) else NOTHING
 
     def _read(self) -> Flushed:
-        """NOTHING where it was torn by a loss of power, or is spoilt itself."""
+        """NOTHING if the file was torn by a power failure, or is corrupt itself."""
         data = self._disk.read_bytes(self.path)
         with contextlib.suppress(ValueError):
             numbers, _, crc = data[:_SIZE].decode("ascii").rpartition(" ")

@@ -1,8 +1,8 @@
-"""The first voter of a new quorum: it founds one where its disk is empty and nobody knows of another. Loop thread only.
+"""Founds a new quorum with this node as the first voter, if its disk is empty and nobody knows of another quorum.
 
-The property that says so outlives the disk. A second quorum of the same cluster would be worse than one voter less:
-nodes that came to follow it would give up what the first one had committed. So whoever is named beside this node as a
-server of the quorum has to say that it knows of none; who does not answer may be the one that does.
+The property that requests this outlives the disk. A second quorum of the same cluster would be worse than one voter
+less: nodes that follow it would discard what the first one has committed. So every other bootstrap server must answer
+that it knows of no quorum; one that does not answer may be the one that knows. Loop thread only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWERS = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 async def found(driver: RaftDriver, first: Voter, others: Iterable[Endpoint]) -> None:
-    """As a node that looks on, until all the others have answered; if one of them knows more, that is what it stays."""
+    """Run as an observer until all others have answered; remain one if any of them knows of a quorum."""
     unheard = list(others)
     told_at = float("-inf")
     while driver.epoch <= 0:
@@ -45,7 +45,7 @@ async def found(driver: RaftDriver, first: Voter, others: Iterable[Endpoint]) ->
 
 
 async def _epoch_known_by(driver: RaftDriver, endpoint: Endpoint) -> int | None:
-    """The epoch of the quorum that this one knows of, 0 if of none; None where it does not say."""
+    """The epoch of the quorum that this node knows of, 0 if it knows of none; None if it does not answer."""
     link = PeerLink(driver.network, endpoint, ASK_TIMEOUT_S)
     try:
         answer = await link.call(describe_request(), 0)

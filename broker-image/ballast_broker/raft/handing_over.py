@@ -1,4 +1,4 @@
-"""Hands what is committed to who lives on the log: a piece, all the steps of it, then the next. Loop thread only."""
+"""Passes committed batches to the listener: one piece, all the steps of it, then the next. Loop thread only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ballast_broker.raft.driver import CommitListener, RaftDriver
     from ballast_broker.raft.messages import SnapshotId
 
-TRY_AGAIN_S = 0.1  # where nothing more can be opened
+TRY_AGAIN_S = 0.1  # for want of file descriptors
 PIECE_BYTES = 32 * 1024
 
 
@@ -31,7 +31,7 @@ class HandingOver:
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
 
     def when_at(self, last: int) -> asyncio.Future[int]:
-        """Gets this offset, the last of a batch that this leader appended, once that is handed over."""
+        """A future of `last`, the last offset of a batch appended as leader; done once the batch is handed over."""
         handed_over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((last, handed_over))
         return handed_over
@@ -43,7 +43,7 @@ class HandingOver:
                 handed_over.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
 
     async def begin_with(self, snapshot: SnapshotId) -> None:
-        """Everything anew from this snapshot; what is committed meanwhile comes after it."""
+        """Let the listener load this snapshot; what is committed meanwhile comes after it."""
         self.offset = snapshot.offset
         self._busy = True
         try:
@@ -52,12 +52,12 @@ class HandingOver:
             self._busy = False
 
     async def pause(self) -> None:
-        """Until the piece that is being handed over is, or the driver has stopped."""
+        """Wait until the current piece is handed over, or the driver has stopped."""
         while self._busy and not self._driver.stopped:
             await self._piece_done.wait()
 
     def go_on(self) -> None:
-        """A piece at a time, so that a long log does not hold the loop."""
+        """Hand over the next piece: one at a time, so that a long log does not block the loop."""
         if self._busy or self._driver.stopped or self.offset >= self._committed_offset():
             return
         self._busy = True
@@ -79,7 +79,7 @@ class HandingOver:
         return min(self._driver.core.high_watermark, self._driver.store.end_offset)
 
     def _hand_over(self, steps: Iterator[None], end_offset: int) -> None:
-        """For so long, and what is left in the next turn: one batch may change thousands of replicas."""
+        """Run steps for a while, the rest in the next turn of the loop: a batch may change thousands of replicas."""
         driver = self._driver
         if driver.stopped:
             return

@@ -1,4 +1,4 @@
-"""What a leader knows: how far each replica is, who waits for more, and what is therefore committed. PURE."""
+"""Keeps a leader's state: each replica's progress, parked fetches, and the high watermark that follows. PURE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ParkedFetch:
 
 
 class Leadership:
-    """One term of leading. The own end counts as far as it is flushed; replicas tell theirs by what they ask for."""
+    """One term as leader. The own end offset is what is flushed; replicas tell theirs by their fetch offsets."""
 
     def __init__(
         self, me: int, directory: UUID | None, voters: VoterSet, epoch: int, epoch_start_offset: int, now: float
@@ -52,7 +52,7 @@ class Leadership:
         self.follow_voters(voters)
 
     def follow_voters(self, voters: VoterSet) -> None:
-        """From the moment that a voter set is in the log, it alone counts: also before it is committed."""
+        """As soon as a voter set is in the log it is in force, even before it is committed."""
         before = self.voters
         self.voter_set = voters
         self.voters = {}
@@ -95,7 +95,7 @@ class Leadership:
             progress.caught_up_at = now
 
     def advance_high_watermark(self) -> bool:
-        """The offset that a majority has, once it includes something of this very epoch; it never goes back."""
+        """Advance to what a majority has, once that includes a record of this epoch; never goes back."""
         ends = sorted((progress.end_offset for progress in self.voters.values()), reverse=True)
         majority_end = ends[len(ends) // 2]
         if majority_end <= self.epoch_start_offset or majority_end <= self.high_watermark:
@@ -104,15 +104,15 @@ class Leadership:
         return True
 
     def majority_contact(self) -> float:
-        """The latest moment by which a majority (with us, if we vote) had been heard from; the term's begin counts as
-        contact."""
+        """The latest time since which a majority (with us, if we are a voter) has been heard from; the start of the
+        term counts as contact."""
         others = [progress for progress in self.voters.values() if progress is not self.own]
         needed = len(self.voters) // 2 + 1 - (len(self.voters) - len(others))
         times = sorted(map(self._last_heard, others), reverse=True)
         return times[needed - 1] if needed else float("inf")
 
     def deadline(self, timeouts: Timeouts) -> float:
-        """When something is due, at the latest: stepping down, answering a parked fetch, telling a voter again."""
+        """When the next action is due: stepping down, answering a parked fetch, telling a voter again."""
         nearest = self.majority_contact() + timeouts.check_quorum_s
         for parked in self.parked.values():
             nearest = min(nearest, parked.deadline)
@@ -127,15 +127,15 @@ class Leadership:
         return max(progress.fetched_at, self.began_at)
 
     def doubt_the_silent(self, now: float, timeouts: Timeouts) -> None:
-        """A voter that was cut off may have forgotten who leads: it is told again until it fetches."""
+        """A voter that was unreachable may have lost track of the leader: tell it again until it fetches."""
         for progress in self.voters.values():
-            # Compared as `deadline` computes it: by another way rounding would make it due for ever.
+            # Computed exactly as in `deadline`: otherwise rounding could make it due for ever.
             silent = now >= self._last_heard(progress) + timeouts.fetch_s
             if progress.begun and progress is not self.own and silent:
                 progress.begun = False
 
     def postpone(self, seconds: float) -> None:
-        """We stood still for so long, and could not hear anybody."""
+        """This process was stalled for so long and could not hear anybody: extend all deadlines."""
         self.began_at += seconds
         for progress in self.voters.values():
             progress.fetched_at += seconds
@@ -151,7 +151,7 @@ class Leadership:
 
 
 def misfit(log: LogView, epoch: int, leader: int, request: Fetch) -> FetchReply | None:
-    """What a replica whose log does not continue in the leader's has to do first; None where it does."""
+    """The reply to a replica whose log is not a prefix of the leader's: truncate, or load a snapshot; None if it is."""
     snapshot = log.latest_snapshot
     if request.offset < log.start_offset:
         assert snapshot is not None, "a log that begins later than at 0 begins after a snapshot"

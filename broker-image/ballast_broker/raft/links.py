@@ -1,6 +1,6 @@
-"""Connections to the other members of the quorum, made when needed, two per peer.
+"""Connects to the other nodes of the quorum on demand, with a connection per purpose.
 
-A fetch waits at the leader for up to half a second, and a connection is answered in order: votes and the like go by
+A fetch waits at the leader for up to half a second, and a connection is answered in order: so votes and the like use
 a connection of their own. Loop thread only.
 """
 
@@ -15,7 +15,7 @@ from ballast_wire.messages import message
 
 CONNECT_TIMEOUT_S = 2.0
 """A peer that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer."""
-API_VERSIONS_VERSION = 3  # controllers of releases before answer none below
+API_VERSIONS_VERSION = 3  # controllers of earlier releases answer no lower one
 SOFTWARE = {"client_software_name": "ballast", "client_software_version": "node"}
 
 
@@ -32,39 +32,39 @@ class PeerLink:
         self._known: tuple[Channel, dict[int, int]] | None = None
 
     async def knows(self, api_key: int) -> bool:
-        """Whether who is there takes this: a node of a release before may not, and breaks off then. Fails as `call`."""
+        """Whether the peer supports this API: an older release may close the connection instead. Fails like `call`."""
         return await self.highest(api_key) >= 0
 
     async def highest(self, api_key: int) -> int:
-        """The newest version that who is there takes, -1 where none is known. Fails as `call`.
+        """The highest version of this API that the peer supports, -1 if none is known. Fails like `call`.
 
-        Asked once for each connection, as who is behind the next one may be of another release.
+        Asked once per connection, since the next one may reach another release.
         """
         known = self._known
         if known is None or known[0] is not self._channel or known[0].closed:
             channel, answer = await self._call(message("ApiVersionsRequest")(**SOFTWARE), API_VERSIONS_VERSION, 1.0)
-            if answer.error_code:  # it may answer better the next time
+            if answer.error_code:  # not cached: ask again next time
                 return -1
             known = self._known = channel, {each.api_key: each.max_version for each in answer.api_keys}
         return known[1].get(api_key, -1)
 
     async def call(self, request: Any, version: int, *, patience: float = 1.0) -> Any:
-        """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""
+        """The response. After ConnectionRefusedError, OSError or TimeoutError the next call reconnects."""
         _, answer = await self._call(request, version, patience)
         return answer
 
     async def _call(self, request: Any, version: int, patience: float) -> tuple[Channel, Any]:
-        """The response, and by which connection it came."""
+        """The response, and the connection by which it came."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
-            # The limit takes effect a turn of the loop later than its time: after a stall of this process both the time
-            # is over and the answer is there, and then the answer counts.
+            # The limit takes effect one turn of the loop late: after a stall of this process the time is up and the
+            # response is there as well, and then the response counts.
             timer = loop.call_later(self._timeout_s * patience, lambda: limit.reschedule(loop.time()))
             self._asking += 1
             try:
                 return await self._ask(request, version)
             except asyncio.CancelledError:
-                # The next request need not wait for an answer that nobody wants; but others may be waiting already.
+                # Close, so that the next request does not queue behind an unwanted response; unless others are waiting.
                 if self._asking == 1 or limit.expired():
                     self.close()
                 raise

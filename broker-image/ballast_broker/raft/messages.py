@@ -1,7 +1,7 @@
-"""What the members of the metadata quorum say to each other, and what the core asks of its driver. PURE.
+"""Defines the messages between the nodes of the metadata quorum, and the core's effects for its driver. PURE.
 
-The requests and replies are Kafka's (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) without their
-wire form, which `raft/wire.py` gives them. Effects are to be carried out in order; `Persist` before anything after it.
+The requests and replies are Kafka's (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot); `raft/wire.py`
+converts them to their wire form. Effects are carried out in order; `Persist` must be durable before any later one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOBODY = -1
 
 
 class SnapshotId(NamedTuple):
-    """`offset` is the first one that the snapshot does not contain; `epoch` that of the last one it does."""
+    """`offset` is the first one that the snapshot does not contain; `epoch` is that of its last record."""
 
     offset: int
     epoch: int
@@ -68,7 +68,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """To Vote, BeginEpoch and EndEpoch; every reply tells the sender's epoch and the leader it knows."""
+    """Reply to Vote, BeginEpoch and EndEpoch; each tells the sender's epoch and the leader it knows."""
 
     epoch: int
     leader: int
@@ -113,7 +113,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFetch:
-    """Answer the parked or just received fetch `token`; the driver reads the records from the log."""
+    """Answer the fetch `token`, parked or just received; the driver reads the records from the log."""
 
     token: int
     reply: FetchReply
@@ -167,7 +167,7 @@ class HighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Who leads from now on (-1: nobody known). Also tells this node that it does, or no longer does."""
+    """The leader from now on (-1: unknown). Also tells that this node became leader, or no longer is."""
 
     leader: int
     epoch: int

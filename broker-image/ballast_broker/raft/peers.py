@@ -1,7 +1,7 @@
-"""Where the other nodes of the quorum are to be found, and the connections to them. Loop thread only.
+"""Knows the addresses of the other nodes of the quorum, and keeps the connections to them. Loop thread only.
 
-Voters are where the newest voter set says. A leader tells where it is itself, and that counts: it may have restarted
-elsewhere, or not be a voter by the log that we have. Bootstrap servers have numbers below -1 instead of ids.
+Voters have the addresses in the newest voter set. A leader tells its own address, which takes precedence: it may have
+restarted elsewhere, or not be a voter in our log. Bootstrap servers have numbers below -1 instead of ids.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Peers:
         return tuple(self._bootstrap)
 
     def learn(self, node_id: int, endpoint: Endpoint) -> None:
-        """A leader said where it is; where the configuration says where voters are, that is so."""
+        """A leader told its address; ignored if the configuration has the voters' addresses."""
         if node_id != self._me and self._configured(node_id) is None:
             self._learned[node_id] = endpoint
 
     def forget(self, node_id: int) -> None:
-        """Nobody is there any more."""
+        """The learned address is no longer valid."""
         self._learned.pop(node_id, None)
 
     def _configured(self, node_id: int) -> Endpoint | None:
-        """Of a voter of a static quorum; one that is alone may not have said where it listens."""
+        """The address of a static quorum's voter; port 0 is none: a quorum of one need not configure its address."""
         found = self._quorum.endpoints.get(node_id) if self._voters().version < DYNAMIC else None
         return found if found is not None and found.port else None
 
@@ -68,7 +68,7 @@ class Peers:
         return found or self._quorum.endpoints.get(node_id)
 
     def link(self, node_id: int, purpose: str) -> PeerLink:
-        """One connection for each purpose: an answer that waits holds up those behind it."""
+        """One connection per purpose: a waiting response holds up those behind it."""
         endpoint = self.endpoint(node_id)
         if endpoint is None:
             raise OSError(f"nobody knows where node {node_id} is")

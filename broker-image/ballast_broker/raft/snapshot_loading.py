@@ -1,4 +1,4 @@
-"""A follower whose log does not reach the leader's takes the leader's snapshot, piece by piece."""
+"""Fetches the leader's snapshot, piece by piece, for a follower that is behind the start of the leader's log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPEN_AGAIN_S = 0.1
 
 
 async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
-    """Whether it is here, complete and on stable storage, and still wanted."""
+    """Fetch the snapshot; True if it is complete, on stable storage, and still wanted."""
     snapshot = loading.snapshot
     try:
         writer = driver.store.new_snapshot(snapshot)
@@ -48,7 +48,7 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
 
 
 def begins_the_log(driver: RaftDriver, snapshot: SnapshotId) -> bool:
-    """False where nothing could be opened for that: the log is as it was."""
+    """Let the log begin after the snapshot. False for want of file descriptors: the log is unchanged then."""
     try:
         driver.store.begin_after(snapshot)
     except (OSError, ApiError) as error:
@@ -65,7 +65,7 @@ def _not_now(snapshot: SnapshotId, error: Exception) -> bool:
 
 
 async def with_handles(work: Callable[[], Awaitable[None]]) -> None:
-    """Begun again as long as nothing can be opened."""
+    """Run `work`, again and again as long as file descriptors are lacking."""
     while True:
         try:
             return await work()
@@ -84,7 +84,7 @@ async def _copy(driver: RaftDriver, writer: Any, leader: int, epoch: int, snapsh
         )
         response = await link.call(request, wire.VERSIONS[wire.FETCH_SNAPSHOT])
         if response.error_code:
-            return False  # it has nothing to say of the snapshot then
+            return False  # then it has no partition data either
         data = wire.only_partition(response)
         if data.error_code:
             return False
@@ -93,7 +93,7 @@ async def _copy(driver: RaftDriver, writer: Any, leader: int, epoch: int, snapsh
         writer.write(piece)
         driver.core.snapshot_progress(driver.now())
         if writer.size_bytes >= data.size:
-            pieces.end()  # before our own log is given up for it
+            pieces.end()  # check before our own log is discarded for it
             return True
         if not data.unaligned_records:
             return False

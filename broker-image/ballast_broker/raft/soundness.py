@@ -1,7 +1,7 @@
-"""Whether what is on disk, or came from another node, is what was once written: every CRC, a snapshot's two ends. PURE.
+"""Verifies metadata from the disk or from another node: every CRC, and a snapshot's header and footer. PURE.
 
-A record that is read wrongly once is in every later snapshot; and a snapshot without an end, even an empty file, would
-pass for a cluster that has nothing.
+A record that is once misread is in every later snapshot; and a truncated snapshot, even an empty file, would pass for a
+cluster that has nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class SpoiltMetadata(Exception):
 
 
 def check_batches(batches: bytes | memoryview) -> None:
-    """CorruptBatch where any of these whole batches is not sound."""
+    """Raise CorruptBatch if any of these whole batches is corrupt."""
     for batch in iterate_batches(memoryview(batches)):
         batch.check_crc()
 
 
 class SnapshotPieces:
-    """The bytes of a snapshot as they come, one piece after the other; CorruptBatch as soon as they are none."""
+    """Checks the bytes of a snapshot piece by piece; raises CorruptBatch as soon as they cannot be one."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -29,7 +29,7 @@ class SnapshotPieces:
         self._ended = False
 
     def feed(self, piece: bytes) -> bytes:
-        """The batches that are whole now."""
+        """Add a piece; returns the batches that are complete now."""
         data = self._held + piece
         size = 0
         for batch in iterate_batches(memoryview(data), whole=False):

@@ -1,7 +1,7 @@
-"""Where Raft keeps its things: the metadata log, its snapshots beside it, and the `quorum-state` file.
+"""Stores Raft's data: the metadata log, the snapshots beside it, and the `quorum-state` file.
 
-Loop thread only, but for `flush` and `write_snapshot`'s pieces. The log is the storage engine's; whatever
-`quorum-state` or a finished `.checkpoint` file says is on stable storage.
+Loop thread only, except the log's `flush` and a `SnapshotWriter`. The log is the storage engine's; `quorum-state` and
+finished `.checkpoint` files are always on stable storage.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class MetadataStore:
         self.log = log
         self.snapshots = sorted(self._find_snapshots())
         self._parts = itertools.count()
-        self._spare: File | None = None  # a descriptor, kept for the next vote
+        self._spare: File | None = None  # a descriptor in reserve, for the next vote
         self._keep_spare()
         self.flushed_end = FlushedEnd(disk, directory)
         self.lacks: Position | None = self.flushed_end.said.end
         latest = self.latest_snapshot
         self._history = VoterHistory(NO_VOTERS)
         if latest is not None and (latest.epoch > self.last_epoch or latest.offset > self.end_offset):
-            self.begin_after(latest)  # a crash came before this was done
+            self.begin_after(latest)  # a crash came before this was completed
         self._has_up_to(self.position)
         self._find_voters()
 
@@ -108,7 +108,7 @@ class MetadataStore:
         return self._epoch_at(self.end_offset)
 
     def _epoch_at(self, offset: int) -> int:
-        """The latest that began there or before; where the log has none, that of the snapshot it goes on from."""
+        """The latest epoch that began at or before `offset`; if the log has none, the latest snapshot's."""
         began = (epoch for epoch, first in reversed(self.log.epochs.entries) if first <= offset)
         snapshot = self.latest_snapshot
         return next(began, snapshot.epoch if snapshot is not None else 0)
@@ -127,7 +127,7 @@ class MetadataStore:
         if number:
             end = entries[number][1] if number < len(entries) else self.end_offset
             return entries[number - 1][0], end
-        # Older than all that the log has. What the snapshot that the log begins after contains ends where it begins.
+        # Older than anything in the log: then the snapshot after which the log begins ends where the log begins.
         for snapshot in reversed(self.snapshots):
             if snapshot.epoch <= epoch and 0 < snapshot.offset == self.start_offset:
                 return snapshot.epoch, snapshot.offset
@@ -136,13 +136,13 @@ class MetadataStore:
     # ------------------------------------------------------------------ what it once had
 
     def flushed(self, end: Position) -> None:
-        """Everything up to this end, which the log has still, is on stable storage."""
+        """Everything up to this end, which was not truncated since, is on stable storage."""
         self._has_up_to(end)
         if self.lacks is None:
             try:
                 self.flushed_end.say(Flushed(end, len(self.voters.voters)))
             except OSError as error:
-                if not are_out(error):  # an earlier end is as true
+                if not are_out(error):  # the earlier end in the file is true as well
                     raise
 
     def _has_up_to(self, end: Position) -> None:
@@ -150,13 +150,14 @@ class MetadataStore:
             self.lacks = None
 
     def _say_no_more_than(self, end: Position) -> None:
-        """Before it is cut: what is given up to follow a leader, a whole batch or several, is not lost."""
+        """Before a truncation: what is given up to follow a leader does not count as lost by the disk."""
         said = self.flushed_end.said
         if self.lacks is None and said.end > end:
             self.flushed_end.say(Flushed(end, said.voters), durably=True)
 
     def tell_what_it_lacks(self, node_id: int) -> None:
-        """Once it is known who votes. What the only voter has lost nobody else can have: it goes on without."""
+        """Log what the disk has lost; call once the voters are known. If this is the only voter, nobody else can have
+        it: go on without."""
         if self.lacks is None or not self.voters.voters:
             return
         path = self.flushed_end.path
@@ -188,11 +189,11 @@ class MetadataStore:
         return self._history.offset
 
     def voters_up_to(self, end_offset: int) -> VoterSet | None:
-        """As the log says, up to there; None where it does not."""
+        """The voter set by the log up to `end_offset`; None if the log has none."""
         return self._history.before(end_offset)
 
     def configured(self, voters: VoterSet) -> None:
-        """Who votes by the configuration, as long as neither the log nor the disk's formatting says."""
+        """Set the voters from the configuration; used only if neither the log nor the formatting names any."""
         if not self.disk.exists(self.path_of(FORMATTED)):
             self._history.begin_with(voters)
 
@@ -201,7 +202,7 @@ class MetadataStore:
         self._history = VoterHistory(formatted or NO_VOTERS)
         position = self.start_offset
         if position and self.snapshots:
-            # One from before the log's beginning may be left over from a crash, and knows of no change since.
+            # A snapshot from before the log start may be left over from a crash, and lacks later changes.
             first = next((each for each in self.snapshots if each.offset >= position), self.snapshots[-1])
             self._history.begin_after(first.offset, self._voters_of(first))
             position = max(position, first.offset)
@@ -219,7 +220,7 @@ class MetadataStore:
         return data
 
     def format(self, voters: VoterSet, now_ms: int) -> None:
-        """An empty directory of the first of a new quorum's voters."""
+        """Format the empty directory of a new quorum's first voter."""
         writer = self.new_snapshot(FORMATTED)
         writer.write(snapshot_header_batch(0, now_ms, FORMATTED.epoch, voters))
         writer.write(snapshot_footer_batch(now_ms, HEADER_RECORDS_WITH_VOTERS, FORMATTED.epoch))
@@ -228,7 +229,7 @@ class MetadataStore:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was ever here: no log, no snapshot, no vote, no formatting."""
+        """Whether nothing was ever here: no log, no snapshot, no vote, no formatting."""
         state, formatted = f"{self.directory}/{QUORUM_STATE}", self.path_of(FORMATTED)
         there = self.end_offset or self.snapshots or self.disk.exists(state) or self.disk.exists(formatted)
         return not there
@@ -239,7 +240,7 @@ class MetadataStore:
                 self._history.add(offset, voters)
 
     def _voters_of(self, snapshot: SnapshotId) -> VoterSet | None:
-        """As its header says: the first batch."""
+        """The voters in the snapshot's header, its first batch."""
         path = self.path_of(snapshot)
         file = self.disk.open(path, writable=False)
         try:
@@ -261,11 +262,11 @@ class MetadataStore:
         )
 
     def voters_remembered(self) -> list[int]:
-        """The voters that `quorum-state` names, as a static quorum writes them: who voted when this node last ran."""
+        """The voters in `quorum-state`, where a static quorum writes them: those when this node last ran."""
         return [each["voterId"] for each in self._quorum_state().get("currentVoters", ())]
 
     def _quorum_state(self) -> dict[str, Any]:
-        """Nothing where there is none yet."""
+        """The content of `quorum-state`; empty if there is no file yet."""
         path = f"{self.directory}/{QUORUM_STATE}"
         if not self.disk.exists(path):
             return {}
@@ -298,7 +299,7 @@ class MetadataStore:
         self._write_quorum_state(json.dumps(body, separators=(",", ":")).encode())
 
     def _write_quorum_state(self, data: bytes) -> None:
-        """What was voted cannot wait: without file descriptors, the one that is kept for this is used."""
+        """A vote cannot wait: if file descriptors are lacking, use the one in reserve."""
         path = f"{self.directory}/{QUORUM_STATE}"
         try:
             self.disk.write_atomically(path, data)
@@ -326,7 +327,7 @@ class MetadataStore:
     # ------------------------------------------------------------------ the log
 
     def append(self, batch: bytearray, epoch: int, now_ms: int) -> tuple[int, int]:
-        """First and last offset."""
+        """Append as leader; returns the first and the last offset."""
         info = self.log.append_as_leader(batch, epoch, now_ms=now_ms, origin="raft")
         self._note_voters(batch)
         return info.first_offset, info.last_offset
@@ -348,7 +349,7 @@ class MetadataStore:
         self._history.cut(self.end_offset)
 
     def committed_up_to(self, offset: int) -> None:
-        """What is below may be dropped once a snapshot contains it."""
+        """Set the high watermark: what lies below may be deleted once a snapshot contains it."""
         self.log.update_high_watermark(min(offset, self.end_offset))
 
     # ------------------------------------------------------------------ snapshots
@@ -373,7 +374,7 @@ class MetadataStore:
         return SnapshotWriter(self.disk, self.path_of(snapshot), self.directory, next(self._parts))
 
     def snapshot_written(self, snapshot: SnapshotId) -> None:
-        """The file is complete. It and the one before are kept; the log begins after the older of them."""
+        """The file is complete. Keep it and the previous one; let the log begin after the older of the two."""
         if snapshot not in self.snapshots:
             self.snapshots = sorted([*self.snapshots, snapshot])
         for old in self.snapshots[:-2]:
@@ -385,8 +386,8 @@ class MetadataStore:
             self.log.delete_old_segments(NO_MATTER_WHEN)
 
     def begin_after(self, snapshot: SnapshotId) -> None:
-        """A snapshot came from the leader: the log holds nothing that continues it."""
-        voters = self._voters_of(snapshot)  # before anything is changed: it may be that nothing can be opened
+        """Reset the log to begin after a snapshot from the leader: nothing in the log continues it."""
+        voters = self._voters_of(snapshot)  # first, since file descriptors may be lacking
         self._say_no_more_than(Position(snapshot.epoch, snapshot.offset))
         self.log.truncate_fully_and_start_at(snapshot.offset)
         for old in [each for each in self.snapshots if each < snapshot]:
@@ -395,7 +396,7 @@ class MetadataStore:
         self._history.begin_after(snapshot.offset, voters)
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> tuple[bytes, int] | None:
-        """Up to `size` bytes from `position` on, and the size of the whole; None where there is no such snapshot."""
+        """Up to `size` bytes from `position` on, and the size of the file; None if there is no such snapshot."""
         if snapshot not in self.snapshots:
             return None
         file = self.disk.open(self.path_of(snapshot), writable=False)
@@ -407,13 +408,14 @@ class MetadataStore:
 
 
 def lacks_handles(error: Exception) -> bool:
-    """Nothing could be opened, so nothing was done: it may be tried again. Not so where a log was cut by half."""
+    """Whether file descriptors were lacking and nothing was done, so that it may be retried (unlike work that was left
+    half done)."""
     return isinstance(error, NothingOpened) or are_out(error)
 
 
 class SnapshotWriter:
-    """A snapshot on its way: pieces, then `finish`, which makes it one that counts. Each has a file of its own: one of
-    the same snapshot may still be under way for a leader that is none any more."""
+    """Writes a snapshot in pieces; only `finish` makes it count. Each writer has its own file: another one for the same
+    snapshot, fetched from a former leader, may still be active."""
 
     def __init__(self, disk: Disk, path: str, directory: str, number: int) -> None:
         self._disk = disk
@@ -428,7 +430,7 @@ class SnapshotWriter:
         self.size_bytes += len(data)
 
     def finish(self) -> None:
-        """Blocks until it is on stable storage."""
+        """Block until the snapshot is on stable storage."""
         self._file.sync()
         self._file.close()
         self._disk.rename(self._part, self._path)

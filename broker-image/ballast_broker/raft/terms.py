@@ -1,4 +1,4 @@
-"""What the Raft core is set up with: its log, its timeouts, and what it finds on disk. PURE."""
+"""Defines what the Raft core is set up with: its view of the log, timeouts, and persisted state. PURE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER = float("-inf")
 
 
 class Position(NamedTuple):
-    """Of two logs the one with the greater may have something that was committed and the other has not."""
+    """A log's end, ordered as Raft compares logs: the greater one may have committed records that the other lacks."""
 
     epoch: int
     """Of the last record."""
@@ -26,7 +26,7 @@ NOWHERE = Position(0, 0)
 
 
 class LogView(Protocol):
-    """What the core asks of the metadata log (synchronous, no waiting)."""
+    """What the core needs of the metadata log (synchronous, no waiting)."""
 
     @property
     def start_offset(self) -> int: ...
@@ -34,28 +34,28 @@ class LogView(Protocol):
     def end_offset(self) -> int: ...
     @property
     def last_epoch(self) -> int:
-        """Of the last record, or of the snapshot the log begins after; 0 where there is neither."""
+        """The epoch of the last record, or of the snapshot after which the log begins; 0 if there is neither."""
 
     @property
     def lacks(self) -> Position | None:
-        """Up to where it was on stable storage, where something of that is not there any more; else None."""
+        """The end up to which the log was once on stable storage, if its disk has lost some of that; else None."""
 
     @property
     def latest_snapshot(self) -> SnapshotId | None: ...
     @property
     def voters(self) -> VoterSet:
-        """As the newest record of them says, committed or not."""
+        """The voters by the newest voters record, committed or not."""
 
     @property
     def voters_before(self) -> VoterSet:
-        """As the record before that one says."""
+        """The voters by the previous voters record."""
 
     @property
     def voters_offset(self) -> int:
-        """Of that record; -1 where the voters were known before the log."""
+        """The offset of the newest voters record; -1 if the voters do not come from the log."""
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch` and its end offset; (-1, -1) where the log begins later."""
+        """The largest epoch not above `epoch` and its end offset; (-1, -1) if the log begins later."""
 
 
 class Role(Enum):
@@ -68,7 +68,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; Kafka's defaults, apart from the first election, which need not wait for anybody."""
+    """In seconds. Kafka's defaults, except for the first election, which need not wait for anybody."""
 
     election_s: float = 1.0
     fetch_s: float = 2.0

@@ -1,8 +1,7 @@
-"""Whether the voters may be changed now, and to what: the leader's rules for AddRaftVoter and its like. PURE.
+"""Implements the leader's rules for changing voters: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, upgrade. PURE.
 
-One voter at a time, and never before the previous change is committed, in an epoch in which something was committed:
-then any two majorities of consecutive voter sets have a node in common. What may not be is an ApiError in Kafka's
-words.
+One voter at a time, only after the previous change is committed, and after something was committed in this epoch: then
+any two majorities of consecutive voter sets intersect. Refusals are ApiErrors with Kafka's messages.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ VOTER_FETCHES_WITHIN_S = 300.0
 
 
 def check_committed(leadership: Leadership, log: LogView) -> None:
-    """Nothing of earlier epochs or changes may still be decided differently."""
+    """Check that earlier epochs and voter changes are settled for good."""
     mark = leadership.high_watermark
     if mark <= leadership.epoch_start_offset:
         raise _later("Request timed out waiting for leader to establish HWM and fence previous voter changes")
@@ -40,7 +39,7 @@ def check_dynamic(log: LogView, doing: str) -> None:
 
 
 def check_new(leadership: Leadership, log: LogView, voter_id: int, directory: UUID) -> None:
-    """What can be said before the new voter itself is asked."""
+    """Check what can be checked before the new voter itself is asked."""
     check_committed_in_order(leadership, log, "adding")
     if voter_id in log.voters.ids:
         key = key_text(voter_id, directory)
@@ -49,7 +48,7 @@ def check_new(leadership: Leadership, log: LogView, voter_id: int, directory: UU
 
 
 def check_committed_in_order(leadership: Leadership, log: LogView, doing: str) -> None:
-    """In the order in which Kafka looks: which of several errors is told depends on it."""
+    """Check in Kafka's order, which decides which of several errors is reported."""
     if leadership.high_watermark > leadership.epoch_start_offset:
         check_dynamic(log, doing)
     check_committed(leadership, log)
@@ -80,7 +79,7 @@ def removed(leadership: Leadership, log: LogView, voter_id: int, directory: UUID
 
 
 def updated(leadership: Leadership, log: LogView, voter: Voter) -> VoterSet:
-    """Where it listens and what it understands may have changed with a restart."""
+    """A voter's endpoints and supported versions may have changed with a restart."""
     check_committed(leadership, log)
     check_dynamic(log, "updating")
     if not log.voters.has(voter.id, voter.directory):
@@ -92,7 +91,7 @@ def updated(leadership: Leadership, log: LogView, voter: Voter) -> VoterSet:
 
 
 def upgraded(leadership: Leadership, log: LogView, own_endpoints: Mapping[str, Endpoint]) -> VoterSet:
-    """A static quorum becomes one that can be changed: its voters, with the directories they fetch from."""
+    """The voter set that makes a static quorum dynamic: its voters, with the directories that they fetch with."""
     check_committed(leadership, log)
     voters = []
     for voter in log.voters.voters:

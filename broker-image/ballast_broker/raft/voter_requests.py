@@ -1,7 +1,7 @@
-"""AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter as the leader answers them, and the last as a voter asks for it.
+"""Handles AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter as leader, and sends UpdateRaftVoter as voter.
 
-What may be is decided by `voter_changes`, at the moment of the change and against the log as it is then; here is what
-takes time: asking a new voter what it understands, waiting until a change is committed. Loop thread only.
+`voter_changes` decides what is allowed, at the moment of the change and against the log as it is then. This does what
+takes time: asking a new voter for its features, waiting until a change is committed. Loop thread only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ADD_RAFT_VOTER, REMOVE_RAFT_VOTER, UPDATE_RAFT_VOTER = 80, 81, 82
 VOTER_KEYS = frozenset({ADD_RAFT_VOTER, REMOVE_RAFT_VOTER, UPDATE_RAFT_VOTER})
 ANSWERS = {ADD_RAFT_VOTER: "AddRaftVoterResponse", REMOVE_RAFT_VOTER: "RemoveRaftVoterResponse"}
-API_VERSIONS_VERSION = 4  # the first in which Apache Kafka tells of features that have a level 0
+API_VERSIONS_VERSION = 4  # the first in which Apache Kafka reports features with level 0
 COMMIT_TIMEOUT_S = 2.0
 MOST_TIMEOUT_S = 60.0
 LOOK_S = 1.0
@@ -57,7 +57,7 @@ class VoterRequests:
             self._waiting[1].set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def look(self) -> None:
-        """Once voters can change, each of them sees to it that they are described as they are."""
+        """Once the quorum is dynamic, keep this voter's entry in the voter set up to date."""
         if self._registration is None and self._driver.core.voter_set.version >= DYNAMIC:
             self._registration = self._driver.spawn(self._keep_registered())
 
@@ -149,7 +149,8 @@ class VoterRequests:
     # ------------------------------------------------------------------ from a static quorum to one that can change
 
     async def upgrade(self, *, validate_only: bool) -> None:
-        """Every voter has to be here, by its directory, and to understand it; from then on the log says who votes."""
+        """Make a static quorum dynamic: from then on the log names the voters. All of them must be known with their
+        directories and support it."""
         core = self._driver.core
         if not core.is_leader:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
@@ -194,7 +195,7 @@ class VoterRequests:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
 
     async def _change(self, change: Change) -> None:
-        """Until it is committed. Who waits no longer leaves it in the log, where it may still come to be."""
+        """Change the voters and wait for the commit. After a timeout the change may still be committed."""
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         offset = self._driver.change_voters(change)
         self._waiting = offset, committed
@@ -207,13 +208,13 @@ class VoterRequests:
             self._waiting = None
 
     async def features_of_others(self) -> dict[int, Features]:
-        """What each voter but this one says it supports; ApiError where one does not say."""
+        """The supported features of each other voter; ApiError if one does not answer."""
         others = [voter for voter in self._driver.core.voter_set.voters if voter.id != self._driver.node_id]
         asked = (self._features_of(self._address_of(one), f"asking voter {one.id} for its features") for one in others)
         return dict(zip([voter.id for voter in others], await asyncio.gather(*asked), strict=True))
 
     async def _understood_by(self, endpoint: Endpoint, doing: str) -> tuple[int, int]:
-        """The levels of kraft.version that a node says it supports."""
+        """The range of kraft.version levels that a node supports."""
         return (await self._features_of(endpoint, doing)).get(KRAFT_VERSION, (STATIC, STATIC))
 
     async def _features_of(self, endpoint: Endpoint, doing: str) -> Features:
@@ -234,7 +235,7 @@ class VoterRequests:
     # ------------------------------------------------------------------ as a voter
 
     async def _keep_registered(self) -> None:
-        """Where this voter listens may be another place since it restarted."""
+        """Update this voter's entry if it differs: its endpoints may have changed with a restart."""
         while True:
             await asyncio.sleep(LOOK_S)
             described = self._as_it_is()
@@ -254,7 +255,7 @@ class VoterRequests:
             await self._driver.peers.link(core.leader, "voters").call(self._update_request(voter), 0)
 
     def _as_it_is(self) -> Voter | None:
-        """None where that is what the log says, or where this is no voter."""
+        """This voter's actual entry; None if the log already has it, or if this is not a voter."""
         driver = self._driver
         own = driver.quorum.own_endpoints()
         voters = driver.core.voter_set

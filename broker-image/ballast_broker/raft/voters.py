@@ -1,8 +1,7 @@
-"""Who votes, and since which offset of the metadata log: the voter set follows the log, committed or not. PURE.
+"""Defines voter sets and their history in the metadata log: the newest one is in force, committed or not. PURE.
 
-In a static quorum (kraft.version 0) the configuration names the voters, without directory ids, and the log says
-nothing of them. From kraft.version 1 on the log's newest record of voters counts from the moment it is appended, and
-what is cut off the log never was.
+In a static quorum (kraft.version 0) the configuration names the voters, without directory ids, and the log does not.
+From kraft.version 1 on the log's newest voters record is in force as soon as it is appended; truncation undoes it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A process on one particular disk: who comes back with another directory is somebody else."""
+    """A node with one particular metadata directory: with another directory id it is a different voter."""
 
     id: int
     directory: UUID | None = None
@@ -36,7 +35,7 @@ class Voter:
     versions: tuple[int, int] = SUPPORTED
 
     def __str__(self) -> str:
-        """As Kafka tells of one."""
+        """In Kafka's notation."""
         return key_text(self.id, self.directory)
 
     def __hash__(self) -> int:
@@ -64,7 +63,7 @@ class VoterSet:
         return voter is not None and voter.directory in (None, directory)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """In the place of the one of its id, if there is one."""
+        """Add the voter, replacing the one with its id, if any."""
         others = [each for each in self.voters if each.id != voter.id]
         return voter_set(self.version, [*others, voter])
 
@@ -84,7 +83,7 @@ NO_VOTERS = VoterSet(STATIC, ())
 
 
 class VoterHistory:
-    """The voter sets of a log by the offset of the record each came with; before them what was there without a log."""
+    """The voter sets in a log, each with its record's offset; before them the one known without the log."""
 
     def __init__(self, base: VoterSet) -> None:
         self._base = base
@@ -95,7 +94,7 @@ class VoterHistory:
         """Of the record that `latest` came with."""
 
     def begin_with(self, base: VoterSet) -> None:
-        """Who votes where the log says nothing of it."""
+        """Set the voters to use if the log names none."""
         self._base = base
         self._look()
 
@@ -105,25 +104,25 @@ class VoterHistory:
         self._look()
 
     def cut(self, end_offset: int) -> None:
-        """Nothing at or after this offset is in the log any more."""
+        """The log was truncated to `end_offset`."""
         self._entries = [entry for entry in self._entries if entry[0] < end_offset]
         self._look()
 
     def begin_after(self, end_offset: int, voters: VoterSet | None) -> None:
-        """The log begins at `end_offset`, after a snapshot with these voters (None: it says nothing of them)."""
+        """The log begins at `end_offset`, after a snapshot with these voters (None: it names none)."""
         self._entries = [] if voters is None else [(end_offset - 1, voters)]
         self._start = end_offset
         self._look()
 
     @property
     def previous(self) -> VoterSet:
-        """The one before the latest; none where the log does not say."""
+        """The voter set before the latest; NO_VOTERS if it is not known."""
         if len(self._entries) > 1:
             return self._entries[-2][1]
         return self._base if self._entries and self._entries[0][0] > self._start else NO_VOTERS
 
     def before(self, end_offset: int) -> VoterSet | None:
-        """Of the log up to there; None where it says nothing of voters."""
+        """The voter set in the log up to `end_offset`; None if it names none."""
         return next((voters for offset, voters in reversed(self._entries) if offset < end_offset), None)
 
     def _look(self) -> None:

@@ -1,6 +1,6 @@
-"""Between the core's messages and Kafka's: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot. PURE.
+"""Converts between the core's messages and Kafka's: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot. PURE.
 
-There is one partition, `__cluster_metadata-0`. What names another one, or several, is refused.
+There is one partition, `__cluster_metadata-0`. Requests that name another one, or several, are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_SNAPSHOT_PIECE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """What a node is told of its quorum."""
+    """A node's configuration of its quorum."""
 
     cluster_id: str | None
     endpoints: Mapping[int, Endpoint]
@@ -79,7 +79,7 @@ def _encode_vote(request: Vote, to: int, quorum: Quorum) -> Any:
 
 
 def _leader_endpoints(kind: Any, leader: int, quorum: Quorum) -> list[Any]:
-    """Only a leader asks for these."""
+    """The leader's own endpoints: only the leader sends these requests."""
     static = quorum.endpoints.get(leader)
     found = quorum.own_endpoints() if static is None else {quorum.listener_name: static}
     return [kind.LeaderEndpoint(name=name, host=each.host, port=each.port) for name, each in found.items()]
@@ -157,7 +157,7 @@ def only_partition(request: Any) -> Any:
 
 
 def asked_partition(request: Any) -> Any:
-    """As `only_partition`, of a request: there is but one that may be asked about."""
+    """Like `only_partition`, for a request: checks that it is the metadata partition."""
     data, topic, key = only_partition(request), request.topics[0], request.API_KEY
     if key == FETCH:
         here = (topic.topic_id, data.partition) == (TOPIC_ID, PARTITION)
@@ -186,13 +186,13 @@ def decode_vote(request: Any) -> Vote:
 
 
 def _voter_asked(request: Any) -> int | None:
-    """The first version does not say it."""
+    """The voter id that the request is addressed to; version 0 does not have it."""
     asked: int = request.voter_id
     return asked if asked >= 0 else None
 
 
 def _directory(data: Any, field: str) -> UUID | None:
-    """Old versions do not have it, and who does not know it sends zeros."""
+    """A directory id; None in old versions, which lack it, and if the sender does not know it (zeros)."""
     found: UUID | None = getattr(data, field, None)
     return None if found == NO_DIRECTORY else found
 
@@ -224,12 +224,12 @@ def decode_fetch(request: Any) -> Fetch:
 
 
 def replica_directory(request: Any) -> UUID | None:
-    """Of a FetchSnapshot request."""
+    """The replica's directory id in a FetchSnapshot request."""
     return _directory(only_partition(request), "replica_directory_id")
 
 
 def leader_endpoint(request: Any, listener_name: str) -> tuple[int, Endpoint] | None:
-    """Of who says that it leads: BeginQuorumEpoch, EndQuorumEpoch."""
+    """The leader's id and address in its BeginQuorumEpoch or EndQuorumEpoch."""
     for each in request.leader_endpoints or ():
         if each.name == listener_name:
             return asked_partition(request).leader_id, Endpoint(each.host, each.port)
@@ -237,13 +237,13 @@ def leader_endpoint(request: Any, listener_name: str) -> tuple[int, Endpoint] | 
 
 
 def node_endpoints(response: Any) -> Iterator[tuple[int, Endpoint]]:
-    """Where the leader is to be found that a response names."""
+    """The address of the leader that a response names."""
     for each in getattr(response, "node_endpoints", None) or ():
         yield each.node_id, Endpoint(each.host, each.port)
 
 
 def with_leader(response: Any, leader: int, endpoint: Endpoint | None) -> Any:
-    """The response, saying where the leader that it names is to be found."""
+    """Add the address of the leader that the response names."""
     if endpoint is not None:
         kind = type(response).NodeEndpoint
         response.node_endpoints = [kind(node_id=leader, host=endpoint.host, port=endpoint.port)]

@@ -1,9 +1,9 @@
 """Tells the controller in which directory this broker keeps a replica (AssignReplicasToDirs).
 
-The newest wish for a replica wins; wishes travel together, one request at a time, and are repeated until the
-controller took them or says that the replica is gone. A move waits for its agreement. Nobody waits for those of new
-replicas: while topics are being created they stay behind, since each costs every broker as much as a change of a
-leader. Loop thread only; the one task it owns ends when nothing is left to tell.
+The newest wish for a replica wins; wishes are batched, one request at a time, and retried until the controller accepts
+them or says that the replica is gone. A move waits for its agreement. Nobody waits for the assignments of new replicas:
+they are held back while topics are being created, since each costs every broker as much as a leader change. Loop thread
+only; the one task it owns ends when nothing is left to tell.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ballast_wire.messages import message
 log = logging.getLogger(__name__)
 
 ASSIGN_VERSION = 0
-# Kafka's own bound is 2,250, but the controller takes up a request in one turn of its event loop.
+# Kafka's own bound is 2,250, but the controller handles a request in one turn of its event loop.
 MAXIMUM_PER_REQUEST = 200
 FIRST_RETRY_S = 0.1
-# What nobody waits for is told when for so long no more of it has come, at the latest after so long.
+# Wishes that nobody waits for are sent when no new one has come for LULL_S, at the latest after LONGEST_LULL_S.
 LULL_S = 1.0
 LONGEST_LULL_S = 10.0
 LONGEST_RETRY_S = 10.0
@@ -39,7 +39,7 @@ class Wish:
     def __init__(self, key: Key, directory: UUID) -> None:
         self.key = key
         self.directory = directory
-        # True: the controller has it; False: the replica is gone. Cancelled when a newer wish replaced this one.
+        # True: the controller agreed; False: the replica is gone. Cancelled when a newer wish replaces this one.
         self.agreed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
@@ -57,12 +57,12 @@ class Assignments:
         return len(self._wishes)
 
     def assign(self, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
-        """At once: somebody waits for it, or the metadata is wrong until then."""
+        """Send at once: somebody waits for it, or the metadata is wrong until then."""
         self._hurry.set()
         return self.assign_in_time(topic_id, partition, directory)
 
     def assign_in_time(self, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
-        """In the next lull."""
+        """Send in the next lull."""
         key = (topic_id, partition)
         before = self._wishes.get(key)
         if before is not None:
@@ -76,13 +76,13 @@ class Assignments:
         return wish.agreed
 
     def known(self, topic_id: UUID, partition: int, directory: UUID) -> None:
-        """The metadata says so: a wish for just that is fulfilled."""
+        """The metadata has this assignment: a wish for it is fulfilled."""
         wish = self._wishes.get((topic_id, partition))
         if wish is not None and wish.directory == directory:
             self._settle(wish, agreed=True)
 
     def hurry(self) -> None:
-        """A directory failed, or the broker stops: the controller has to know of all that is where."""
+        """A directory failed, or the broker stops: the controller must learn all assignments now."""
         self._hurry.set()
 
     async def close(self) -> None:
@@ -94,11 +94,11 @@ class Assignments:
         self._wishes.clear()
 
     async def _send_all(self) -> None:
-        await asyncio.sleep(0)  # let the rest of this turn's wishes come along
+        await asyncio.sleep(0)  # batch the other wishes of this turn of the loop
         await self._lull()
         retry_s = FIRST_RETRY_S
         while self._wishes:
-            if self._broker_epoch() < 0:  # not registered yet; what the metadata says may settle some until then
+            if self._broker_epoch() < 0:  # not registered yet; meanwhile the metadata may settle some
                 await asyncio.sleep(FIRST_RETRY_S)
                 continue
             batch = list(self._wishes.values())[:MAXIMUM_PER_REQUEST]
@@ -108,7 +108,7 @@ class Assignments:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller was not told of %d directories: %s", len(batch), error)
                 settled = False
-            except Exception:  # a bug must not keep moves waiting for ever: nobody else asks
+            except Exception:  # a bug must not keep moves waiting for ever: nothing else retries
                 log.exception("the controller could not be told of %d directories", len(batch))
                 settled = False
             if settled:
@@ -122,7 +122,7 @@ class Assignments:
         waited_s, made = 0.0, -1
         while not self._hurry.is_set() and self._made != made and waited_s < LONGEST_LULL_S:
             made = self._made
-            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes with the hurry.
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LULL_S):
                     await self._hurry.wait()

@@ -1,8 +1,8 @@
-"""Looking up where to read what is not in memory: in a thread of the directory, while the loop serves others.
+"""Looks up positions in files that are not in the page cache, without blocking the event loop.
 
-A disk that is slow, or does not answer at all, holds up who reads there and nobody else. What a lookup lacks is read by
-a thread, so that it is in memory; then the partition's fetches are looked at again, or what was asked is asked again.
-Loop thread only, but for the read.
+A disk that is slow or hangs holds up only those who read from it. A directory's thread reads what a lookup lacks into
+the page cache; then the partition's waiting fetches, or the lookup itself, are tried again. Loop thread only, except
+the read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ballast_broker.seams import Disk
     from ballast_broker.storage.log import Log
 
-# Within so long, what was read is looked up by those who wanted it.
+# Those who wanted what was read look it up within this time.
 KEPT_S = 1.0
 _Missing = tuple[str, int, int]  # path, position, size
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class ColdLookups:
         self._was_read: set[_Missing] = set()
 
     def lacks(self, replica: Replica, log: Log, lacking: NotInMemory) -> bool:
-        """Whether it is being read now. Not where that was done just now: nothing keeps it in memory, so it is waited
-        for this time."""
+        """Start reading what is missing. False if that was read just now and is missing again: it was evicted at once,
+        so this time the lookup has to wait for the disk."""
         missing = lacking.path, lacking.position, lacking.size
         if missing in self._was_read:
             return False
@@ -45,7 +45,7 @@ class ColdLookups:
     def look(
         self, ask: Callable[Concatenate[Replica, How], T], replica: Replica, *how: How.args, **named: How.kwargs
     ) -> T | asyncio.Task[T]:
-        """What is asked of the replica: at once where it is in memory."""
+        """Call `ask` on the replica: returns its result if all is in memory, else a task for it."""
         log = replica.log
         if log is None:
             return ask(replica, *how, **named)
@@ -80,7 +80,7 @@ class ColdLookups:
 
 def _reader(disk: Disk, path: str, position: int, size: int) -> Callable[[], None]:
     def read() -> None:
-        with suppress(FileNotFoundError):  # it has another name by now, or is gone
+        with suppress(FileNotFoundError):  # renamed meanwhile, or gone
             file = disk.open(path, writable=False)
             try:
                 file.pread(size, position)

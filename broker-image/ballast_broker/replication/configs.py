@@ -1,5 +1,5 @@
-"""What is configured of this broker's replicas while it runs: their logs, who is throttled, at which rates, and which
-directories take no more of them, and how they are cleaned. Loop thread only.
+"""Applies dynamic configuration to this broker's replicas: log configs, replication throttles and rates, cordoned
+directories, cleaning. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORDONED = "cordoned.log.dirs"
 
 
 class ReplicaConfigs:
-    """`of_topic`: how a topic's logs are configured. `rates`: those that have a limit, by its name."""
+    """`of_topic`: a topic's log configuration. `rates`: the limited rates, by the name of their limit."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReplicaConfigs:
             self._placement.cordon(own.get(CORDONED, of_all.get(CORDONED)))
 
     def publish(self, delta: MetadataDelta, image: MetadataImage, replicas: Replicas) -> Iterator[None]:
-        """In steps: topic configs that changed, or all of them where a default of the broker did."""
+        """Apply changed topic configs, or all of them if a broker default changed. Yields after each replica."""
         topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
         everything = _of_brokers(delta)
         if everything:
@@ -76,7 +76,7 @@ class ReplicaConfigs:
         )
 
     def _layers(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """What was set while they run for all brokers, and for this one, which counts before that."""
+        """The dynamic configuration of all brokers, and that of this one, which takes precedence."""
         return image.configs.of(RESOURCE_BROKER, ""), image.configs.of(RESOURCE_BROKER, str(self._broker_id))
 
 

@@ -1,7 +1,7 @@
-"""Where this broker's replicas lie: their logs are opened and given up, and the controller hears where they are; and
-what clients ask of log directories, which replicas are there, and to move them.
+"""Opens and drops the logs of this broker's replicas, and tells the controller their directories; serves clients that
+describe log directories or move replicas between them.
 
-Errors are per entry, a refused entry changes nothing and the others go ahead. Loop thread only.
+Errors are per entry: a refused entry changes nothing, and the others go ahead. Loop thread only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectoryInfo:
-    """`total_bytes` and `usable_bytes` are -1 where they cannot be told."""
+    """`total_bytes` and `usable_bytes` are -1 if unknown."""
 
     path: str
     error: ErrorCode
@@ -64,7 +64,7 @@ class Directories:
 
     # -- the log of a replica -----------------------------------------------------------------------------------------
     def open_log(self, replica: Replica, assigned: UUID | None, config: LogConfig, *, is_new: bool) -> None:
-        """The log as it is on disk, or a new one. None is made where its own may be on a disk that is away."""
+        """Open the replica's log, or create it, unless the existing one may be in a directory that is offline."""
         topic_partition = replica.topic_partition
         known = None if assigned is None else self._logs.directory(assigned)
         self._logs.set_aside_namesakes(topic_partition, replica.topic_id)
@@ -88,7 +88,7 @@ class Directories:
         replica.offline = False
 
     def settle(self, replica: Replica, assigned: UUID | None) -> None:
-        """Go on with a move that a restart interrupted; tell the controller where the replica is, if it errs."""
+        """Resume a move that a restart interrupted; correct the controller if it has a wrong directory."""
         number = replica.topic_partition.partition
         directory = replica.online_log().directory
         if assigned is not None:
@@ -106,7 +106,7 @@ class Directories:
             self._assignments.assign(replica.topic_id, number, directory.id)
 
     def give_up(self, replica: Replica) -> None:
-        """It is not here any more, nor is its log."""
+        """The replica is no longer on this broker: delete its log."""
         move = self._movers.moves.get(replica.topic_partition)
         if move is not None:
             self._movers.cancel(move, assign_back=False)
@@ -164,7 +164,7 @@ class Directories:
 
     # -- describing ---------------------------------------------------------------------------------------------------
     async def describe(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
-        """Every directory; of the replicas only those wanted, or all that are there when it is asked, in turns."""
+        """Describe every directory with the `wanted` replicas, or all of them; yields to the loop in between."""
         replicas: dict[str, list[ReplicaInfo]] = {directory.path: [] for directory in self._logs.directories}
 
         async def add(

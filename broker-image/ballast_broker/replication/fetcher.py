@@ -1,7 +1,8 @@
-"""Followers pull: one connection with one request under way for each (leader, fetcher id), shared by its partitions.
+"""Fetches from leaders as a follower: one connection with one request in flight per (leader, fetcher id), shared by its
+partitions.
 
-Each group is one task. An answer is used only for partitions that are still followed with the offset and epoch that
-were asked. A partition that fails is set aside for a while and never stops the others. Loop thread only.
+Each group is one task. A response is used only for partitions that are still followed with the offset and epoch that
+were requested. A partition that fails is set aside for a while and never stops the others. Loop thread only.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIST_OFFSETS_VERSION = 6
-PATIENCE_S = 0.5  # with a disk that stalls, before the others are fetched again
+PATIENCE_S = 0.5  # how long to wait for a stalling disk before fetching the others again
 SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )  # fmt: skip
-# The leader will know soon, or we shall: nothing to shout about.
+# Transient: the leader or this broker has not seen the newest metadata yet. Not logged as failures.
 PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -51,7 +52,7 @@ Key = tuple[UUID, int]
 
 @dataclass(slots=True)
 class Followed:
-    """One partition in a group. A new leader epoch makes a new one, so that late answers find it changed."""
+    """One partition in a group. Each leader epoch gets a new object, so that late responses are recognised."""
 
     replica: Replica
     leader_epoch: int
@@ -60,7 +61,7 @@ class Followed:
 
     @property
     def throttled(self) -> bool:
-        """One that has all that is committed would leave the ISR if it had to wait."""
+        """Never for a follower without lag: it would drop out of the ISR if it had to wait."""
         return self.replica.follower_throttled and self.lag != 0
 
     def asked(self) -> Asked:
@@ -71,7 +72,7 @@ class Followed:
 
 @dataclass(slots=True)
 class FetchTotals:
-    """What went wrong, over all groups of this broker."""
+    """Error counters over all groups of this broker."""
 
     failed: int = 0
     truncated_records: int = 0
@@ -99,7 +100,7 @@ class FetcherGroup:
         self._changed = asyncio.Event()
         self._aside: set[Key] = set()
         self._throttled_out: set[Key] = set()
-        self._writing: dict[Key, asyncio.Task[None]] = {}  # left out until what they were given is in their log
+        self._writing: dict[Key, asyncio.Task[None]] = {}  # not fetched until their last records are written
         self._backoff = Backoff(settings.replica_fetch_backoff_ms)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher-{name}")
 
@@ -133,7 +134,7 @@ class FetcherGroup:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def disconnect(self) -> None:
-        """The leader's address changed: the next turn connects anew."""
+        """The leader's address changed: the next turn reconnects."""
         if self._channel is not None:
             self._channel.close()
 
@@ -159,7 +160,7 @@ class FetcherGroup:
                     self._drop_channel()
                     await asyncio.sleep(failures.failed(None) / 1000)
                 except Exception:
-                    # A bug must not end replication silently: say it, and begin again with a new session.
+                    # A bug must not end replication silently: log it, and start over with a new session.
                     log.exception("fetcher %s failed", self.name)
                     self._drop_channel()
                     await asyncio.sleep(failures.failed(None) / 1000)
@@ -197,7 +198,7 @@ class FetcherGroup:
         await self._take_in(response, asked)
 
     def _take_back(self) -> None:
-        """Those whose time aside is over."""
+        """Fetch again those partitions whose backoff is over."""
         if not self._aside:
             return
         now_s = asyncio.get_running_loop().time()
@@ -220,7 +221,7 @@ class FetcherGroup:
                 self._want(key, followed)
 
     async def _pause(self) -> None:
-        """Nothing may be asked now: until something changes, or somebody's time has come."""
+        """No partition may be fetched now: wait until something changes, or a backoff ends."""
         now_s = asyncio.get_running_loop().time()
         waits = [self.partitions[key].resume_at_s - now_s for key in self._aside]
         if self._throttled_out:
@@ -277,12 +278,12 @@ class FetcherGroup:
 
     def _max_wait_ms(self) -> int:
         longest = self._settings.replica_fetch_wait_max_ms
-        # Those that the throttle leaves out now must not wait at the leader for the others.
+        # Partitions left out by the throttle must not have to wait for this long poll.
         return int(min(longest, self._rate.wait_s() * 1000 + 1)) if self._throttled_out else longest
 
     # -- answers ------------------------------------------------------------------------------------------------------
     async def _take_in(self, response: Any, asked: dict[Key, Asked]) -> None:
-        """Partitions whose disk stalls are written to beside each other; one that takes long holds no other up."""
+        """Partitions on stalling disks are written concurrently; a slow one does not hold up the others."""
         slow: list[asyncio.Task[None]] = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -296,7 +297,7 @@ class FetcherGroup:
                         slow.append(self._begin_to_write(key, followed, data))
                     elif followed.asked() == sent:
                         await self._take_in_partition(key, followed, data)
-                    else:  # truncated, led by somebody else, or shortened by retention since: asked anew
+                    else:  # truncated, with another leader, or log start moved since: fetch again
                         self._want(key, followed)
                 except ApiError as error:
                     self._set_aside(key, followed, error.code, error.message)
@@ -340,7 +341,7 @@ class FetcherGroup:
         replica = followed.replica
         records, end = data.records, replica.state.log_end_offset
         if records and data.log_start_offset >= end > int.from_bytes(records[:8]):
-            # All that is here has been deleted, perhaps up to a place inside of a batch that this log has otherwise.
+            # The leader deleted everything that is here, perhaps up to an offset inside a batch that straddles our end.
             log.info("%s: the leader begins at %d: begun again there", replica.topic_partition, end)
             replica.start_over_at(end)
         if records:
@@ -372,7 +373,7 @@ class FetcherGroup:
         replica.truncate_to(offset)
 
     async def _begin_again(self, followed: Followed) -> None:
-        """Our end is outside of the leader's log: go back to its end, or forward to its start (REP-07)."""
+        """Our log end is outside the leader's log: truncate to its end, or start over at its start (REP-07)."""
         replica = followed.replica
         sent = followed.asked()
         leader_end = await self._leader_offset(followed, LATEST)

@@ -1,4 +1,4 @@
-"""All fetcher groups of this broker: which partition belongs to which, and where leaders listen. Loop thread only."""
+"""Assigns partitions to this broker's fetcher groups, and knows the leaders' addresses. Loop thread only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ballast_broker.replication.settings import ReplicationSettings
     from ballast_broker.seams import Channel, Network
 
-# A leader that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer.
+# An unreachable leader is retried this often: the kernel's own SYN retries back off exponentially.
 CONNECT_TIMEOUT_S = 4.0
 
 
 class Fetchers:
-    """All groups of this broker; groups begin with their first partition and end with their last."""
+    """All groups of this broker; a group starts with its first partition and ends with its last."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Fetchers:
                 group.disconnect()
 
     def follow(self, replica: Replica) -> None:
-        """As its state says; called with every change of leader or epoch."""
+        """Follow the leader in the replica's state; called with every change of leader or epoch."""
         state = replica.state
         key = (replica.topic_id, replica.topic_partition.partition)
         place = (state.leader_id, spread(*replica.topic_partition, self._settings.num_replica_fetchers))

@@ -1,7 +1,7 @@
-"""What a follower decides: what to ask next, what of an answer still fits, where to cut its log. PURE.
+"""Makes a follower's decisions: what to fetch next, where to truncate its log, how long to back off. PURE.
 
-A fetch session (KIP-227) remembers on both ends what was asked, so only changes travel. `FetchSession` is the asking
-end: it is told what is wanted now and says what to send; it is reset whenever the leader has lost its end.
+In a fetch session (KIP-227) both ends remember what was requested, so that only changes are sent. `FetchSession` is the
+follower's end: given what is wanted now it tells what to send; it is reset whenever the leader has lost its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_SESSION = 0
 
 
 class Asked(NamedTuple):
-    """The state of one followed partition as it goes into a fetch."""
+    """The state of one followed partition, as a fetch request has it."""
 
     fetch_offset: int
     last_fetched_epoch: int
@@ -33,11 +33,11 @@ class FetchSession(Generic[Key]):
         self._dirty: dict[Key, Asked | None] = {}
 
     def want(self, key: Key, asked: Asked | None) -> None:
-        """From now on ask this of the partition, or (None) leave it out."""
+        """From now on fetch this of the partition, or (None) leave it out."""
         self._dirty[key] = asked
 
     def next(self) -> tuple[dict[Key, Asked], list[Key]]:
-        """What to send: partitions new or changed, and partitions to forget."""
+        """What to send: new or changed partitions, and partitions to forget."""
         changed: dict[Key, Asked] = {}
         forgotten: list[Key] = []
         for key, asked in self._dirty.items():
@@ -55,7 +55,7 @@ class FetchSession(Generic[Key]):
         return changed, forgotten
 
     def answered(self, session_id: int) -> None:
-        """The leader took the request. An id of 0: it keeps no session, the next request is full again."""
+        """The leader accepted the request. Session id 0: it keeps no session, so the next request is full again."""
         if session_id == NO_SESSION:
             self.reset()
         elif self.epoch == INITIAL_EPOCH or session_id == self.session_id:
@@ -65,13 +65,13 @@ class FetchSession(Generic[Key]):
             self.reset()
 
     def reset(self) -> None:
-        """The session is lost (an error, a new connection): begin again with a full request."""
+        """The session is lost (an error, a new connection): the next request is a full one."""
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
 
 
 class Epochs(Protocol):
-    """The part of a log that truncation looks at."""
+    """The part of a log that truncation needs."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -79,10 +79,10 @@ class Epochs(Protocol):
 
 
 def truncation_offset(log: Epochs, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where to cut after the leader said: the largest epoch we share may be `leader_epoch`, which ends there.
+    """Where to truncate, given the leader's largest epoch up to our last one, and its end offset in the leader's log.
 
-    If our own largest epoch at or below it is another one, we cut to the end of that and ask again: the next answer
-    tells of an older epoch, until one is found that both have.
+    If our own largest epoch at or below it is a different one, truncate to that one's end and fetch again: the next
+    response names an older epoch, until one is found that both logs have.
     """
     end = log.log_end_offset
     if leader_epoch < 0:
@@ -115,7 +115,7 @@ class Backoff:
 
 
 def grouped(keys: Mapping[tuple[UUID, int], Asked]) -> dict[UUID, list[tuple[int, Asked]]]:
-    """By topic, as requests have it."""
+    """Group by topic, as requests do."""
     topics: dict[UUID, list[tuple[int, Asked]]] = {}
     for (topic_id, partition), asked in keys.items():
         topics.setdefault(topic_id, []).append((partition, asked))

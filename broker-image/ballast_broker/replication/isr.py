@@ -1,7 +1,7 @@
-"""Proposes changes of the ISR, and asks the controller for them: all of one turn of the loop in one AlterPartition.
+"""Proposes ISR changes and sends them to the controller: all of one turn of the loop in one AlterPartition.
 
-One request is under way at a time; proposals made meanwhile go with the next. A proposal that metadata overtakes is
-dropped by `Partition.isr_answered`. Loop thread only; the one task it owns ends when nothing is left to ask.
+One request is in flight at a time; proposals made meanwhile go with the next. `Partition.isr_answered` drops a proposal
+that newer metadata has overtaken. Loop thread only; the one task it owns ends when nothing is left to ask.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 ALTER_PARTITION_VERSION = 3
 RETRY_S = 0.05
-MAXIMUM_PER_REQUEST = 200  # which the controller takes up in one turn of its event loop, and this broker makes in one
-REPLICAS_PER_SLICE = 1_000  # that are looked at in one turn of the loop: about a millisecond
+MAXIMUM_PER_REQUEST = 200  # handled in one turn of the event loop, here and at the controller
+REPLICAS_PER_SLICE = 1_000  # examined in one turn of the loop: about a millisecond
 
 
 class Controller(Protocol):
     async def call(self, request: Any, version: int) -> Any:
-        """Find the active controller, send, await; ApiError REQUEST_TIMED_OUT when none answered in time."""
+        """Send to the active controller and await the response; ApiError REQUEST_TIMED_OUT if none answers in time."""
 
 
 class IsrChanges:
@@ -54,7 +54,7 @@ class IsrChanges:
             self.submit(replica, change)
 
     async def keep_shrinking(self, replicas: Replicas, interval_s: float) -> None:
-        """Until cancelled."""
+        """Propose to shrink ISRs with lagging followers, periodically, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             for number, replica in enumerate(replicas.all()):
@@ -62,7 +62,7 @@ class IsrChanges:
                     await asyncio.sleep(0)
                 try:
                     self._propose_shrink(replica, replicas)
-                except Exception:  # a bug must not end this for all of them
+                except Exception:  # a bug must not end this for all partitions
                     log.exception("the ISR of %s could not be looked at", replica.topic_partition)
 
     def _propose_shrink(self, replica: Replica, replicas: Replicas) -> None:
@@ -84,7 +84,7 @@ class IsrChanges:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        await asyncio.sleep(0)  # let the rest of this turn's proposals come along
+        await asyncio.sleep(0)  # batch the other proposals of this turn of the loop
         while self._proposed:
             some = [(each, self._proposed.pop(each)) for each in [*islice(self._proposed, MAXIMUM_PER_REQUEST)]]
             batch = {replica: change for replica, change in some if replica.state.pending is change}
@@ -96,7 +96,7 @@ class IsrChanges:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
                 retry = batch
-            except Exception:  # a bug must not leave them pending for ever: until they are answered no other is made
+            except Exception:  # a bug must not leave them pending for ever: that blocks further proposals
                 log.exception("%d changes of ISR could not be asked for", len(batch))
                 retry = batch
             for replica, change in retry.items():
@@ -128,7 +128,7 @@ class IsrChanges:
         return request(broker_id=self._broker_id, broker_epoch=epoch, topics=topic_list)
 
     def _take_in(self, batch: dict[Replica, IsrChange], response: Any) -> dict[Replica, IsrChange]:
-        """What has to be asked again."""
+        """Apply the response; returns the changes to ask for again."""
         if response.error_code:
             log.warning("the controller refused changes of ISR: %s", ErrorCode(response.error_code).name)
             return batch
@@ -161,15 +161,15 @@ class IsrChanges:
 
     # -- counting -----------------------------------------------------------------------------------------------------
     def count_election(self, replica: Replica, registration: PartitionRegistration, in_line: frozenset[int]) -> None:
-        """This broker leads now, and the controller had nobody who is sure to have everything: those who were in line
-        have it nevertheless, and so has who is the only one."""
+        """This broker is the new leader in state RECOVERING. Count an unclean election, unless it was in `in_line`
+        or is the only replica: then nothing is lost."""
         unsure = registration.leader_recovery_state == RECOVERING
         if unsure and replica.state.followers and self._broker_id not in in_line:
             self.unclean_elections += 1
             log.warning("%s: leads it without having been in sync: what it lacks is lost", replica.topic_partition)
 
     def count(self, replica: Replica, before: frozenset[int]) -> None:
-        """The ISR of a partition led here is another one now; the metadata may bring that before the answer does."""
+        """The ISR of a partition led here has changed; the metadata may tell before the controller's response does."""
         after = replica.state.isr
         if after == before:
             return

@@ -1,6 +1,6 @@
-"""Roles that a replica could not take, as there was no file descriptor to make a log with: they are tried again.
+"""Retries the roles that a replica could not take for want of a file descriptor to create its log.
 
-Nothing else would make the broker try: to the metadata all is well. Loop thread only.
+Nothing else would trigger a retry: in the metadata all is well. Loop thread only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Role = tuple[UUID, "PartitionRegistration", "LogConfig", bool]
 
 
 class LateRoles:
-    """`take` may raise `ApiError`: then the replica is offline."""
+    """If `take` raises `ApiError` the replica is offline."""
 
     def __init__(self, take: Callable[[TopicPartition, UUID, PartitionRegistration, LogConfig, bool], Any]) -> None:
         self._take = take
-        self._waiting: dict[TopicPartition, Role] = {}  # the newest of each
+        self._waiting: dict[TopicPartition, Role] = {}  # the newest role of each
 
     def take(self, topic_partition: TopicPartition, role: Role) -> None:
         self._waiting.pop(topic_partition, None)

@@ -1,7 +1,7 @@
-"""One mover: a task that works on its queue of moves, one at a time, and ends with it. Loop thread only.
+"""Implements a mover: a task that works on its queue of moves, one at a time, until it is empty. Loop thread only.
 
-Beside it, in threads of their own: what was copied is synced while the next segment is copied, and where another mover
-has nothing to do, a second segment of the same move is copied ahead.
+Concurrently, in threads: what was copied is synced while the next segment is copied, and if another mover is idle, a
+second segment of the same move is copied ahead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mover:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"mover-{self._number}")
 
     def hand_over(self, other: Mover) -> None:
-        """All but what it works on."""
+        """Hand over all moves except the one being worked on."""
         for move in self.queue:
             if move is not self.working_on:
                 self.queue.remove(move)
@@ -57,13 +57,13 @@ class Mover:
             await asyncio.gather(self._task, return_exceptions=True)
         ahead = await self._end_ahead()
         if ahead is not None:
-            ahead.file.close()  # a start removes what there is of it
+            ahead.file.close()  # the next start removes the partial copy
         await asyncio.gather(self.synced(), return_exceptions=True)
 
     async def _run(self) -> None:
         turn = Turn()
         while len(self.queue):
-            await turn.ends_if_long()  # of thousands of small logs many steps wait for nothing
+            await turn.ends_if_long()  # steps of small logs may never block
             await self._turn()
             await self.drop_unwanted()
 
@@ -86,8 +86,8 @@ class Mover:
             self.working_on = None
 
     def _next(self) -> Move | None:
-        """Whoever is paused is looked at when nobody else has anything to do, and every now and then: there may be
-        thousands. A disk that does not answer pauses all that are to go there at once."""
+        """The next move to work on. Paused moves are re-examined only when there is nothing else to do, and once in a
+        while: there may be thousands. If a disk hangs, that pauses all its moves at once."""
         current = self.queue.next()
         now_s = self._movers.now_s()
         if current is None or self._movers.is_silent(current) or now_s >= self._looks_at_paused_s:
@@ -102,12 +102,12 @@ class Mover:
                 await self.wake.wait()
         except TimeoutError:
             return
-        self.wake.clear()  # who has more to wait for in the middle of a segment would hold the loop, never waiting
+        self.wake.clear()  # else further waits would return at once, in a busy loop
 
     # -- beside it ----------------------------------------------------------------------------------------------------
     async def sync_in_background(self, threads: Threads, move: Move, copy: SegmentCopy) -> None:
-        """Written to the disk while the next segment is copied, so that the flush before the swap is short. A disk
-        tells only once that it could not: that ends the move whose copy it is, whatever is being worked on by then."""
+        """Sync the copy while the next segment is copied, so that the flush before the swap is short. A disk reports a
+        failed write only once, so an error here fails the move even if another one is being worked on by then."""
 
         async def sync_and_close() -> None:
             try:
@@ -136,7 +136,7 @@ class Mover:
         self._ahead = _Ahead(move, copy, task)
 
     async def stopped_ahead(self, move: Move, segment: Segment) -> CopyAhead | None:
-        """As much of the segment as was copied ahead; nobody works on it any more. Whoever takes it says so."""
+        """What was copied ahead of this segment, with the copying stopped. To take it over call `took_ahead`."""
         ahead = self._ahead
         if ahead is None:
             return None
@@ -165,7 +165,7 @@ class Mover:
         if ahead is None:
             return None
         await ahead.stop()
-        ahead.task.cancelled() or ahead.task.exception()  # who needs that disk will hear of it
+        ahead.task.cancelled() or ahead.task.exception()  # ignored: others that use the disk will see the error
         self._ahead = None
         return ahead.copy
 
@@ -181,6 +181,6 @@ class _Ahead:
         return self.move.stage is Stage.COPYING and self.move.cut_at is None and not self.move.paused
 
     async def stop(self) -> None:
-        """Its present piece comes to its end."""
+        """Stop the task, once its current piece is copied."""
         self.task.cancel()
         await asyncio.wait([self.task])

@@ -1,8 +1,8 @@
-"""Moves replicas between this broker's directories while they serve: the copying and the swap.
+"""Moves replicas between this broker's directories while they serve clients: the copying and the swap.
 
-What to do next is decided in `moves` (PURE); here it is done. A partition always has the same mover. File work runs in
-threads in bounded pieces, within the rate that all movers share. The swap runs on the loop without a break, so no
-append can come between. Loop thread only, except what is passed to `Threads`.
+`moves` (PURE) decides what to do next; this does it. A partition always has the same mover. File work runs in threads
+in bounded pieces, within the rate that all movers share. The swap runs on the loop without yielding, so no append can
+interleave. Loop thread only, except what is passed to `Threads`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 TAIL_READ_BYTES = 1_048_576
 SEGMENT_PIECE_BYTES = 16 * 1_048_576
 PIECE_S = 1 / 640  # of what a limit allows: 64 KiB at 40 MiB/s
-# Of the segment that is written to, less than this is read and appended: that takes fewer steps.
+# If less than this is left of the active segment, it is read and appended instead: that takes fewer steps.
 SMALLEST_COPY_BYTES = 65_536
-# How many ended moves are remembered for those who ask how it went.
+# How many ended moves are remembered, to report how they went.
 REMEMBERED = 1_000
 
 
@@ -63,10 +63,10 @@ class Movers:
         self._assignments = assignments
         self._broker_epoch = broker_epoch
         self._movers: dict[int, Mover] = {}
-        self._held: list[Mover] = []  # by a disk that does not answer: others have their queues
+        self._held: list[Mover] = []  # stuck at a hanging disk; their queues were handed over
         self._replicas: dict[TopicPartition, Replica] = {}
         self.moves: dict[TopicPartition, Move] = {}
-        # What is left of the segments that are being copied: in the middle of one a mover could only wait for room.
+        # Disk space reserved for the rest of segments being copied: in the middle of one a mover could only wait.
         self._promised: dict[Move, int] = {}
         self.ended: list[Move] = []
         for directory in logs.directories:
@@ -74,7 +74,7 @@ class Movers:
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
     def start(self, replica: Replica, destination: LogDirectory) -> Move:
-        """A new move, or one that goes on with the future log it left behind. The replica has no other move."""
+        """Start a move, or resume the one that left a future log. The replica must not have another move."""
         topic_partition = replica.topic_partition
         source = replica.online_log()
         goes_on = topic_partition in self._logs.future_logs
@@ -92,7 +92,7 @@ class Movers:
         return move
 
     def metadata_says(self, move: Move, assigned: UUID | None) -> None:
-        """What was told of an earlier move may arrive after the controller agreed to this one, and would stay."""
+        """An assignment for an earlier move may take effect after the controller agreed to this one: correct it."""
         destination = self._logs.directory(move.destination)
         if move.stage is Stage.AGREED and destination is not None and assigned != destination.id:
             self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
@@ -108,7 +108,7 @@ class Movers:
             log.error("the move of %s to %s failed: %s", move.topic_partition, move.destination, reason)
 
     def disk_failed(self, move: Move, error: OSError) -> None:
-        """Reading or writing files beside the logs' own methods: find out whose disk it was."""
+        """File access outside the logs' own methods failed: find out whose disk it was."""
         for path in (move.destination, move.source):
             directory = self._logs.directory(path)
             if directory is not None and directory.online and adoption.cannot_write(self._logs.disk, path):
@@ -121,8 +121,8 @@ class Movers:
                 self.fail(move, f"{directory.path} is offline")
 
     def _end(self, move: Move, stage: Stage, *, assign_back: bool) -> None:
-        """However it ends, cleaning goes on and nothing of the future log is left, unless it is the log now, or the
-        only one: where the source has failed, what was copied may be all that can be saved."""
+        """End the move: cleaning resumes and the future log is removed, unless it is the current log now, or the source
+        has failed, when the copy may be all that can be saved."""
         topic_partition = move.topic_partition
         move.enter(stage)
         self.moves.pop(topic_partition, None)
@@ -144,12 +144,12 @@ class Movers:
             self._assignments.assign(move.topic_id, number, replica.log.directory.id)
 
     async def close(self) -> None:
-        """The future logs stay: the next start goes on with them."""
+        """Stop. The future logs stay: the next start resumes the moves."""
         for mover in self._all():
             await mover.close()
 
     def wake(self) -> None:
-        """The limit changed."""
+        """The rate limit changed."""
         for mover in self._all():
             mover.wake.set()
 
@@ -160,7 +160,7 @@ class Movers:
         return [*self._held, *self._movers.values()]
 
     def _hand_over(self, silent: LogDirectory) -> None:
-        """Whoever is at a move there stays with it, and leaves all else to another mover."""
+        """A mover working on a move there stays with it, and hands all other moves to a new mover."""
         self._held = [mover for mover in self._held if len(mover.queue)]
         for number, mover in list(self._movers.items()):
             move = mover.working_on
@@ -170,7 +170,7 @@ class Movers:
                 mover.hand_over(self._movers[number])
 
     def look_at_paused(self, queue: MoveQueue) -> None:
-        """Those of silent directories are, others no more if there is room for them."""
+        """Pause the moves of silent directories; resume others if there is space for them."""
         silent = self._silent()
         for move in queue if silent else queue.paused:
             if move.source in silent or move.destination in silent:
@@ -180,7 +180,7 @@ class Movers:
                 move.pause(None)
 
     def is_silent(self, move: Move) -> bool:
-        """One of its disks does not answer."""
+        """Whether one of its directories is silent."""
         silent = self._silent()
         return move.source in silent or move.destination in silent
 
@@ -213,14 +213,14 @@ class Movers:
             if not move.ended:
                 synced = frozenset(move.synced)
                 await self._threads.run(lambda: future.flush(synced=synced))
-                if source.log_start_offset > future.bases[0]:  # else the first file says it
+                if source.log_start_offset > future.bases[0]:  # otherwise the first segment's name has it
                     adoption.take_over_start(source, future)
                     await self._logs.maintenance.checkpoint_start_offsets()
                 move.flushed = True
         elif step is Step.SWAP:
             await self._swap(move, replica, source, future)
         elif step in (Step.CUT, Step.BEGIN):
-            await mover.synced()  # what is being synced is about to change
+            await mover.synced()  # truncation must not interfere with a running sync
             move.synced.clear()
             if move.ended:
                 return
@@ -236,7 +236,7 @@ class Movers:
         if agreed is None:
             return
         move.goes_on = False
-        if agreed < future.end_offset:  # the current log lost more in a crash, was cut before that, or was compacted
+        if agreed < future.end_offset:  # the current log lost more in a crash, was truncated, or was compacted
             move.note_truncation(agreed)
 
     async def _copy(self, mover: Mover, move: Move, source: Log, future: Log, step: Step, left_bytes: int) -> None:
@@ -244,7 +244,7 @@ class Movers:
             await mover.wait(self.rate.wait_s())
             return
         self._check_convergence(mover, move, left_bytes)
-        if step is Step.COPY_SEGMENT:  # all that is left of it: in the middle the mover would wait with it
+        if step is Step.COPY_SEGMENT:  # space for all of it: the mover cannot do anything else in the middle
             wanted = source.segments[source.segment_number(future.log_end_offset)].size - future.active.size
         else:
             wanted = self.rate.piece(TAIL_READ_BYTES, PIECE_S)
@@ -266,7 +266,7 @@ class Movers:
         log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
 
     def _piece_bytes(self) -> int:
-        """Large only where nobody counts."""
+        """Large only if the rate is unlimited."""
         return self.rate.piece(TAIL_READ_BYTES if self.rate.limited else SEGMENT_PIECE_BYTES, PIECE_S)
 
     def _check_convergence(self, mover: Mover, move: Move, left_bytes: int) -> None:
@@ -280,7 +280,7 @@ class Movers:
             mover.queue.defer(move)
 
     async def _copy_segment(self, mover: Mover, move: Move, source: Log, future: Log) -> None:
-        """What is left of a segment, in pieces; the future log has it when all of it is there."""
+        """Copy the rest of a segment in pieces; the future log adopts it once it is complete."""
         ahead = await mover.stopped_ahead(move, source.segments[source.segment_number(future.log_end_offset)])
         if move.ended or move.cut_at is not None:
             return
@@ -298,7 +298,7 @@ class Movers:
                 elif not self.has_room(move, wanted):
                     self._pause(move, wanted)
                     await mover.drop_unwanted()
-                    if mover.queue.has_other_work():  # of which some may make room
+                    if mover.queue.has_other_work():  # which may free space
                         await to_its_end(self._threads, copy.give_up)
                         move.wanted_bytes = copy.size_bytes
                         return
@@ -311,7 +311,7 @@ class Movers:
                     return
             try:
                 await to_its_end(self._threads, copy.finish_files)
-            except (CorruptFile, FileNotFoundError):  # of a source that was cut at this moment?
+            except (CorruptFile, FileNotFoundError):  # was the source truncated just now?
                 if await self._is_void(move, copy):
                     return
                 raise
@@ -329,7 +329,7 @@ class Movers:
         return sum(1 for mover in self._movers.values() if len(mover.queue)) < self._count()
 
     def _begin_ahead(self, mover: Mover, move: Move, copy: SegmentCopy, future: Log) -> None:
-        """A second file beside the first: a fast disk takes more than one processor can copy."""
+        """Copy a second segment concurrently: a fast disk takes more than one CPU can copy."""
         segment = copy.following
         if segment is None or segment.size < SMALLEST_COPY_BYTES or self.rate.limited:
             return
@@ -337,20 +337,20 @@ class Movers:
             mover.begin_ahead(move, adoption.CopyAhead(segment, future))
 
     async def copy_ahead(self, move: Move, copy: CopyAhead) -> None:
-        """As much as rate and room allow: whoever takes the segment over copies the rest."""
+        """Copy as much as rate and space allow: whoever takes the segment over copies the rest."""
         while copy.file.left_bytes and not self.rate.limited and self.has_room(move, SEGMENT_PIECE_BYTES):
             await self._copy_piece(move, copy.file)
 
     async def _copy_piece(self, move: Move, copy: FileCopy) -> None:
         wanted = min(self._piece_bytes(), copy.left_bytes)
-        self.rate.record(wanted)  # before it is written, so that other movers wait meanwhile
+        self.rate.record(wanted)  # before the write, so that other movers wait meanwhile
         size = await to_its_end(self._threads, copy.piece(wanted))
         move.copied_bytes += size
         if size < wanted and not move.ended and move.cut_at is None:
             raise OSError(f"{move.source}: a segment of {move.topic_partition} is shorter than it was")
 
     async def _is_void(self, move: Move, copy: SegmentCopy) -> bool:
-        """Whether the move ended meanwhile, or the source was cut before the end of what is copied."""
+        """Whether the copy is void: the move has ended, or the source was truncated below the copy's end."""
         if move.ended:
             return True
         if move.cut_at is None or move.cut_at >= copy.end_offset:
@@ -361,7 +361,7 @@ class Movers:
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset
         piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
-        self.rate.record(piece.size)  # before it is written, so that other movers wait meanwhile
+        self.rate.record(piece.size)  # before the write, so that other movers wait meanwhile
         try:
             data = await self._threads.run(piece.read)
         except OSError:

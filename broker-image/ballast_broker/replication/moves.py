@@ -1,9 +1,9 @@
-"""Moves of replicas between this broker's directories: what is decided about them. PURE.
+"""Makes the decisions about moves of replicas between this broker's directories. PURE.
 
 A move copies the current log into a future log in the destination, tells the controller once it has caught up, and
-swaps when the controller agreed. Here is which request starts, redirects or ends a move, which move a mover works on
-next, what the next step of a move is, and whether it converges.
-Guarantee: no step swaps before the controller agreed and the future log was flushed.
+swaps when the controller has agreed. This decides which request starts, redirects or cancels a move, which move a mover
+works on next, what a move's next step is, and whether it converges.
+Guarantee: no step swaps before the controller has agreed and the future log is flushed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from ballast_broker.storage.segment import Segment
 
 CONVERGENCE_WINDOW_S = 10.0
-# Below this the rest is copied with appends held: so little that nobody notices.
+# The swap copies up to this much while appends have to wait: too little for anybody to notice.
 FINAL_PIECE_BYTES = 256 * 1024
-# So many pieces during which the log was written to, and always so little left: the copy has caught up as far as it
-# ever will.
+# After so many pieces that began with no more than FINAL_PIECE_BYTES left, on a log that is being written to, the copy
+# has caught up as far as it ever will.
 ENOUGH_CHASING = 8
 
 
 class Request(Enum):
-    """What a request for a directory means for a replica."""
+    """What a request to move to a directory means for a replica."""
 
     NOTHING = "it is there, or on its way there"
     START = "a new move"
@@ -58,24 +58,24 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """One move. Attributes are read by everybody (metrics, DescribeLogDirs); the mover alone writes them, and its stage
-    and why it is paused only by the methods that tell the queue: what it has to do next depends on them."""
+    """One move. Anybody may read the attributes (metrics, DescribeLogDirs); only the mover writes them. `stage` and
+    `paused` are set only by methods that tell the queue, since the order of work depends on them."""
 
     topic_partition: TopicPartition
     topic_id: UUID
     source: str
     destination: str
-    goes_on: bool = False  # with a future log that was there before, and is yet to be compared with the current one
+    goes_on: bool = False  # resumed: the existing future log has yet to be compared with the current one
     stage: Stage = Stage.COPYING
     copied_bytes: int = 0
     flushed: bool = False
-    # Sealed segments of the future log that are on the disk already, so that the flush before the swap is short.
+    # Sealed segments of the future log that are durable already, so that the flush before the swap is short.
     synced: set[Segment] = field(default_factory=set)
     told_controller: bool = False
     paused: str | None = None
-    wanted_bytes: int = 0  # while it is paused: the room it waits for
+    wanted_bytes: int = 0  # while paused: the disk space it waits for
     not_converging: bool = False
-    # The offset from which the future log must be cut, set by truncations of the current log.
+    # The offset to which the future log must be truncated, set by truncations of the current log.
     cut_at: int | None = None
     chased: int = 0
     seen_end: int = -1
@@ -88,7 +88,7 @@ class Move:
         self._tell_queue()
 
     def pause(self, reason: str | None) -> None:
-        """None: it goes on."""
+        """Pause for this reason; None resumes."""
         self.paused = reason
         self._tell_queue()
 
@@ -100,7 +100,7 @@ class Move:
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
 
     def chases(self, source_end: int, left_bytes: int) -> None:
-        """Another piece is to be copied."""
+        """Another piece is about to be copied."""
         written, self.seen_end = source_end > self.seen_end, source_end
         if left_bytes > FINAL_PIECE_BYTES:
             self.chased = 0
@@ -113,14 +113,14 @@ class Move:
 
 
 class Convergence:
-    """Whether a move gets nearer to the end of its source: compares what is left at both ends of a window."""
+    """Tells whether a move gets closer to its source's end: compares what is left at both ends of a window."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._left_then = 0
 
     def observe(self, now_s: float, left_bytes: int) -> bool | None:
-        """False: over a whole window nothing was gained. None: not known yet."""
+        """False: nothing was gained over a whole window. None: not known yet."""
         if self._since_s is None:
             self._since_s, self._left_then = now_s, left_bytes
             return None
@@ -131,7 +131,7 @@ class Convergence:
         return gained
 
     def interrupted(self) -> None:
-        """It was paused or waited for its turn: what is left grew through no fault of its own."""
+        """The move was paused or waited for its turn: what is left may have grown through no fault of its own."""
         self._since_s = None
 
 
@@ -148,13 +148,13 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the logs of a move stand."""
+    """The offsets of a move's two logs."""
 
     source_start: int
     source_end: int
     future_end: int
     left_bytes: int
-    # The future log's last file is the beginning of one of the source's, and it is worth while to copy what is left.
+    # The future log's last segment is a prefix of one of the source's, and enough is left to copy it as a file.
     continues_file: bool
 
 
@@ -176,13 +176,13 @@ def next_step(move: Move, at: Position) -> Step:
 
 
 class _InOrder:
-    """Moves, of which the first in order of topic and partition is found however many they are."""
+    """A set of moves with fast access to the first one, by topic and partition."""
 
     def __init__(self) -> None:
         self._here: set[Move] = set()
-        self._heap: list[tuple[TopicPartition, int, Move]] = []  # who has gone since is in it until his turn comes
+        self._heap: list[tuple[TopicPartition, int, Move]] = []  # discarded moves stay in it until they come first
         self._in_heap: set[Move] = set()
-        self._numbers = itertools.count()  # of a partition two may be in it, and moves have no order of their own
+        self._numbers = itertools.count()  # tie breaker: two moves of one partition may be in the heap
 
     def __len__(self) -> int:
         return len(self._here)
@@ -212,15 +212,15 @@ class _InOrder:
 class MoveQueue:
     """The moves of one mover: agreed ones first (they are nearly done), then in order of topic and partition.
 
-    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge. Thousands may be in
-    it: none of the others is looked at to find the next.
+    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge. There may be
+    thousands: finding the next one does not look at all of them.
     """
 
     def __init__(self) -> None:
         self._moves: dict[TopicPartition, Move] = {}
         self._copying, self._agreed = _InOrder(), _InOrder()
         self._deferred: set[Move] = set()
-        self._let_others_go: set[Move] = set()  # of those that are deferred, who would have something to do
+        self._let_others_go: set[Move] = set()  # deferred moves that have work to do
         self._paused: dict[Move, None] = {}
         self._current: Move | None = None
 
@@ -254,12 +254,12 @@ class MoveQueue:
         self.changed(move)
 
     def changed(self, move: Move) -> None:
-        """Its stage, whether it is paused, or whether it lets others go first."""
+        """The move's stage, its pause, or whether it is deferred has changed."""
         self._take_out(move)
         if move.paused:
             self._paused[move] = None
         elif move.stage not in (Stage.COPYING, Stage.AGREED):
-            return  # who waits for the controller has nothing to do, nor has who waits for room
+            return  # waits for the controller, or has ended
         elif move in self._deferred:
             self._let_others_go.add(move)
         else:
@@ -272,7 +272,7 @@ class MoveQueue:
         self._paused.pop(move, None)
 
     def has_other_work(self) -> bool:
-        """While the one that is being copied is paused."""
+        """Whether there is work besides the current move, which is paused."""
         return bool(self._copying or self._agreed or self._let_others_go)
 
     def next(self) -> Move | None:

@@ -1,7 +1,7 @@
-"""Which replica a consumer should read from, when it says where it is (KIP-392). PURE.
+"""Chooses the replica that a consumer with a rack id should read from (KIP-392). PURE.
 
-The leader serves whoever is in its own rack, and whoever is in a rack without a replica that keeps up. All others are
-sent to the replica in their rack; they come back by themselves when that one no longer serves them.
+The leader serves consumers of its own rack, and those of racks without an in-sync replica. All others are sent to the
+replica in their rack; they come back by themselves when that one no longer serves them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ NOBODY = -1
 
 
 class Nearest:
-    """`racks` holds those of all brokers that serve, or nothing where readers are not to be sent anywhere."""
+    """`racks` has the racks of all live brokers, or is empty if consumers are not to be redirected."""
 
     def __init__(self) -> None:
         self.racks: Mapping[int, str] = {}
 
     def choose(self, state: Partition, rack: str, offset: int) -> int:
-        """As the partition's leader: who should be asked for what begins at `offset`, or NOBODY else."""
+        """As the leader: the broker to fetch from at `offset` instead, or NOBODY."""
         racks = self.racks
         if racks.get(state.broker_id) == rack:
             return NOBODY

@@ -1,8 +1,9 @@
-"""Followers wait at the leader with a fetch that does not name partitions they have just begun to follow.
+"""Answers followers' waiting fetches early when they should start to follow further partitions.
 
-Kafka lets them wait (up to `replica.fetch.wait.max.ms`), and the first record of a new topic or leader waits as long
-to be committed. Here a leader that expects followers for a new partition answers their waiting fetches early, so that
-they ask again; a few times, since the followers hear of it at about the same time but not before. Loop thread only.
+A fetch that waits at the leader does not name partitions that its follower has just begun to follow. Kafka lets it wait
+(up to `replica.fetch.wait.max.ms`), which delays the commit of the first record of a new topic or leader. Here a leader
+that expects followers for a partition completes their waiting fetches, so that they fetch again; a few times, since it
+cannot know when the followers have seen the new metadata. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Nudges:
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self, replica: Replica) -> None:
-        """The leader of a new epoch waits for the first fetch of its followers."""
+        """This replica leads in a new epoch and expects the first fetch of its followers."""
         self._expected.append(replica)
         self._round = 0
         if self._timer is not None:

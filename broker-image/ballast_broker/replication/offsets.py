@@ -1,4 +1,4 @@
-"""Questions about offsets that only a partition's leader answers: by time, by epoch; and DeleteRecords.
+"""Answers a leader's offset queries, by timestamp and by leader epoch, and implements DeleteRecords.
 
 Refusals are `ApiError`. Loop thread only.
 """
@@ -44,7 +44,7 @@ def list_offset(
         return NOT_FOUND
     last = _last_visible(replica, log, isolation, replica_id)
     if replica_id == CONSUMER and state.high_watermark < state.epoch_start_offset:
-        # A new leader does not know yet how far its predecessor had committed: the answer could go back in time.
+        # A new leader does not know yet how far its predecessor had committed: the offset could go backwards.
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp == LATEST:
         return FoundOffset(-1, last, state.leader_epoch)
@@ -61,7 +61,7 @@ def _last_visible(replica: Replica, log: Log, isolation: int, replica_id: int) -
 
 
 def _epoch_of(log: Log, offset: int) -> int:
-    """The epoch of the record at `offset`, the current one for the log's end; -1 where there is none."""
+    """The epoch of the record at `offset`, the current one for the log end; -1 if there is none."""
     epoch = log.latest_epoch
     while epoch is not None and epoch > 0:
         earlier, end_offset = log.epoch_end_offset(epoch - 1)
@@ -78,7 +78,7 @@ def offset_for_leader_epoch(replica: Replica, leader_epoch: int, current_leader_
 def delete_records(
     replica: Replica, offset: int, timeout_ms: int, deadlines: Deadlines
 ) -> int | asyncio.Future[ErrorCode]:
-    """Move the log start. The new start where all replicas have it, else what will say so once they do."""
+    """Advance the log start offset. Returns the new one if all replicas have it, else a future that waits for them."""
     log = replica.led_log()
     if "delete" not in log.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Records of a topic that is only compacted are not deleted.")

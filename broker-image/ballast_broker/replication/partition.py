@@ -1,9 +1,9 @@
-"""What a broker knows of one partition it holds: its role, who is in sync, what is committed. PURE.
+"""Keeps a broker's state of one partition it holds: its role, the ISR, the high watermark. PURE.
 
-Events go in (metadata, an append, a follower's fetch, an answer of the controller, time), decisions come out: whether
-the high watermark moved, which waiting produce requests are answered, which change of the ISR to ask for. The log is
-not here; its end offset comes in with the events. Guarantees: the high watermark never goes back while this broker
-leads, it never passes a member of the ISR, and it stands still below `min.insync.replicas`.
+Events go in (metadata, an append, a follower's fetch, the controller's response, time), decisions come out: whether
+the high watermark moved, which waiting produce requests to complete, which ISR change to ask for. The log is not here;
+its end offset comes in with the events. Guarantees: the high watermark never goes back while this broker leads, it
+never passes a member of the ISR, and it does not advance while the ISR is below `min.insync.replicas`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Registration(Protocol):
 
 
 class Transition(Enum):
-    """What a piece of metadata made of this replica."""
+    """What new metadata means for this replica."""
 
     STALE = "older than what is known: ignored"
     NEW_LEADER = "leads a new epoch"
@@ -62,21 +62,21 @@ class Follower:
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
     last_caught_up_ms: int = NEVER_MS
     broker_epoch: int = -1
-    # The epoch of the broker as the metadata has it, if it is neither fenced nor shutting down; -1: not told yet.
+    # The broker's epoch in the metadata; None if it is fenced or shutting down; -1: not known yet.
     live_epoch: int | None = -1
 
     @property
     def eligible(self) -> bool:
-        """May be in the ISR: alive, and what we know of its log is from its present life."""
+        """Whether it may be in the ISR: alive, and what we know of its log is from its current broker epoch."""
         live = self.live_epoch
         return live is not None and (live == -1 or self.broker_epoch in (-1, live))
 
     def has_outlived(self, broker_epoch: int) -> bool:
-        """Whether a fetch is of an earlier life of the broker: what that one had, this one may have lost."""
+        """Whether a fetch has an older broker epoch: what the broker had then, it may have lost since."""
         return 0 <= broker_epoch < max(self.broker_epoch, self.live_epoch or -1)
 
     def fetched(self, offset: int, log_start_offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
-        # It had all that the leader had when it asked the time before: it was caught up at that time.
+        # If it has all that the leader had at the previous fetch, it was caught up at that time.
         if offset >= leader_end:
             self.last_caught_up_ms = now_ms
         elif 0 <= self.leader_end_at_last_fetch <= offset:
@@ -88,7 +88,7 @@ class Follower:
         self.last_fetch_ms = now_ms
 
     def asked_again(self, now_ms: int) -> None:
-        """Up to then it asked for the same as the last time, and the leader's end was the same."""
+        """It has repeated its last fetch until `now_ms`, while the leader's log end did not move."""
         if now_ms <= self.last_fetch_ms:
             return
         self.last_fetch_ms = now_ms
@@ -96,8 +96,8 @@ class Follower:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
 
     def put_out(self) -> None:
-        """The controller took it out of the ISR, perhaps for a disk that failed. What it had counts no more,
-        else the high watermark would wait for it as for one that is about to join."""
+        """The controller removed it from the ISR, perhaps for a failed disk. Forget that it was caught up: otherwise
+        the high watermark would wait for it as for one about to join."""
         self.last_caught_up_ms = NEVER_MS
         self.leader_end_at_last_fetch = UNKNOWN_OFFSET
 
@@ -107,7 +107,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """Effect: ask the controller for this ISR. The members come with the broker epochs they fetched with."""
+    """Effect: ask the controller for this ISR. Each member comes with the broker epoch of its fetches."""
 
     leader_epoch: int
     partition_epoch: int
@@ -140,7 +140,7 @@ _WAIT: Final = frozenset(
 
 
 class Partition:
-    """State of one partition on this broker. Attributes are read by everybody and written here only."""
+    """State of one partition on this broker. Anybody may read the attributes; only this class writes them."""
 
     __slots__ = (
         "adding_replicas", "broker_id", "elr", "epoch_start_offset", "followers", "high_watermark", "isr",
@@ -165,7 +165,7 @@ class Partition:
         self.epoch_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
-        self.waiting = Waiters()  # produce requests, for an offset to be committed
+        self.waiting = Waiters()  # produce requests waiting for an offset to be committed
 
     # -- role -----------------------------------------------------------------------------------------------------
     @property
@@ -174,7 +174,7 @@ class Partition:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The ISR and those about to join it: whoever may turn out to be a member already."""
+        """The ISR and the members of a pending change, which may be in force already."""
         return self.isr if self.pending is None else self.isr.union(self.pending.members)
 
     @property
@@ -183,7 +183,7 @@ class Partition:
 
     @property
     def under_replicated(self) -> bool:
-        """Fewer in sync than there are to be, without those that a reassignment is only about to add."""
+        """Fewer in-sync replicas than there should be, not counting those that a reassignment is adding."""
         return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
 
     @property
@@ -191,7 +191,7 @@ class Partition:
         return self.is_leader and len(self.isr) < self.effective_min_isr
 
     def become(self, metadata: Registration, *, log_end_offset: int, high_watermark: int, now_ms: int) -> Transition:
-        """Take in what the metadata says. Who waited under a lost leadership is to be refused."""
+        """Apply the metadata. After a lost leadership the caller must refuse the waiting requests."""
         if metadata.leader_epoch < self.leader_epoch or metadata.partition_epoch < self.partition_epoch:
             return Transition.STALE
         new_epoch = metadata.leader_epoch > self.leader_epoch
@@ -220,7 +220,7 @@ class Partition:
         return Transition.NEW_LEADER if new_epoch else Transition.STILL_LEADER
 
     def take_epoch(self, metadata: Registration) -> bool:
-        """Take in a change that is neither of the role nor of the ISR (where the replicas lie); False: it is more."""
+        """Apply metadata that changes neither role nor ISR, but for example directories; False if it changes more."""
         if (
             metadata.leader_epoch != self.leader_epoch
             or metadata.partition_epoch < self.partition_epoch
@@ -248,15 +248,15 @@ class Partition:
             self.followers[broker_id] = follower
 
     def update_eligible(self, brokers: Mapping[int, int]) -> None:
-        """Which brokers may be in an ISR (neither fenced nor shutting down), with their epochs."""
+        """Set which brokers may be in an ISR (neither fenced nor shutting down), with their epochs."""
         for follower in self.followers.values():
             follower.live_epoch = brokers.get(follower.broker_id)
 
     # -- the high watermark ---------------------------------------------------------------------------------------
     def appended(self, log_end_offset: int, now_ms: int) -> bool:
-        """The leader wrote up to `log_end_offset`. True if the high watermark moved."""
+        """The leader has appended up to `log_end_offset`. True if the high watermark moved."""
         self.log_end_offset = log_end_offset
-        if not self.followers and self.isr:  # the only replica: no min.insync.replicas above one can be asked of it
+        if not self.followers and self.isr:  # the only replica: its effective min ISR is at most 1
             self.high_watermark = log_end_offset
             return True
         return self.advance_high_watermark(now_ms)
@@ -264,7 +264,7 @@ class Partition:
     def follower_fetched(
         self, broker_id: int, broker_epoch: int, offset: int, log_start_offset: int, now_ms: int
     ) -> bool:
-        """A follower asked for `offset`: it has all before it. True if the high watermark moved."""
+        """A follower fetched from `offset`, so it has all before that. True if the high watermark moved."""
         follower = self.followers[broker_id]
         follower.fetched(offset, log_start_offset, broker_epoch, self.log_end_offset, now_ms)
         return offset > self.high_watermark and self.advance_high_watermark(now_ms)
@@ -284,11 +284,11 @@ class Partition:
         return True
 
     def _about_to_join(self, follower: Follower, now_ms: int) -> bool:
-        # One that keeps up but is not in yet would be chased by the high watermark for ever if nobody waited for it.
+        # A follower that keeps up could never join if the high watermark always ran ahead of it.
         return follower.eligible and follower.caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
 
     def follow_high_watermark(self, leader_high_watermark: int, log_end_offset: int) -> int:
-        """As a follower: what the leader said, as far as this log goes. It never goes back by a stale answer."""
+        """As a follower: take over the leader's, as far as this log goes. A stale response never moves it back."""
         self.log_end_offset = log_end_offset
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, log_end_offset))
         return self.high_watermark
@@ -299,7 +299,7 @@ class Partition:
 
     # -- waiting produce requests ---------------------------------------------------------------------------------
     def committed(self, offset: int) -> ErrorCode | None:
-        """Whether everything before `offset` is committed: an answer, or None for not yet."""
+        """The response for a produce up to `offset` if that is committed or refused; None: not yet."""
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.high_watermark < offset:
@@ -309,17 +309,17 @@ class Partition:
         return ErrorCode.NONE
 
     def take_committed(self) -> list[Waiter]:
-        """The waiters whose offset the high watermark has reached; `committed` says what to tell them."""
+        """Take the waiters whose offset the high watermark has reached; `committed` gives their response."""
         return self.waiting.take(self.high_watermark)
 
     def lowest_log_start_offset(self) -> int:
-        """Of all live followers (DeleteRecords waits for it); -1 while one of them has not fetched yet."""
+        """The lowest of all live followers (DeleteRecords waits for it); -1 while one has not fetched yet."""
         starts = [each.log_start_offset for each in self.followers.values() if each.live_epoch is not None]
         return min(starts, default=2**63 - 1)
 
     # -- the ISR --------------------------------------------------------------------------------------------------
     def propose_expand(self, broker_id: int) -> IsrChange | None:
-        """Called after a follower's fetch: it joins when it has reached the high watermark and the epoch's start."""
+        """After a follower's fetch: it joins once it has reached the high watermark and the epoch's start offset."""
         if broker_id in self.isr or self.pending is not None:
             return None
         follower = self.followers[broker_id]
@@ -328,7 +328,7 @@ class Partition:
         return self._propose(self.isr | {broker_id})
 
     def propose_shrink(self, now_ms: int) -> IsrChange | None:
-        """Called every now and then: those who have not caught up for too long leave."""
+        """Called periodically: members that have not been caught up for too long leave."""
         if not self.is_leader or self.pending is not None:
             return None
         late = {
@@ -347,7 +347,7 @@ class Partition:
     def isr_answered(
         self, change: IsrChange, error: ErrorCode, *, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int
     ) -> IsrAnswer:
-        """The controller's answer to `change`. After ACCEPTED the high watermark may advance."""
+        """Apply the controller's response to `change`. After ACCEPTED the high watermark may advance."""
         if self.pending is not change:
             return IsrAnswer.WAIT  # metadata or a new epoch has overtaken it
         if error in _UNDO:
@@ -360,7 +360,8 @@ class Partition:
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return IsrAnswer.WAIT
         if partition_epoch > self.partition_epoch and not self.isr <= {*isr}:
-            # Who left is eligible by the min.insync.replicas that there was then: that may be on its way to us as well.
+            # Members left the ISR; whether into the ELR depends on min.insync.replicas at that time, and a change of
+            # that may still be on its way to us: wait for the metadata.
             return IsrAnswer.WAIT
         self.pending = None
         self.isr = frozenset(isr)

@@ -1,6 +1,6 @@
-"""Replication throttles: how many bytes a second throttled partitions may take, for leader, follower and moves.
+"""Implements replication throttles: a byte rate each for leaders, followers and moves between directories.
 
-Over the limit nothing more is taken; what was taken is never refused afterwards. Loop thread only.
+Over the limit nothing more is started; what was read is never refused afterwards. Loop thread only.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 # Kafka's own default for these rates.
 UNLIMITED = 2**63 - 1
-# Who takes less at once holds up others at the same disk and processor for less, and has more requests to make.
+# Smaller pieces block others at the same disk and CPU for a shorter time, but need more requests.
 SMALLEST_PIECE_BYTES = 65_536
 FETCH_PIECE_S = 0.004
 
 
 class ByteRate:
-    """A token bucket of a quarter second: what is taken beyond it is a debt that must be waited off.
+    """A token bucket of a quarter second: what is taken beyond it is a debt to be waited off.
 
     Over any span the bytes are at most limit x span + one quarter second + one read, so ten seconds come out within
-    5 % if reads are no larger than a quarter second of the limit. `burst_s` is another size of the bucket, `full`
-    begins with what is in it.
+    5 % if reads are no larger than a quarter second of the limit. `burst_s` sets another bucket size; with `full` the
+    bucket starts full.
     """
 
     BURST_S = 0.25
@@ -47,7 +47,7 @@ class ByteRate:
         return self._limit < UNLIMITED
 
     def change_limit(self, bytes_per_second: int) -> None:
-        """A new limit begins with an empty bucket, a debt of the old one is forgotten."""
+        """Set the limit. A new one starts with an empty bucket, and a debt under the old one is forgotten."""
         if bytes_per_second != self._limit:
             self._limit = bytes_per_second
             self._available = 0.0
@@ -63,11 +63,11 @@ class ByteRate:
         return (1.0 - self._available) / self._limit if self._limit > 0 else float("inf")
 
     def largest_read(self, size: int) -> int:
-        """`size`, or what the bucket holds where that is less."""
+        """`size`, or the bucket's size if that is less."""
         return size if self._limit >= UNLIMITED else max(1, min(size, int(self._limit * self._burst_s)))
 
     def piece(self, size: int, seconds: float) -> int:
-        """`size`, or where there is a limit what passes in so many seconds, as long as that is worth a request."""
+        """`size`; under a limit what passes in so many seconds, but enough to be worth a request."""
         if self._limit >= UNLIMITED:
             return size
         return min(self.largest_read(size), max(SMALLEST_PIECE_BYTES, int(self._limit * seconds)))
@@ -79,7 +79,7 @@ class ByteRate:
             self._available -= size
 
     def record_exempt(self, size: int) -> None:
-        """Bytes that nobody would have held back: they count, but make no debt of more than a second."""
+        """Bytes that are not throttled: they count, but never make the debt larger than one second of the limit."""
         self.total_bytes += size
         if self._limit < UNLIMITED:
             self._available = max(self._refill() - size, min(self._available, -float(self._limit)))
@@ -93,7 +93,7 @@ class ByteRate:
 
 
 class LeaderThrottle:
-    """`leader.replication.throttled.rate`: out-of-sync followers of throttled partitions get no data over it."""
+    """`leader.replication.throttled.rate`: above it out-of-sync followers of throttled partitions get no data."""
 
     def __init__(self, rate: ByteRate) -> None:
         self.rate = rate
@@ -106,7 +106,7 @@ class LeaderThrottle:
         return False
 
     def take_wait_ms(self) -> float:
-        """How long a fetch that got nothing should wait because of this throttle; infinite if it is not the reason."""
+        """How long an empty fetch should wait because of this throttle; infinite if the throttle is not the reason."""
         left_out, self._left_out = self._left_out, False
         return max(self.rate.wait_s() * 1000, 1.0) if left_out else float("inf")
 
@@ -114,7 +114,7 @@ class LeaderThrottle:
         return self.rate.piece(size, FETCH_PIECE_S) if self._throttled(replica, follower) else size
 
     def record(self, replica: Replica, follower: int, size: int) -> None:
-        # All bytes of throttled partitions count, those that in-sync followers take as well; they are never refused.
+        # All bytes of throttled partitions count, even those that in-sync followers take without being throttled.
         if self._throttled(replica, follower):
             self.rate.record(size)
         elif replica.leader_throttled:

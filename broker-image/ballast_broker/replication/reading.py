@@ -1,9 +1,9 @@
-"""Fetches as the leader answers them, or to consumers a follower: reads within limits, learns followers' offsets,
-parks what has to wait.
+"""Answers fetches, as leader or (to consumers) as follower: reads within limits, records followers' offsets, parks
+fetches that have to wait.
 
-A fetch that finds enough is answered synchronously; only one that has to wait costs a future, and one of more than
-`MANY` partitions, which is read piece by piece while others have their turns. The order of the steps for one partition:
-is it here, does the epoch fit, do the logs agree, read, note the follower's offset, move the high watermark, answer.
+A fetch that finds enough is answered synchronously. A future is needed only if it has to wait, or names more than
+`MANY` partitions: those are read in pieces, yielding to the loop. The steps for one partition: is it here, does the
+epoch match, do the logs agree, read, record the follower's offset, move the high watermark, answer.
 Whoever gets a `FetchResult` with a slice must `release` the slice. Loop thread only.
 """
 
@@ -40,9 +40,9 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
-MANY: Final = 256  # partitions that are read without a look at the clock: two milliseconds
+MANY: Final = 256  # up to so many partitions are read without yielding: two milliseconds
 PIECE: Final = 64
-MOST_SLICES: Final = 512  # in one answer: each keeps a file open, and is sent by calls of its own
+MOST_SLICES: Final = 512  # in one response: each keeps a file open and needs its own system calls to send
 EPOCH_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -59,9 +59,9 @@ class FetchEntry:
 
 @dataclass(slots=True)
 class FetchParams:
-    """`replica_id` is -1 for consumers. Followers see up to the log's end, consumers up to the high watermark.
+    """`replica_id` is -1 for consumers. Followers see up to the log end offset, consumers up to the high watermark.
 
-    `any_replica`: of a consumer that may be sent to a follower (the nearest to its `rack`), and may ask one.
+    `any_replica`: the consumer may fetch from followers, and be redirected to one in its `rack`.
     """
 
     replica_id: int = CONSUMER
@@ -84,14 +84,14 @@ class FetchResult:
     slice: LogSlice | None = None
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
     preferred_replica: int = -1
-    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of what is not to be believed
-    current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
-    entry: FetchEntry | None = None  # what this answers
-    cold: bool = False  # there is something, which a disk is asked for
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of aborted transactions
+    current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), if the client has stale metadata
+    entry: FetchEntry | None = None  # the request's entry that this answers
+    cold: bool = False  # there is data, which is being read from the disk
 
     @property
     def is_plain(self) -> bool:
-        """Nothing to be told but offsets and data."""
+        """Whether there are only offsets and data to tell."""
         return (
             self.error is ErrorCode.NONE
             and self.diverging_epoch is None
@@ -142,7 +142,7 @@ class Reader:
         return [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))]
 
     def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
-        """A request of a session: of all that it follows, what is due."""
+        """Fetch for a session: of all its partitions read those that are due."""
         watch.asked(params, self._now_ms())
         if len(watch.due) > MANY:
             return self._read_many(params, [], watch)
@@ -156,7 +156,7 @@ class Reader:
     def _read_many(
         self, params: FetchParams, entries: list[FetchEntry], watch: Watch | None
     ) -> asyncio.Future[list[FetchResult]]:
-        """It waits where its partitions are before it is read: nothing that happens between two pieces is missed."""
+        """The fetch is parked at its partitions before it is read, so that no event between two pieces is missed."""
         parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes, watch)
         parked.over = params.max_wait_ms <= 0
         self._park(parked, self._replicas_of(entries))
@@ -171,7 +171,7 @@ class Reader:
         asyncio.get_running_loop().create_task(self._read_in_turns(parked, first))
 
     async def _read_in_turns(self, parked: ParkedFetch, first: bool) -> None:
-        """Until there is enough, its time is over, or nothing has happened since it was read."""
+        """Read until there is enough, the time is up, or nothing has happened since the last read."""
         params, future = parked.params, parked.future
         try:
             while not future.done():
@@ -236,18 +236,18 @@ class Reader:
         return parked.future
 
     def _delay_ms(self, params: FetchParams) -> float:
-        """What the throttle left out may be had as soon as the throttle allows, not after the whole wait."""
+        """A fetch that the throttle left without data waits only until the throttle allows more."""
         if params.replica_id < 0:
             return float(params.max_wait_ms)
         return min(float(params.max_wait_ms), self._throttle.take_wait_ms())
 
     def answer_follower(self, broker_id: int) -> None:
-        """Its waiting fetches end now, with what there is."""
+        """Answer its waiting fetches now, with what there is."""
         for parked in list(self._parked_followers.get(broker_id, ())):
             parked.expire()
 
     def _finish(self, parked: ParkedFetch) -> None:
-        """Its time is over: answer with what there is."""
+        """The wait time is over: answer with what there is."""
         if parked.future.done():
             return
         if self._is_of_many(parked):
@@ -279,15 +279,15 @@ class Reader:
     def _read_all(
         self, params: FetchParams, entries: list[FetchEntry], *, first: bool
     ) -> tuple[list[FetchResult], int, bool]:
-        """All results, the bytes that count for `min_bytes`, and whether they must be answered at once."""
+        """The results, the bytes that count towards `min_bytes`, and whether to answer at once."""
         results, size, _, _, urgent = self._read_some(params, entries, 0, 0, params.max_bytes, first=first)
         return results, size if urgent else _counted(params, results, size), urgent
 
     def _read_some(
         self, params: FetchParams, entries: list[FetchEntry], size: int, held: int, left: int, *, first: bool
     ) -> tuple[list[FetchResult], int, int, int, bool]:
-        """Reads these for an answer that has `size` bytes in `held` files by now, and room for `left` more. What is
-        found; the same three, as they are then; and whether any of it must be told at once."""
+        """Read these for a response that already has `size` bytes in `held` files, and room for `left` more bytes.
+        Returns the results, the three updated numbers, and whether to answer at once."""
         results = []
         urgent = False
         for entry in entries:
@@ -318,7 +318,7 @@ class Reader:
         asked = entry.topic_id
         if asked is not ZERO_UUID and asked is not replica.topic_id and asked not in (replica.topic_id, ZERO_UUID):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        epoch = max(entry.current_leader_epoch, -1)  # any negative one says nothing
+        epoch = max(entry.current_leader_epoch, -1)  # any negative one means unknown
         log = replica.readable_log(epoch) if params.any_replica else replica.led_log(epoch)
         state = replica.state
         follower = params.replica_id
@@ -368,8 +368,8 @@ class Reader:
         self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool,
         *, waiting: bool = False,
     ) -> tuple[LogSlice | None, list[EndedTransaction]]:  # fmt: skip
-        """What is to be sent, and what of it is not to be believed."""
-        if not log.producers_are_loaded:  # who tell what is stable
+        """The data to send, and the aborted transactions in it."""
+        if not log.producers_are_loaded:  # needed for the last stable offset
             with looking(log, waiting):
                 log.load_producers()
         found = self._slice(replica, log, params, entry, limit, min_one, waiting)
@@ -434,8 +434,8 @@ def _counted(params: FetchParams, results: list[FetchResult], size: int) -> int:
 
 
 def _bytes_with_what_was_cut_off(params: FetchParams, results: list[FetchResult]) -> int:
-    """As Kafka counts, which fills limits to the byte: here whole batches are sent, and nobody waits for what a limit,
-    or the end of a file, keeps for the next fetch."""
+    """Counts as Kafka does, which fills limits to the byte. Here only whole batches are sent: count what a limit, or
+    the end of a file, leaves for the next fetch, so that nobody waits for it."""
     counted, left = 0, params.max_bytes
     for result in results:
         entry, found = result.entry, result.slice
@@ -448,7 +448,7 @@ def _bytes_with_what_was_cut_off(params: FetchParams, results: list[FetchResult]
 
 
 def give_back(results: list[FetchResult], watch: Watch | None = None) -> None:
-    """These were found, but will not be told."""
+    """Release results that were read but will not be sent."""
     for result in results:
         if watch is not None:
             watch.not_told(result)
@@ -456,7 +456,7 @@ def give_back(results: list[FetchResult], watch: Watch | None = None) -> None:
 
 
 def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-    """Where the asker's log leaves ours, if it does: the largest epoch not above its last one, and that one's end."""
+    """Where the follower's log diverges from ours, if it does: the largest epoch up to its last, and that one's end."""
     if last_fetched_epoch == log.latest_epoch and fetch_offset <= log.log_end_offset:
         return None
     epoch, end_offset = log.epoch_end_offset(last_fetched_epoch)

@@ -1,6 +1,6 @@
-"""This broker's replica of one partition: its log, its pure state, and the fetches that wait on it.
+"""Represents this broker's replica of one partition: its log, its pure state, and the fetches that wait on it.
 
-All that changes the log or the high watermark of a partition goes through here, so that waiting requests are woken.
+Everything that changes the log or the high watermark goes through here, so that waiting requests are woken.
 Loop thread only. Refusals are `ApiError`; a failing disk is `KAFKA_STORAGE_ERROR` and takes its directory offline.
 """
 
@@ -46,10 +46,10 @@ class Replica:
         self.offline = False
         self.parked: dict[ParkedFetch, None] = {}
         self.watched: dict[Watched, None] = {}  # by fetch sessions
-        self.delete_waiters = Waiters()  # DeleteRecords, for all replicas to have taken the new start over
+        self.delete_waiters = Waiters()  # DeleteRecords waiting for all replicas to have the new log start
         self.leader_throttled = False
         self.follower_throttled = False
-        # Told of every truncation: a move cuts its copy at the same offset.
+        # Called with every truncation: a move truncates its copy at the same offset.
         self.truncated: list[Callable[[int], None]] = []
         self._clock = clock
         self._wakeups = wakeups
@@ -77,7 +77,7 @@ class Replica:
         led = state.is_leader
         epoch, high_watermark = state.leader_epoch, state.high_watermark
         if metadata.leader_epoch < (log.latest_epoch or 0):
-            # To lead or follow with it would undo what this log knows of later leaders.
+            # Leading or following by it would undo what this log has from later leaders.
             logger.error(
                 "%s has records of epoch %s, but the metadata is at %d: left alone",
                 self.topic_partition, log.latest_epoch, metadata.leader_epoch,
@@ -113,14 +113,14 @@ class Replica:
         return self.log
 
     def led_log(self, current_leader_epoch: int = -1) -> Log:
-        """The log, if this broker leads and the asker's epoch is ours."""
+        """The log, if this broker leads and the requester's leader epoch is ours."""
         self.check_epoch(current_leader_epoch)
         if not self.state.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.online_log()
 
     def readable_log(self, current_leader_epoch: int) -> Log:
-        """As `led_log`, or the log of a follower: up to its high watermark it may be read."""
+        """Like `led_log`, but also as follower, whose log may be read up to its high watermark."""
         self.check_epoch(current_leader_epoch)
         if self.state.leader_id == NO_LEADER:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -137,7 +137,7 @@ class Replica:
         self.wake_all()
 
     def go(self) -> None:
-        """It is here no more. A session that nobody uses any more would keep it, its log and its segments."""
+        """The replica is gone. Leave all sessions: an idle one would keep it, its log and its segments alive."""
         self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake_all()
         for entry in list(self.watched):
@@ -147,10 +147,10 @@ class Replica:
     def append(
         self, batches: bytearray | memoryview, acks: int, origin: str, verified: Verification | None = None
     ) -> AppendInfo:
-        """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
+        """Append as leader. `DirectoryStalls` if the disk is too slow to wait for: then use `append_by_thread`."""
         state, log = self.state, self.log
         if log is None or self.offline or acks == -1 or state.leader_id != state.broker_id:
-            log = self._log_to_lead(acks)  # looks closer
+            log = self._log_to_lead(acks)  # checks everything
         if (log.slow_appends or log.flushed_often or log.directory.slow_until) and log.append_is_slow():
             raise DirectoryStalls
         info = log.append_as_leader(
@@ -162,14 +162,14 @@ class Replica:
     def append_by_thread(
         self, batches: bytearray, acks: int, origin: str, verified: Verification | None = None
     ) -> Coroutine[Any, Any, AppendInfo]:
-        """Takes its place among the appends now; `batches` belong to the log until it is done."""
+        """Queues the append at once; `batches` belong to the log until it is done."""
         log = self._log_to_lead(acks)
         now_ms, epoch = self._clock.wall_ms(), self.state.leader_epoch
         appending = slow_append.append_as_leader(log, batches, epoch, now_ms=now_ms, origin=origin, verified=verified)
 
         async def append() -> AppendInfo:
             info = await appending
-            self._appended(log, info)  # nothing came in between: another role would have interrupted the append
+            self._appended(log, info)  # the role is unchanged: a change would have interrupted the append
             return info
 
         return append()
@@ -208,7 +208,7 @@ class Replica:
         return await slow_append.append_as_follower(self.online_log(), batches)
 
     def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
-        """After a fetch as a follower: take over what the leader says of its offsets."""
+        """After a fetch as follower: take over the leader's high watermark and log start offset."""
         log = self.online_log()
         before = self.state.high_watermark
         after = self.state.follow_high_watermark(leader_high_watermark, log.log_end_offset)
@@ -229,7 +229,7 @@ class Replica:
         self.changed()
 
     def start_over_at(self, offset: int) -> None:
-        """Nothing of what is here is any use: an empty log that begins at `offset`."""
+        """Discard the whole log, and start an empty one at `offset`."""
         log = self.online_log()
         log.truncate_fully_and_start_at(offset)
         for tell in self.truncated:
@@ -248,8 +248,8 @@ class Replica:
             self.wake(0, followers_only=False)
 
     def reconsider(self) -> None:
-        """More may be committed, or taken over by all, though nobody has written or fetched: who is in sync, who is
-        alive, how many must be, the time are others."""
+        """Re-examine waiting requests after something else than an append or fetch has changed: the ISR, live brokers,
+        `min.insync.replicas`, the time."""
         state = self.state
         if not state.is_leader or self.offline:
             return
@@ -267,14 +267,14 @@ class Replica:
             waiter.answer(error)
 
     def log_start_moved(self) -> None:
-        """Answer those DeleteRecords whose offset all replicas have passed."""
+        """Answer those DeleteRecords whose offset all replicas have reached."""
         lowest = min(self.state.lowest_log_start_offset(), self.online_log().log_start_offset)
         for waiter in self.delete_waiters.take(lowest):
             waiter.answer(ErrorCode.NONE)
 
     # -- waking ---------------------------------------------------------------------------------------------------
     def wake(self, new_bytes: int, *, followers_only: bool) -> None:
-        """Data came (for followers), or the high watermark moved (for consumers as well)."""
+        """New data has come (for followers), or the high watermark has moved (for consumers as well)."""
         for fetch in self.parked:
             self._wake(fetch, new_bytes, followers_only)
         told = []
@@ -290,7 +290,7 @@ class Replica:
             watch.mark(entry)
             if watch.parked is not None:
                 self._wake(watch.parked, new_bytes, followers_only)
-        for entry in told:  # until its session asks, which it may never do, nothing else needs to be told
+        for entry in told:  # marked as due already: no more events needed until its session asks, if ever
             entry.watch_replica(None)
 
     def _wake(self, fetch: ParkedFetch, new_bytes: int, followers_only: bool) -> None:
@@ -299,8 +299,8 @@ class Replica:
         if fetch.from_follower and not new_bytes:
             return  # a high watermark alone travels with the next answer
         if fetch.missing_bytes > 0:
-            # Consumers may be told of an append twice, by its bytes and by its commit: counting generously only
-            # means looking earlier than necessary.
+            # An append may count twice for a consumer, by its bytes and by its commit: that only makes it look earlier
+            # than necessary.
             fetch.missing_bytes -= new_bytes or fetch.missing_bytes
         if fetch.missing_bytes <= 0:
             self._wakeups.wake(fetch)
@@ -314,7 +314,7 @@ class Replica:
                 self._wakeups.wake(entry.watch.parked)
 
     def changed(self) -> None:
-        """Sessions look at it with their next answer, which need not come sooner."""
+        """Make sessions look at this replica with their next response, without waking them."""
         for entry in self.watched:
             if entry.watch is not None:
                 entry.watch.mark(entry)

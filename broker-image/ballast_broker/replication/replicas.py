@@ -1,8 +1,8 @@
-"""This broker's replicas by their partitions, and what clients and coordinators ask of them.
+"""Holds this broker's replicas by partition, and serves what clients and coordinators ask of them.
 
-The hot path (`append`, `fetch` with data there, a commit that needs no waiting) is synchronous: no task, no future.
+The hot path (`append`, `fetch` with data available, a commit that needs no waiting) is synchronous: no task, no future.
 What cannot be answered yet comes back as a future. Refusals of single partitions are `ApiError` or an error code in
-their result. Which replicas there are is the business of `roles`. Loop thread only.
+their result. `roles` decides which replicas there are. Loop thread only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """`propose_expand`: told of a follower that has caught up and is not in sync."""
+    """`propose_expand` is called for a fetching follower that is not in the ISR."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Replicas:
         return list(self._replicas.values())
 
     def close(self) -> None:
-        """Whoever still waits is told to ask another broker."""
+        """Tell all waiting requests to ask another broker."""
         for replica in self._replicas.values():
             replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             replica.wake_all()
@@ -104,10 +104,10 @@ class Replicas:
         origin: str = "client",
         verified: Verification | None = None,
     ) -> AppendInfo:
-        """Write to the leader's log, at once. With acks=-1 ask `await_committed` for `last_offset + 1` next.
+        """Append to the leader's log synchronously. With acks=-1 call `await_committed` with `last_offset + 1` next.
 
-        `verified`: what the coordinator was asked for, where a transaction begins in the partition.
-        `DirectoryStalls` where it is not to be done at once: then `append_by_thread`.
+        `verified`: the token with which the coordinator was asked, if a transaction begins in the partition.
+        `DirectoryStalls` if the disk is too slow for that: then use `append_by_thread`.
         """
         replica = self._replicas.get(topic_partition)
         if replica is None:
@@ -125,13 +125,13 @@ class Replicas:
         origin: str = "client",
         verified: Verification | None = None,
     ) -> Coroutine[Any, Any, AppendInfo]:
-        """After `DirectoryStalls`. In the order of these calls, and before whatever comes in after them."""
+        """Append after `DirectoryStalls`: in the order of these calls, and before any later `append`."""
         return self._replica(topic_partition).append_by_thread(batches, acks, origin, verified)
 
     def await_committed(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """Whether the whole ISR has everything before `offset`: the answer, or a future of it."""
+        """Whether the whole ISR has everything before `offset`: the error code, or a future of it."""
         replica = self._replicas.get(topic_partition)
         if replica is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -143,8 +143,8 @@ class Replicas:
     def append_own(
         self, topic_partition: TopicPartition, batches: bytearray, acks: int, *, verified: Verification | None = None
     ) -> asyncio.Future[AppendInfo]:
-        """The coordinators' way to write: several batches at once, and by a thread where the disk stalls. They lie in
-        the order of these calls, whenever each is awaited."""
+        """For coordinators: append several batches at once, in a thread if the disk stalls. Appends are in the order of
+        these calls, whenever each is awaited."""
         origin, loop = "coordinator", asyncio.get_running_loop()
         written: asyncio.Future[AppendInfo] = loop.create_future()
         try:
@@ -159,11 +159,11 @@ class Replicas:
     def fetch(
         self, params: FetchParams, entries: list[FetchEntry]
     ) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
-        """One result per entry, in order; a list where it can be answered now, else a future."""
+        """One result per entry, in order: a list if it can be answered now, else a future."""
         return self._reader.fetch(params, entries)
 
     def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
-        """A request of a session: a result for each partition that is due in it."""
+        """Fetch for a session: a result for each of its partitions that is due."""
         return self._reader.fetch_watched(params, watch)
 
     def list_offset(
@@ -181,13 +181,13 @@ class Replicas:
     def offset_for_leader_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = -1
     ) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch not above the one asked for; (-1, -1) where there is none."""
+        """(epoch, end offset) of the largest epoch not above the requested one; (-1, -1) if there is none."""
         return offsets.offset_for_leader_epoch(self._replica(topic_partition), leader_epoch, current_leader_epoch)
 
     async def delete_records(
         self, entries: Mapping[TopicPartition, int], timeout_ms: int
     ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
-        """Per partition the error and the new low watermark, after all replicas have taken it over."""
+        """Per partition the error and the new low watermark, once all replicas have it."""
         results: dict[TopicPartition, tuple[ErrorCode, int]] = {}
         waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
         async for topic_partition, offset in InTurns(entries.items()):
@@ -208,5 +208,5 @@ class Replicas:
         return results
 
     def answer_follower(self, broker_id: int) -> None:
-        """Its fetches that wait end now, with what there is."""
+        """Answer its waiting fetches now, with what there is."""
         self._reader.answer_follower(broker_id)

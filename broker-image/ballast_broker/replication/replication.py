@@ -1,4 +1,4 @@
-"""All of a broker's replication, put together, begun and ended in order. Loop thread only."""
+"""Assembles a broker's replication, and starts and stops it in order. Loop thread only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """`replicas` is what others ask, `roles` what the metadata is told to, `directories` where replicas lie."""
+    """`replicas` serves requests, `roles` takes the metadata, `directories` knows the replicas' log directories."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Makes of this broker's replicas what the metadata says: which there are, and which of them lead, follow or are gone.
+"""Applies metadata to this broker's replicas: creates and removes them, makes them leaders or followers.
 
 Loop thread only.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Roles:
-    """`on_gone`: who is to be told that a partition is no longer here."""
+    """`on_gone`: called when a partition is no longer on this broker."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Roles:
 
     # -- what the metadata says ---------------------------------------------------------------------------------------
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[None]:
-        """In steps. Whoever comes between two finds each replica as it was or as it is to be, never in the middle."""
-        self._configs.cordon(delta, image)  # first: replicas may come with it
+        """Apply the delta in steps. Between two steps each replica is in its old or its new state, never halfway."""
+        self._configs.cordon(delta, image)  # first: the delta may add replicas
         for topic in delta.topics_deleted.values():
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)
@@ -107,7 +107,7 @@ class Roles:
     def _only_lies_elsewhere(
         self, topic_partition: TopicPartition, topic_id: UUID, registration: PartitionRegistration
     ) -> bool:
-        """Each replica of a new partition is told to be in a directory: as many changes that give nobody a role."""
+        """Fast path: whether only directories changed. Each replica of a new partition causes such a change."""
         replica = self._replicas.find(topic_partition)
         if replica is None or replica.topic_id != topic_id or replica.log is None or replica.offline:
             return False
@@ -155,7 +155,7 @@ class Roles:
             self._fetchers.follow(replica)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """The partition is no longer here: its log goes, be it that it is out of reach and only forgotten."""
+        """The partition is no longer here: delete its log, or only forget it if it is out of reach."""
         replica = self._replicas.find(topic_partition)
         if replica is None or replica.topic_id != topic_id:
             return
@@ -167,7 +167,7 @@ class Roles:
             tell(topic_partition)
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """Nobody is served from it, and nothing is fetched to it."""
+        """Take its replicas offline: no serving, no fetching."""
         self._directories.failed(directory)
         for replica in self._replicas.all():
             if replica.log is not None and replica.log.directory is directory:

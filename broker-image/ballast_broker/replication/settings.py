@@ -1,4 +1,5 @@
-"""The part of a broker's configuration that replication reads; `settings.py` makes it from Kafka's properties."""
+"""Defines the part of a broker's configuration that replication reads; `settings.py` makes it from Kafka's properties.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +18,5 @@ class ReplicationSettings:
     replica_fetch_response_max_bytes: int = 10_485_760
     replica_fetch_backoff_ms: int = 1_000
     replica_socket_timeout_ms: int = 30_000
-    num_replica_alter_log_dirs_threads: int | None = None  # the number of log directories
-    reads_in_rack: bool = False  # consumers are sent to the replica in their rack
+    num_replica_alter_log_dirs_threads: int | None = None  # None: as many as log directories
+    reads_in_rack: bool = False  # redirect consumers to the replica in their rack

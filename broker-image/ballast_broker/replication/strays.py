@@ -1,4 +1,4 @@
-"""Logs that a broker finds on its disks and that the metadata does not put there. Loop thread only."""
+"""Deletes or sets aside logs on a broker's disks that the metadata does not place there. Loop thread only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def delete_what_was_deleted(logs: LogManager, topics: Iterable[TopicImage]) -> None:
-    """Of topics whose end this broker reads in the metadata that it missed: it need not be the newest for that, as no
-    topic gets an id again. That a snapshot lacks them is no such record: voters that were restored from a backup lack
-    what was made since, and its logs may be all that is left."""
+    """Delete the logs of topics whose removal is recorded in metadata that this broker missed. The metadata need not be
+    up to date for that, since topic ids are never reused. That a snapshot lacks a topic is no such record: voters
+    restored from a backup lack topics created since, whose logs may be all that is left."""
     for topic in topics:
         for number in topic.partitions:
             logs.delete_only(TopicPartition(topic.name, number), topic.id)
 
 
 def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> list[TopicPartition]:
-    """They go; answers which were set aside. Only for an image that is up to date.
+    """Remove all strays; returns those that were set aside. Only for an image that is up to date.
 
-    What it took from here while this broker or its directory was away is deleted, as from a broker that is there. What
-    it does not know is set aside; so is what was written under a leader that it has yet to elect: it is then older than
-    the log, and may be wrong about who has it.
+    A replica that was removed while this broker or its directory was offline is deleted, as it would have been online.
+    A log of an unknown topic is set aside; so is a log with a later leader epoch than the image: the image is then
+    older than the log, and may be wrong about who holds the partition.
     """
 
     def registered(topic_partition: TopicPartition, topic_id: UUID) -> PartitionRegistration | None:
@@ -40,7 +40,7 @@ def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> lis
         return known is not None and broker_id in known.replicas
 
     strays = []
-    for topic_partition, log in {**logs.future_logs, **logs.logs}.items():  # the copy of a move may be alone
+    for topic_partition, log in {**logs.future_logs, **logs.logs}.items():  # a future log may be alone
         if is_here(topic_partition, log.topic_id):
             continue
         known = registered(topic_partition, log.topic_id)

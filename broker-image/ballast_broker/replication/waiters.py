@@ -1,6 +1,6 @@
-"""Who waits for an offset to be reached, in ascending order of the offsets. PURE.
+"""Keeps requests that wait for an offset to be reached, in ascending order of the offsets. PURE.
 
-Bounded by who still waits: of those whose time was over first there are never more than of the others.
+Bounded: entries of requests that timed out are removed before they outnumber those still waiting.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ def _offset_of(entry: tuple[int, Waiter]) -> int:
 
 
 class Waiters(list[tuple[int, Waiter]]):
-    """Nearly all come in order and leave in order. What a timeout leaves behind is taken out in one go, when it is
-    half of all. A list, for every partition has two: an empty deque is ten times as large."""
+    """Nearly all entries come and leave in order. Those that timed out are removed all at once, when they are half of
+    the list. A list because every partition has two of these: an empty deque is ten times as large."""
 
     __slots__ = ("_left_behind",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._left_behind = 0  # at most: some of them may have been taken since
+        self._left_behind = 0  # an upper bound: some may have been taken since
 
     def add(self, offset: int, waiter: Waiter) -> None:
         if not self or self[-1][0] <= offset:
             self.append((offset, waiter))
             return
-        # Only a duplicate of an older batch asks for less than the last one.
+        # Only a duplicate of an older batch waits for less than the last entry.
         self.insert(bisect_right(self, offset, key=_offset_of), (offset, waiter))
 
     def take(self, reached: int) -> list[Waiter]:
-        """Those whose offset is reached; they may be answered already."""
+        """Take those whose offset is reached; some may have been answered already."""
         if not self or self[0][0] > reached:
             return []
         count = bisect_right(self, reached, key=_offset_of)
@@ -53,7 +53,7 @@ class Waiters(list[tuple[int, Waiter]]):
         return taken
 
     def gave_up(self) -> None:
-        """One of them was answered before its offset was reached."""
+        """One waiter was answered before its offset was reached."""
         self._left_behind += 1
         if self._left_behind * 2 > len(self):
             self[:] = [entry for entry in self if not entry[1].answered]

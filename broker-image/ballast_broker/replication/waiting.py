@@ -1,7 +1,7 @@
-"""Requests that wait for something: a fetch for data, a produce for its commit, and the wheel that ends their wait.
+"""Implements waiting requests (a fetch for data, a produce for its commit) and the timer wheel for their timeouts.
 
-Waiting costs no CPU: a request lies on its partitions and in one slot of the wheel until an event or its time comes.
-What wakes fetches is gathered and handled once per turn of the loop, so a burst of appends makes one answer.
+Waiting costs no CPU: a request is parked at its partitions and in one slot of the wheel until an event or its timeout.
+Wake-ups of fetches are collected and handled once per turn of the loop, so a burst of appends makes one response.
 Loop thread only.
 """
 
@@ -35,14 +35,14 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """A wheel of slots with one timer for the earliest of them. Nothing ends early.
+    """A timer wheel with one timer for its earliest slot. Nothing expires early.
 
-    A slot is 5 ms, for long waits up to a hundredth of the wait: what ends otherwise leaves its slot empty behind until
-    its time, and of coarse ones there are few.
+    A slot is 5 ms wide, for long waits up to a hundredth of the wait: an item that is discarded leaves its empty slot
+    until that is due, and coarse slots keep their number low.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, dict[Expiring, None]] = {}  # in the order in which they came
+        self._slots: dict[int, dict[Expiring, None]] = {}  # items in the order of arrival
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -90,7 +90,7 @@ class Deadlines:
             for item in self._slots.pop(heapq.heappop(self._order)):
                 try:
                     item.expire()
-                except Exception:  # the others' time has come all the same, and there is one timer for all
+                except Exception:  # the others must expire all the same: one timer serves all
                     log.exception("a request could not be ended in time")
         self._timer = None
         if self._order:
@@ -98,10 +98,10 @@ class Deadlines:
 
 
 class ParkedFetch:
-    """A fetch with too little to answer. `finish` reads again and answers; it is called at most once.
+    """A fetch that waits for more data. `finish` reads again and answers; it is called at most once.
 
-    One of many partitions lies here already when it is read for the first time: that goes on for several turns of the
-    loop (`is_read`), and what it is woken by meanwhile (`woken`, `over`) counts when that is done.
+    A fetch of many partitions is parked before its first read, which takes several turns of the loop (`is_read`); what
+    wakes it meanwhile (`woken`, `over`) takes effect when that is done.
     """
 
     __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "is_read", "missing_bytes", "over",
@@ -118,7 +118,7 @@ class ParkedFetch:
     ) -> None:
         self.params = params
         self.entries = entries
-        self.watch = watch  # of a session: then what is due there counts, and no entries are named
+        self.watch = watch  # for a session: reads what is due there; `entries` is empty
         self.from_follower = params.replica_id >= 0
         self.missing_bytes = missing_bytes
         self.future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class ParkedFetch:
             self.watch.parked = None
 
     def wait(self, delay_ms: float) -> None:
-        """So long from now on, whatever was said before."""
+        """Wait this long from now on, replacing the earlier deadline."""
         self._deadlines.discard(self)
         self._deadlines.add(self, delay_ms)
 
@@ -154,7 +154,7 @@ class ParkedFetch:
         self.end(self._finish)
 
     def end(self, finish: Callable[[ParkedFetch], None]) -> None:
-        """A bug ends the connection of who asked: he would wait for ever, and those after him for their time."""
+        """On a bug fail the request, which closes its connection: otherwise the client would wait for ever."""
         try:
             finish(self)
         except Exception as error:
@@ -164,7 +164,7 @@ class ParkedFetch:
 
 
 class Wakeups:
-    """Parked fetches that something happened for; they are finished at the end of this turn of the loop."""
+    """Collects parked fetches that were woken; they are finished at the end of this turn of the loop."""
 
     def __init__(self, finish: Callable[[ParkedFetch], None]) -> None:
         self._finish = finish
@@ -183,7 +183,7 @@ class Wakeups:
 
 
 class PendingCommit:
-    """A produce (or a DeleteRecords) that waits on one partition, among its `waiters`."""
+    """A produce (or DeleteRecords) that waits on one partition, among its `waiters`."""
 
     __slots__ = ("_deadlines", "_waiters", "future", "slot")
 

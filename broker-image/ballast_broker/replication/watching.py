@@ -1,8 +1,8 @@
-"""Which partitions of a fetch session may have news: the others cost nothing, however many the session follows.
+"""Tracks which partitions of a fetch session may have news: the others cost nothing, however many there are.
 
-A partition is due until a look finds it settled: all of it read, all of it committed, a follower in sync. From then on
-its replica says when something changes. A follower asks for a settled partition with each fetch of its session, without
-naming it; what the leader has to know of that (`Follower.asked_again`) is noted when the partition is due again.
+A partition is due until a look finds it settled: everything read and committed, and a follower in the ISR. From then on
+its replica tells when something changes. A follower implicitly fetches a settled partition with each request of its
+session; what the leader must know of that (`Follower.asked_again`) is recorded when the partition is due again.
 Loop thread only.
 """
 
@@ -23,7 +23,7 @@ NEVER_TOLD: Final = -2
 
 
 class Watch:
-    """One session's. `due` is in the order in which partitions are read."""
+    """The watch of one session. `due` is in the order in which partitions are read."""
 
     __slots__ = ("asked_ms", "due", "parked", "replica_id")
 
@@ -42,7 +42,7 @@ class Watch:
         self.asked_ms = now_ms
 
     def mark(self, entry: Watched) -> None:
-        """Look at it with the next answer."""
+        """Make the partition due: look at it with the next response."""
         if entry in self.due:
             return
         self.due[entry] = None
@@ -52,8 +52,8 @@ class Watch:
                 follower.asked_again(self.asked_ms)
 
     def to_read(self, entries: Iterable[FetchEntry], *, full: bool) -> list[FetchEntry]:
-        """Of those that were due when a look began which are still. Of an answer that is full a consumer's first one
-        tells of all the same, and others do without: they are read first the next time."""
+        """Those of `entries` that are still due. If the response is `full`, a consumer's partitions are left out, to be
+        read first the next time, except those never told before."""
         read_all = not full or self.of_follower
         return [
             entry
@@ -64,7 +64,7 @@ class Watch:
         ]
 
     def looked(self, result: FetchResult, params: FetchParams, replica: Replica | None) -> None:
-        """Whether the partition stays due after what was found; from now on `replica` tells of its changes."""
+        """Decide whether the partition stays due after this result; from now on `replica` tells of its changes."""
         entry = result.entry
         assert isinstance(entry, Watched)
         if entry.replica is not replica:
@@ -73,13 +73,13 @@ class Watch:
             self.due.pop(entry, None)
 
     def not_told(self, result: FetchResult) -> None:
-        """It was found, but will not be told: if it is news, that is still to be told."""
+        """The result will not be sent: if it is news, the partition is due again."""
         entry = result.entry
         if isinstance(entry, Watched) and entry.is_news(result):
             self.due.setdefault(entry)
 
     def put_last(self, entry: Watched) -> None:
-        """Who got data is read last the next time: fairness where not all fits into one answer."""
+        """A partition that got data is read last the next time: for fairness, if not all fit into one response."""
         if entry in self.due:
             del self.due[entry]
             self.due[entry] = None
@@ -87,7 +87,7 @@ class Watch:
 
 @dataclass(slots=True, eq=False)
 class Watched(FetchEntry):
-    """One partition of a session: what is asked, and what was last told of it."""
+    """One partition of a session: what is requested, and what was last told of it."""
 
     watch: Watch | None = None
     replica: Replica | None = None
@@ -95,7 +95,7 @@ class Watched(FetchEntry):
     told_log_start_offset: int = NEVER_TOLD
 
     def ask(self, asked: FetchEntry) -> None:
-        """The client asks for something else of the same partition."""
+        """The client changed its request for this partition."""
         self.topic_partition = asked.topic_partition
         self.fetch_offset = asked.fetch_offset
         self.last_fetched_epoch = asked.last_fetched_epoch
@@ -111,13 +111,13 @@ class Watched(FetchEntry):
             replica.watched[self] = None
 
     def leave(self) -> None:
-        """The session follows it no more."""
+        """The session has dropped the partition."""
         self.watch_replica(None)
         if self.watch is not None:
             self.watch.due.pop(self, None)
 
     def is_news(self, result: FetchResult) -> bool:
-        """Must this be told? Data, errors and moved offsets are; silence means: as before."""
+        """Whether it must be sent: data, errors and moved offsets. To leave a partition out means no change."""
         return (
             result.error is not ErrorCode.NONE
             or (result.slice is not None and result.slice.size > 0)
@@ -128,20 +128,20 @@ class Watched(FetchEntry):
         )
 
     def told(self, result: FetchResult) -> None:
-        failed = result.error is not ErrorCode.NONE  # told again next time, whatever the offsets are then
+        failed = result.error is not ErrorCode.NONE  # to be told again next time, whatever the offsets are then
         self.told_high_watermark = NEVER_TOLD if failed else result.high_watermark
         self.told_log_start_offset = NEVER_TOLD if failed else result.log_start_offset
 
 
 def _is_settled(entry: Watched, result: FetchResult, params: FetchParams, replica: Replica) -> bool:
-    """Only what `Replica.wake` or `Replica.changed` tells of can make the next look find something else."""
+    """Whether the next look can find something else only after `Replica.wake` or `Replica.changed`."""
     if not result.is_plain or result.slice is not None:
         return False
     if params.replica_id < 0:
         committed = params.isolation == READ_COMMITTED
         return entry.fetch_offset >= (result.last_stable_offset if committed else result.high_watermark)
-    # The high watermark may wait for time to pass (one about to join), and one out of sync joins by its own fetches.
-    # So does one that is about to leave: that it has left will be the controller's answer, of which nobody tells.
+    # Not settled: the high watermark may wait for time to pass (a follower about to join), or an out-of-sync follower
+    # must still fetch to join. Nor if the follower may be leaving: nothing wakes us when the controller confirms that.
     log, state = replica.log, replica.state
     return (
         log is not None

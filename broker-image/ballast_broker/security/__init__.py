@@ -1,1 +1,1 @@
-"""Who somebody is, and that nobody else listens: properties, passwords, certificates. Knows no connections."""
+"""Authentication and encryption: properties, credentials, certificates. Knows no connections."""

@@ -1,6 +1,6 @@
-"""The one login module of a JAAS configuration in a property: `CLASS required key="value" ... ;`. PURE.
+"""Parses a property with a JAAS configuration of one login module: `CLASS required key="value" ... ;`. PURE.
 
-What is wrong is said in Kafka's words and never with the text, which has passwords in it.
+Errors use Kafka's wording and never quote the text, which contains passwords.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FLAGS = ("required", "requisite", "sufficient", "optional")
 
 
 class JaasError(ValueError):
-    """The text says what is wrong, without a value."""
+    """The message never contains a value."""
 
 
 class LoginModule(NamedTuple):
@@ -25,7 +25,7 @@ class LoginModule(NamedTuple):
 
 class _Token(NamedTuple):
     text: str
-    is_mark: bool  # `;` or `=` by itself, not in quotes
+    is_mark: bool  # an unquoted `;` or `=`
 
 
 def parse_login_module(text: str) -> LoginModule:

@@ -1,7 +1,7 @@
-"""Keystores and truststores as Java keeps them, JKS and PKCS12, read into PEM. PURE.
+"""Converts Java keystores and truststores, JKS and PKCS12, to PEM. PURE.
 
-Which of the two a file is, its first bytes say: Java takes either under both names as well. A password opens all of a
-PKCS12; of a JKS it proves that nobody has changed the file, and opens keys, which may have another one.
+The format is detected by the first bytes: Java also accepts either under both names. The password opens everything in a
+PKCS12; in a JKS it proves integrity and opens keys, which may have their own password.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 JKS_MAGIC, JCEKS_MAGIC, PEM_MAGIC = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"-----BEGIN"
 KEY_ENTRY, CERTIFICATE_ENTRY = 1, 2
 SHA1_BYTES = 20
-PROOF = b"Mighty Aphrodite"  # what Java hashes between the password and the file
+PROOF = b"Mighty Aphrodite"  # what Java hashes between password and content
 NO_KEY = "it has no private key with a certificate in it"
 WRONG = "its password is not the right one, or the file is spoilt"
 
 
 class StoreError(ValueError):
-    """What is wrong with a store, in words that name neither file nor password."""
+    """The message names neither the file nor the password."""
 
 
 def keystore_pem(data: bytes, password: str | None, key_password: str | None = None) -> str:
-    """The private key, without a password, its certificate and those that follow; `key_password` where the key has
-    another one than the store."""
+    """The private key, unencrypted, and its certificate chain; `key_password`, if the key has its own."""
     if _is_jks(data):
         return _key_of(_read_jks(data, password), key_password or password)
     found = _read_pkcs12(data, password)
@@ -47,8 +46,10 @@ def keystore_pem(data: bytes, password: str | None, key_password: str | None = N
 
 
 def truststore_pem(data: bytes, password: str | None) -> str:
-    """The certificates that are believed. As Java does, what belongs to a key of a JKS is believed itself, but not who
-    has signed it; a PKCS12 does not show which is which."""
+    """The trusted certificates.
+
+    As in Java, the own certificate of a JKS key is trusted, but not its issuers; a PKCS12 does not tell which is which.
+    """
     if _is_jks(data):
         entries = _read_jks(data, password)
         trusted = entries.trusted + [certificate for key in entries.keys for certificate in key.chain[:1]]
@@ -80,7 +81,7 @@ def _read_pkcs12(data: bytes, password: str | None) -> PKCS12KeyAndCertificates:
     from cryptography.x509 import InvalidVersion
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # of files that are written loosely, as some programs do
+        with warnings.catch_warnings(action="ignore"):  # about sloppy encodings, which some programs produce
             return pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except (ValueError, UnsupportedAlgorithm, InvalidVersion):
         raise StoreError(f"{WRONG}, or it is neither PKCS12 nor JKS") from None
@@ -91,7 +92,7 @@ def _others(found: PKCS12KeyAndCertificates) -> list[x509.Certificate]:
 
 
 def _chain(first: x509.Certificate, others: Iterable[x509.Certificate]) -> Iterator[x509.Certificate]:
-    """Each is followed by its issuer: a PKCS12 has certificates in any order, and perhaps those of other keys."""
+    """The chain, each certificate followed by its issuer; a PKCS12 is unordered and may have other chains."""
     by_subject = {each.subject: each for each in others}
     at: x509.Certificate | None = first
     while at is not None:
@@ -142,7 +143,7 @@ class _Reader:
         return self.take(self.number(4))
 
     def element(self) -> bytes:
-        """The content of one element of DER."""
+        """The content of one DER element."""
         self.take(1)
         size = self.number(1)
         return self.take(self.number(size & 0x7F) if size & 0x80 else size)
@@ -160,7 +161,7 @@ def _read_jks(data: bytes, password: str | None) -> _Entries:
     entries = _Entries([], [])
     for _ in range(reader.number(4)):
         kind, alias = reader.number(4), reader.text()
-        reader.take(8)  # when it was made
+        reader.take(8)  # creation date
         if kind == CERTIFICATE_ENTRY:
             entries.trusted.append(_certificate(reader, version))
         elif kind == KEY_ENTRY:
@@ -189,10 +190,9 @@ def _key_of(entries: _Entries, password: str | None) -> str:
 
 
 def _opened(sealed: bytes, password: str) -> bytes:
-    """An EncryptedPrivateKeyInfo as JKS has it: a salt, the key under a stream of SHA-1 that begins with the salt, and
-    a proof."""
+    """Decrypt a JKS EncryptedPrivateKeyInfo: a salt, the key XORed with a SHA-1 stream from the salt, a digest."""
     info = _Reader(_Reader(sealed).element())
-    info.element()  # the algorithm: there is one
+    info.element()  # the algorithm: there is only one
     hidden = info.element()
     block, hidden, proof = hidden[:SHA1_BYTES], hidden[SHA1_BYTES:-SHA1_BYTES], hidden[-SHA1_BYTES:]
     secret, stream = _characters(password), b""

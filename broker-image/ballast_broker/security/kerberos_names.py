@@ -1,7 +1,7 @@
-"""Whom a principal of Kerberos is to us: the rules `sasl.kerberos.principal.to.local.rules`. PURE.
+"""Maps Kerberos principals to local names by the rules in `sasl.kerberos.principal.to.local.rules`. PURE.
 
-As in `RULE:[2:$1@$0](.*@EXAMPLE.COM)s/@.*//L`: which principals it is about (of two components), what is made of them,
-what that has to look like, what is replaced in it, and in which case it is written. The first that applies decides.
+A rule, such as `RULE:[2:$1@$0](.*@EXAMPLE.COM)s/@.*//L`, has: the number of components it applies to, the string built
+from them, a pattern that must match, a substitution, and the case of the result. The first applicable rule wins.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NameOf = Callable[[str], str]
 
 
 class NoLocalName(ValueError):
-    """The principal is nobody here."""
+    """No rule maps the principal."""
 
 
 class KerberosRuleError(ValueError):
-    """A rule cannot be read."""
+    """A rule is malformed."""
 
 
 class _Rule(NamedTuple):
     text: str
     components: int
-    parts: tuple[int | str, ...]  # the number of a component, 0 for the realm, or text
+    parts: tuple[int | str, ...]  # component numbers, 0 being the realm, or literal text
     matched: re.Pattern[str] | None
     replaced: re.Pattern[str] | None
     replacement: Callable[[re.Match[str]], str]
@@ -58,7 +58,7 @@ class _Rule(NamedTuple):
 
 
 def local_names(rules: Sequence[str], default_realm: str) -> NameOf:
-    """What makes a user's name of a principal, or raises NoLocalName. KerberosRuleError where a rule is none."""
+    """Return the mapping, which raises NoLocalName; raise KerberosRuleError for a malformed rule."""
     read = [_read(each) for each in rules]
 
     def name_of(principal: str) -> str:
@@ -75,7 +75,7 @@ def local_names(rules: Sequence[str], default_realm: str) -> NameOf:
 
 
 def _components(principal: str) -> list[str]:
-    """The realm and one or two components; the one component alone where there is no realm."""
+    """The realm and one or two components; just the name if there is no realm."""
     found = _PRINCIPAL.fullmatch(principal)
     if found is None:
         if "@" in principal:
@@ -97,7 +97,7 @@ def _checked(name: str, principal: str, rule: _Rule | None) -> str:
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 def _read(text: str) -> _Rule | None:
-    """None for the default rule."""
+    """Parse one rule; None is the default rule."""
     found = _RULE.match(text)
     if found is None:
         raise KerberosRuleError(f"Invalid rule: {text}")
@@ -140,7 +140,7 @@ def _pattern(text: str, rule: str) -> re.Pattern[str]:
 
 
 def _replacement(text: str, groups: int, rule: str) -> Callable[[re.Match[str]], str]:
-    r"""Java's: `$1` is a group, with as many digits as there is a group of, and `\` takes what follows as it is."""
+    r"""Java's syntax: `$1` is a group, with as many digits as name an existing one; `\` quotes the next character."""
     parts: list[int | str] = []
     position = 0
     while position < len(text):

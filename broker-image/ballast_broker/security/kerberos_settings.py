@@ -1,4 +1,4 @@
-"""Of the properties `sasl.kerberos.…` and of the login module: as whom this node is known to Kerberos. PURE."""
+"""Reads this node's Kerberos identity from `sasl.kerberos.…` and the login module's options. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_broker.security.kerberos_names import KerberosRuleError, local_name
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SERVICE_NAME, RULES = "sasl.kerberos.service.name", "sasl.kerberos.principal.to.local.rules"
-# What a node does in any case, as often as the module is told so.
+# Options with one possible value, since nodes always behave like that.
 ALWAYS_SO = {"useKeyTab": "true", "storeKey": "true", "doNotPrompt": "true", "refreshKrb5Config": "true"}
 NEVER_SO = {"useTicketCache": "false", "renewTGT": "false", "debug": "false"}
 INSTEAD = {
@@ -27,12 +27,12 @@ Value = Callable[[str], Any]
 class KerberosSettings:
     principal: str
     keytab: str
-    service: str  # that of the nodes to which this one goes
+    service: str  # the service name of the nodes this one connects to
     rules: tuple[str, ...]
 
 
 def kerberos_settings(value: Value, jaas: str, options: Mapping[str, str]) -> KerberosSettings:
-    """`jaas` is the property with the options. ConfigError where something is wrong."""
+    """`jaas` is the property the options are from. Raises ConfigError."""
     _check_options(jaas, options)
     principal = options["principal"]
     service, separator, rest = principal.partition("/")

@@ -1,6 +1,6 @@
-"""The name that a certificate gives its owner: its subject as Java writes it (RFC 2253), and what rules make of it.
+"""Derives principal names from certificates: the subject as Java prints it (RFC 2253), mapped by rules.
 
-PURE. Of the certificate's DER no more is read than where its subject is.
+PURE. Of the certificate's DER only the path to the subject is parsed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ KEYWORDS = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-# Kinds of text: UTF-8, printable, teletex, IA5, universal, BMP.
+# String types: UTF8, Printable, Teletex, IA5, Universal, BMP.
 ENCODINGS = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
 _TO_ESCAPE = re.compile(r'([,=+<>#;"\\])')
 _RULE = re.compile(r"\s*(DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:[,\n]|$)")
 
 
 class NoName(ValueError):
-    """No name can be had of this certificate."""
+    """No name can be derived from this certificate."""
 
 
 class RuleError(ValueError):
-    """A rule cannot be read."""
+    """A rule is malformed."""
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject's distinguished name, the last part first, as in `CN=orders,OU=shop,C=DE`."""
+    """The subject's distinguished name, last part first, as in `CN=orders,OU=shop,C=DE`."""
     try:
         fields = _parts(_content(_content(certificate)))
         kinds = list(fields)
@@ -65,13 +65,13 @@ def _bounds(data: bytes, position: int) -> tuple[int, int, int]:
 
 
 def _content(data: bytes) -> bytes:
-    """Of the first thing in it."""
+    """The content of the first element."""
     _, start, end = _bounds(data, 0)
     return data[start:end]
 
 
 def _name_of(content: bytes) -> str:
-    """One relative name; it may have several attributes."""
+    """One relative distinguished name, which may have several attributes."""
     return "+".join(_attribute(each) for _, each in _parts(content))
 
 
@@ -110,7 +110,7 @@ def _escaped(text: str) -> str:
 
 
 def name_by_rules(text: str) -> Callable[[str], str]:
-    """What makes a name of a subject: the first of the rules that matches all of it; `DEFAULT` takes it as it is."""
+    """Return the mapping of subjects to names: the first rule that matches fully wins; `DEFAULT` keeps the subject."""
     rules = list(_rules(text))
 
     def name_of(subject: str) -> str:
@@ -144,7 +144,7 @@ def _rules(text: str) -> Iterator[tuple[re.Pattern[str] | None, Callable[[re.Mat
 
 
 def _replacement(text: str, groups: int) -> Callable[[re.Match[str]], str]:
-    """Java's: `$1` is a group, where the pattern has one, and `\\` takes what follows as it is."""
+    """Java's syntax: `$1` is a group, if the pattern has it; `\\` quotes the next character."""
     parts: list[int | str] = []
     for escaped, number, plain in re.findall(r"\\(.)|\$(\d)|(.)", text, re.DOTALL):
         if number and int(number) <= groups:

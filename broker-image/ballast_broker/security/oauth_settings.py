@@ -1,5 +1,4 @@
-"""Of the properties `sasl.oauthbearer.…` and `sasl.login.…`: whose tokens count at a listener, and from where this node
-has its own. PURE."""
+"""Reads `sasl.oauthbearer.…` and `sasl.login.…`: the tokens a listener accepts, the source of this node's own. PURE."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ Value = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
-    """Where something is to be had: by HTTP, or a file."""
+    """A source of keys or tokens: an HTTP endpoint or a file."""
 
     asked_by: str  # the property
     url: str
@@ -37,7 +36,7 @@ class Endpoint:
     host: str
     port: int
     path: str
-    tls: TlsSettings | None = None  # whom to believe there, with https
+    tls: TlsSettings | None = None  # trust settings, with https
 
     @property
     def is_file(self) -> bool:
@@ -50,7 +49,7 @@ class Backoff:
     most_ms: int
 
     def pause_s(self, failures: int) -> float:
-        """After so many failures, one after the other; 0 after none."""
+        """The pause after this many consecutive failures; 0 after none."""
         if failures == 0:
             return 0.0
         longer_ms = self.first_ms * 2.0 ** min(failures - 1, 30)
@@ -66,7 +65,7 @@ class KeysSettings:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What has to stand in a token."""
+    """The claims a token must have."""
 
     audiences: frozenset[str] = frozenset()
     issuer: str | None = None
@@ -77,14 +76,14 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OwnToken:
-    """How this node comes by the token with which it goes to others."""
+    """How this node gets the token it authenticates with."""
 
     endpoint: Endpoint
     client_id: str
     client_secret: str
     scope: str
     extensions: Mapping[str, str]
-    renewed_at: float  # of the time that it holds
+    renewed_at: float  # fraction of the token's lifetime
     backoff: Backoff
     connect_ms: int | None
     read_ms: int | None
@@ -93,14 +92,14 @@ class OwnToken:
 @dataclass(frozen=True, slots=True, repr=False)
 class OauthSettings:
     rules: TokenRules
-    keys: KeysSettings | None  # None where nobody comes in
+    keys: KeysSettings | None  # None if this node does not listen
     own: OwnToken | None
 
 
 def oauth_settings(
     listener: str, value: Value, jaas: str, options: Mapping[str, str], *, serving: bool
 ) -> OauthSettings:
-    """`jaas` is the property with the options. ConfigError where something is wrong."""
+    """`jaas` is the property the options are from. Raises ConfigError."""
     extensions = _extensions(jaas, options)
     _check_options(jaas, options)
     _check_validator(value("sasl.oauthbearer.jwt.validator.class"))
@@ -128,7 +127,7 @@ def oauth_settings(
 
 
 def _check_validator(name: str) -> None:
-    """Either is to the same effect here: a signature is always looked at."""
+    """Both validators mean the same here: signatures are always verified."""
     if name not in JWT_VALIDATORS:
         raise ConfigError(
             f"Invalid value {name} for configuration sasl.oauthbearer.jwt.validator.class: String must be one of: "
@@ -214,7 +213,7 @@ def _check_options(jaas: str, options: Mapping[str, str]) -> None:
 
 
 def _tls_of(listener: str, jaas: str, options: Mapping[str, str]) -> Callable[[], TlsSettings]:
-    """As in Apache Kafka it is the options `ssl.…` that say whom to believe where keys and tokens come from."""
+    """As in Apache Kafka, the `ssl.…` options of the login module set whom to trust at key and token endpoints."""
 
     def value(name: str) -> Any:
         known = BY_NAME[name]

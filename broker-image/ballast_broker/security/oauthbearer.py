@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628): what a client says first, and what it is answered where its token is worth nothing. PURE."""
+"""OAUTHBEARER (RFC 7628): parses and builds the client's first message; the response to an invalid token. PURE."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MOST_BYTES = 16 * 1024  # of what a client says
+MOST_BYTES = 16 * 1024  # limit of a client's message
 INVALID_TOKEN = b'{"status":"invalid_token"}'
-AFTER_FAILURE = b"\x01"  # what a client says to that, as SASL wants it to have the last word
+AFTER_FAILURE = b"\x01"  # the client's answer to that, since in SASL it has the last word
 _KEY, _VALUE = "[A-Za-z]+", "[\x21-\x7e \t\r\n]+"
 _NAME = "(?:[^=,\\0\x80-\U0010ffff]|=2C|=3D)+"
 _FIRST = re.compile(f"n,(?:a=(?P<wanted>{_NAME}))?,\x01(?P<pairs>(?:{_KEY}={_VALUE}\x01)*)\x01")
@@ -17,11 +17,11 @@ EXTENSION_KEY, EXTENSION_VALUE = re.compile(_KEY), re.compile(_VALUE)
 
 
 class OauthbearerError(ValueError):
-    """What came is no message of OAUTHBEARER."""
+    """The message is malformed."""
 
 
 class First(NamedTuple):
-    wanted: str  # as whom the client wants to be known; empty where it is as the token says
+    wanted: str  # the authorization id; empty: as the token says
     token: str
     extensions: Mapping[str, str]
 

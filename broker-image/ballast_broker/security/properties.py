@@ -1,4 +1,4 @@
-"""Kafka's properties of encryption and authentication, and which of them a listener may have of its own. PURE."""
+"""Kafka's security properties, and which of them can be set per listener. PURE."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SECURITY_PROPERTIES = (
     _P("ssl.truststore.type", "string", "JKS"),
 )
 BY_NAME = {each.name: each for each in SECURITY_PROPERTIES}
-# By what tokens are checked: Apache Kafka has to be told, for each listener; here it is always a signature.
+# Accepted because Apache Kafka needs them to check tokens, on each listener; here signatures are always verified.
 HANDLERS = {
     each.name: each
     for each in (
@@ -85,9 +85,9 @@ HANDLERS = {
 }
 _OF_OAUTHBEARER = frozenset(name for name in BY_NAME if name.startswith(("sasl.login.", "sasl.oauthbearer.")))
 _OF_KERBEROS = frozenset({"sasl.kerberos.principal.to.local.rules", "sasl.kerberos.service.name"})
-# libkrb5 has tickets of a keytab renewed by itself, in its own time.
+# libkrb5 renews tickets from the keytab by itself, at its own pace.
 WITHOUT_EFFECT = frozenset(name for name in BY_NAME if name.startswith("sasl.kerberos.")) - _OF_KERBEROS
-# The rest is said once for the whole node.
+# All others are set once per node.
 _OF_TLS = frozenset(name for name in BY_NAME if name.startswith("ssl."))
 OF_A_LISTENER = _OF_OAUTHBEARER | _OF_KERBEROS | _OF_TLS | {MAX_REAUTH, "sasl.enabled.mechanisms"}
 OF_A_MECHANISM = frozenset(
@@ -97,8 +97,9 @@ OF_A_MECHANISM = frozenset(
 
 
 def listener_property(name: str, others: Container[str] = ()) -> tuple[str, str] | None:
-    """Of `listener.name.client.ssl.client.auth` the listener's name, as Kafka writes it there, and the property; None
-    where it is none. `others` are what a listener may have beside what is here."""
+    """Split `listener.name.client.ssl.client.auth` into the listener's (lower-case) name and the property; None if it
+    is not one. `others`: further properties a listener may have.
+    """
     if not name.startswith(PREFIX):
         return None
     listener, _, rest = name.removeprefix(PREFIX).partition(".")
@@ -109,10 +110,10 @@ def listener_property(name: str, others: Container[str] = ()) -> tuple[str, str]
 
 
 def parse_of_listener(name: str, rest: str, text: str, others: Mapping[str, Property] = {}) -> object:
-    """`rest` and `others` as `listener_property` has them."""
+    """Parse the value; `rest` and `others` as in `listener_property`."""
     if rest in OF_A_MECHANISM:
         rest = rest.partition(".")[2]
     known = BY_NAME.get(rest) or HANDLERS.get(rest) or others.get(rest)
     if known is None:
-        return text  # a JAAS configuration, read together with its mechanism
+        return text  # a JAAS configuration, parsed together with its mechanism
     return Property(name, known.kind, known.default, known.rule).parse(text)

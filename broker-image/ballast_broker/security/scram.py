@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, RFC 7677), both sides, as Kafka speaks it: without channel binding, the password as it is. PURE.
+"""SCRAM (RFC 5802, RFC 7677), server and client, as Kafka speaks it: no channel binding, no SASLprep. PURE.
 
-A name that nobody has is asked for its password like any other, with a salt that is always the same for it: who may
-come in cannot be found out by asking.
+An unknown user is challenged like any other, with a salt that is always the same for the name, so that user names
+cannot be probed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16_384
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MOST_FOUND = 8
-Salted = dict[tuple[bytes, int], bytes]  # salt and iterations → what the password comes to
+Salted = dict[tuple[bytes, int], bytes]  # (salt, iterations) → salted password
 BY_TOKEN = "tokenauth"  # Kafka's extension: the user is a delegation token's id
 MECHANISM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _FIRST = re.compile(r"(?P<header>(?P<binding>[nyp])(?:=[^,]*)?,(?:a=(?P<authorization>[^,]*))?,)"
@@ -27,7 +27,7 @@ _SERVER_FIRST = re.compile(r"r=(?P<nonce>[^,]+),s=(?P<salt>[^,]+),i=(?P<iteratio
 
 
 class ScramError(ValueError):
-    """The other side does not know what it ought to, or does not speak SCRAM. The text has no secret in it."""
+    """The other side failed to authenticate or violated the protocol. The message contains no secret."""
 
 
 class Credential(NamedTuple):
@@ -38,7 +38,7 @@ class Credential(NamedTuple):
 
 
 class TokenLogin(NamedTuple):
-    """What a delegation token that exists lets a client in as."""
+    """What a client gets that authenticates with an existing delegation token."""
 
     owner: str
     credential: Credential
@@ -50,14 +50,14 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Credential:
-    """What is kept: who reads it cannot come in with it."""
+    """The stored form of a password, which does not suffice to authenticate."""
     name = HASHES[mechanism]
     stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
     return Credential(salt, iterations, stored, hmac.digest(salted, b"Server Key", name))
 
 
 class ScramServer:
-    """One authentication: `step` answers the client's messages; `user` is known once `done`."""
+    """One authentication: `step` answers the client's messages; `user` is valid once `done`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ScramServer:
         secret: bytes,
         find_token: Callable[[str, bytes], TokenLogin | None] = lambda token_id, salt: None,
     ) -> None:
-        """`find_token` is given the salt to use as well."""
+        """`find_token` also gets the salt to use."""
         self._hash = HASHES[mechanism]
         self._find = find
         self._find_token = find_token
@@ -80,7 +80,7 @@ class ScramServer:
         self.user = ""
         self.by_token = False
         self.done = False
-        self.lifetime_ms: int | None = None  # a password holds for ever
+        self.lifetime_ms: int | None = None  # passwords do not expire
 
     def step(self, message: bytes) -> bytes:
         try:
@@ -144,10 +144,10 @@ class ScramServer:
 
 
 class ScramClient:
-    """One authentication: `first`, the server's answer through `final`, and `check` what it says last.
+    """One authentication: send `first`, answer the server by `final`, verify its last message by `check`.
 
-    What a password comes to takes milliseconds to find out: `found` keeps it from one authentication to the next.
-    `by_token`: the user is a delegation token's id, its HMAC in base64 the password.
+    Salting a password takes milliseconds: `found` caches it across authentications. `by_token`: the user is a
+    delegation token's id, its base64 HMAC the password.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class ScramClient:
         known = self._found.get((salt, iterations))
         if known is None:
             known = salted_password(self._mechanism, self._password, salt, iterations)
-            if len(self._found) >= MOST_FOUND:  # each server has one salt for us, and seldom another
+            if len(self._found) >= MOST_FOUND:  # each server has one salt for us, which seldom changes
                 self._found.clear()
             self._found[salt, iterations] = known
         return known
 
     def check(self, answer: bytes) -> None:
-        """The server knows the password as well."""
+        """Verify that the server knows the password as well."""
         if not hmac.compare_digest(answer, self._expected):
             raise ScramError("the server does not know the password")
 
@@ -209,5 +209,5 @@ def _name_of(text: str) -> str:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:  # binascii.Error among them; of letters that are not even ASCII it is none
+    except ValueError:  # includes binascii.Error; non-ASCII raises a plain ValueError
         raise ScramError("Invalid SCRAM message format") from None

@@ -1,4 +1,4 @@
-"""What a listener asks of those who come in, and what a node shows where it goes itself: of the properties. PURE."""
+"""Derives each listener's security from the properties: requirements for clients, this node's own credentials. PURE."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ USER_OPTION = "user_"
 class SaslSettings:
     mechanisms: tuple[str, ...]
     plain_users: Mapping[str, str]
-    own: Mapping[str, tuple[str, str]]  # mechanism → user and password with which this node goes to such a listener
+    own: Mapping[str, tuple[str, str]]  # mechanism → user and password for this node's own connections
     max_reauth_ms: int
-    max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → what is said of it alone
+    max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own value
     oauth: OauthSettings | None = None
-    kerberos: KerberosSettings | None = None  # of who comes in as well as of where this node goes
+    kerberos: KerberosSettings | None = None  # for incoming and own connections
 
     def check_own(self, listener: str, mechanism: str) -> None:
-        """Whether this node has something to show where it goes to such a listener; ConfigError where not."""
+        """Raise ConfigError unless this node has credentials to connect to such a listener."""
         if mechanism == OAUTHBEARER:
             if self.oauth is None or self.oauth.own is None:
                 text = "the token with which this node goes to others is to be had there"
@@ -62,8 +62,11 @@ def listener_security(
     *,
     serving: bool,
 ) -> ListenerSecurity:
-    """`of_listeners`: (listener's name in small letters, rest of the property) → value. Where this node does not listen
-    but only goes (`serving` False) it needs no certificate. ConfigError where something is wrong."""
+    """The security of one listener; raises ConfigError.
+
+    `of_listeners`: (lower-case listener name, property) → value. `serving` False: this node only connects to such
+    listeners, so it needs no certificate.
+    """
     listener = name.lower()
 
     def value(rest: str) -> Any:
@@ -71,7 +74,7 @@ def listener_security(
 
     tls = sasl = None
     if protocol.endswith("SSL"):
-        # As in Kafka: with SASL a client shows a certificate only where this very listener asks for one.
+        # As in Kafka: with SASL, client certificates are requested only if set for this very listener.
         asked = value("ssl.client.auth") if protocol == "SSL" else of_listeners.get((listener, "ssl.client.auth"))
         tls = tls_settings(listener, value, asked or "none", serving=serving)
     if protocol.startswith("SASL"):
@@ -102,7 +105,7 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
         elif text is None:
             if mechanism == PLAIN and serving:
                 raise ConfigError(f"{name} is missing: who may come in by PLAIN is said there")
-            # SCRAM's users are in the metadata; here is only who we are ourselves
+            # SCRAM users are in the metadata; this would only set our own credentials
         else:
             module = _module_with_password(name, mechanism, text)
             if mechanism == PLAIN:
@@ -117,7 +120,7 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
 def _oauth(
     listener: str, value: Callable[[str], Any], of_listener: Mapping[str, Any], text: str | None, serving: bool
 ) -> OauthSettings:
-    """What is said of the mechanism goes before what is said of the listener, and that before what is of the node."""
+    """Values of the mechanism take precedence over those of the listener, and those over the node's."""
     name = jaas_of(listener, OAUTHBEARER)
 
     def of_mechanism(rest: str) -> Any:

@@ -1,8 +1,8 @@
-"""Certificates and keys as Python's ssl wants them, read anew when their files change.
+"""Builds SSL contexts from certificates and keys, and reloads them when their files change.
 
-A context is never changed: connections that stand keep theirs, new ones get the new one. What cannot be read, has ended
-or has not begun, or would not be believed by other nodes, keeps the old one, and is told once. Files are looked at when
-somebody comes in or goes out, and not oftener than every few seconds: they are small, and local.
+A context is never modified: existing connections keep theirs, new ones get the new one. If new files cannot be read,
+are expired or not yet valid, or would not be trusted by other nodes, the old context stays in force, which is logged
+once. Files are checked when a connection is made, at most every few seconds: they are small and local.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Stamp = tuple[object, ...]
 
 
 class BetweenNodes(NamedTuple):
-    """Of a listener that this node's certificate is shown at to other nodes, or with which it goes to them."""
+    """Marks a context used between nodes, whose certificate other nodes have to trust."""
 
-    host: str | None  # by which they come, where it is known
+    host: str | None  # the host name they connect to, if known
 
 
 class _Times(NamedTuple):
-    """By the wall clock: of the certificate that is shown, and of the first that ends of those that come with it."""
+    """Wall clock times: validity of the certificate, and the earliest expiry in its chain."""
 
     begins_s: float
     ends_s: float
@@ -47,7 +47,7 @@ class _Times(NamedTuple):
 
 
 class TlsContexts:
-    """The context in force, of one listener and one direction."""
+    """The current context of one listener and direction."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TlsContexts:
             log.info("listener %s has new certificates", self.settings.listener.upper())
 
     def _check_new(self, times: _Times | None) -> None:
-        """ConfigError where those who come next would turn away from it, and not from the one in force."""
+        """Raise ConfigError if peers would reject the new certificate but not the one in force."""
         where = _where(self.settings.keystore)
         now_s = self._wall_s()
         if times is not None and not times.begins_s <= now_s < times.ends_s:
@@ -114,7 +114,7 @@ class TlsContexts:
 
 
 def _files(location: str) -> tuple[Path, ...]:
-    """A keystore may be a directory with the files of a Secret of Kubernetes: mounted, it is no single file."""
+    """The files of a store; a keystore may be a directory, as Kubernetes mounts a TLS Secret."""
     path = Path(location)
     return (path / "tls.key", path / "tls.crt") if path.is_dir() else (path,)
 
@@ -148,7 +148,7 @@ def _context(settings: TlsSettings, *, server: bool) -> tuple[ssl.SSLContext, _T
 
 
 def _what_holds(settings: TlsSettings, between: BetweenNodes | None) -> BetweenNodes | None:
-    """As much of it as is true of the first certificate: whom that does not satisfy goes by something else."""
+    """The requirements the first certificate meets: if it fails one, nodes do not rely on that."""
     if between is None or not _disbelieved(settings, between):
         return between
     without_host = BetweenNodes(None)
@@ -156,7 +156,7 @@ def _what_holds(settings: TlsSettings, between: BetweenNodes | None) -> BetweenN
 
 
 def _disbelieved(settings: TlsSettings, between: BetweenNodes) -> str:
-    """Why another node with the same settings would not believe this one's certificate; empty where it does."""
+    """Why another node with the same settings would reject this certificate; empty if it would not."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     server, client = (_context(settings, server=each)[0] for each in (True, False))
     client.check_hostname = settings.check_host and between.host is not None
@@ -194,28 +194,29 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
         raise ConfigError(f"{where} has no certificate in it")
     try:
         with _as_file(store, "".join(block for _, block in blocks)) as path:
-            context.load_cert_chain(path, password=password or "")  # without one OpenSSL would ask at the terminal
-    except (OSError, ValueError) as error:  # what ssl raises is an OSError
+            context.load_cert_chain(path, password=password or "")  # without one OpenSSL would prompt on the terminal
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
         hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
         raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
     return _times([block for kind, block in blocks if kind == "CERTIFICATE"])
 
 
 def _times(certificates: list[str]) -> _Times | None:
-    from cryptography import x509  # only where there is TLS: without it a node starts sooner
+    from cryptography import x509  # imported only with TLS: a node starts faster without
 
     try:
         found = [x509.load_pem_x509_certificate(each.encode()) for each in certificates]
         ends_s = [each.not_valid_after_utc.timestamp() for each in found]
         return _Times(found[0].not_valid_before_utc.timestamp(), ends_s[0], min(ends_s))
-    except (ValueError, x509.InvalidVersion):  # OpenSSL takes some that this one does not
+    except (ValueError, x509.InvalidVersion):  # OpenSSL accepts some that this library does not
         return None
 
 
 @contextmanager
 def _as_file(store: Store, text: str) -> Iterator[str]:
-    """The ssl module reads keys from files only; what is in a property, in two files or in a file of Java's becomes one
-    in memory, and never on a disk."""
+    """Provide PEM as a file, since ssl loads keys only from files; content from properties, several files or Java
+    stores goes into an in-memory file, never onto a disk.
+    """
     if store.location is not None and store.type == PEM and not Path(store.location).is_dir():
         yield store.location
         return
@@ -243,7 +244,7 @@ def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _read(name: str, store: Store, key_password: str | None = None) -> str:
-    """The PEM in a file, or made of what is Java's."""
+    """Read a store as PEM, converting Java formats."""
     assert store.location is not None
     if store.type == PEM:
         return "\n".join(_bytes(name, file).decode(errors="replace") for file in _files(store.location))
@@ -266,11 +267,11 @@ def _bytes(name: str, file: Path) -> bytes:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Kind and text of each; in a property their lines may have become one."""
+    """The PEM blocks, as (kind, text); in a property their lines may have been joined."""
     found = []
     for match in _BLOCK.finditer(text):
         kind, body = match.groups()
-        if ":" not in body:  # else it has headers, and lines that must stay
+        if ":" not in body:  # otherwise it has headers, whose lines must stay
             joined = "".join(body.split())
             body = "\n" + "\n".join(joined[at : at + 64] for at in range(0, len(joined), 64)) + "\n"
         found.append((kind, f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"))
@@ -303,7 +304,7 @@ def _choose_ciphers(context: ssl.SSLContext, suites: tuple[str, ...], versions: 
 
 
 def _openssl_name(suite: str) -> str:
-    """Of `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` what OpenSSL calls it: `ECDHE-RSA-AES128-GCM-SHA256`."""
+    """Convert `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` to OpenSSL's name `ECDHE-RSA-AES128-GCM-SHA256`."""
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     cipher = re.sub(r"AES_(\d+)", r"AES\1", cipher).replace("_CBC_", "_")
     if "POLY1305" in cipher:
@@ -312,7 +313,7 @@ def _openssl_name(suite: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What OpenSSL says, without where in its sources."""
+    """OpenSSL's message, without its source location."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,4 +1,4 @@
-"""What is asked of certificates, theirs and one's own: of the properties `ssl.…`. PURE."""
+"""Reads the `ssl.…` properties: stores, client authentication, protocol versions. PURE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORE_TYPES = (PEM, "JKS", "PKCS12")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Store:
-    """Certificates, and in a keystore the key: in a file or, of type PEM, in the property itself."""
+    """Certificates, and a key if it is a keystore: in a file or, as PEM, inline in the property."""
 
     type: str
     location: str | None
@@ -45,7 +45,7 @@ TRUSTSTORE = _Names(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TlsSettings:
-    listener: str  # as in `listener.name.…`, for what is wrong with it
+    listener: str  # as in `listener.name.…`, for messages
     keystore: Store
     key_password: str | None
     truststore: Store

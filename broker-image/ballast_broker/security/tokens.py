@@ -1,8 +1,8 @@
-"""Signed tokens (JWT, RFC 7519): by whose keys they may be signed, and what has to stand in them. PURE.
+"""Verifies signed tokens (JWT, RFC 7519): their signatures and claims. PURE.
 
-What a token says counts for nothing before its signature is right: of its header only the algorithm and the key's name
-are read, and a key is used for the algorithms that are its own alone, so that nobody signs with a public key. Times are
-given, never asked for. This module imports cryptography, so only who checks tokens imports it.
+Nothing in a token is trusted before its signature is verified: of the header only the algorithm and key id are read,
+and a key is used only for its own algorithms, so that nobody can sign with a public key. Times are passed in. This
+module imports cryptography, so import it only to check tokens.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ LEAST_RSA_BITS, MOST_RSA_BITS = 2048, 16_384
 OF_RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 OF_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 ALGORITHMS = OF_RSA | frozenset(OF_CURVES.values())
-MOST_S = 253_402_300_799  # the end of the year 9999
-BLANK = "".join(map(chr, range(0x21)))  # what Java's trim takes away
+MOST_S = 253_402_300_799  # end of the year 9999
+BLANK = "".join(map(chr, range(0x21)))  # what Java's String.trim strips
 _SIGNATURES = jwt.PyJWS()
 
 
 class TokenError(ValueError):
-    """This token says nothing about anybody; the text has no token in it."""
+    """The token is invalid; the message does not contain it."""
 
 
 class UnknownKey(TokenError):
-    """It is signed with a key that is not known; it may be known by now where keys are published."""
+    """Signed with an unknown key, which may have been published in the meantime."""
 
 
 class KeySetError(ValueError):
-    """This is no set of keys (RFC 7517) in which there is one to check tokens with."""
+    """Not a JWK set (RFC 7517) with a usable key."""
 
 
 class Key(NamedTuple):
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
 
 # -- keys -------------------------------------------------------------------------------------------------------------
 def keys_of(text: bytes) -> tuple[Key, ...]:
-    """Those that can be used; what is for other purposes, or not understood, is passed over."""
+    """The usable keys; others, or malformed ones, are skipped."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def _key(found: Any) -> Key | None:
         return None
     try:
         public, algorithms = _public(found)
-    except Exception:  # cryptography raises whatever the numbers lead it to
+    except Exception:  # bad numbers may make cryptography raise anything
         return None
     name, algorithm = found.get("kid"), found.get("alg")
     if algorithm is not None:
@@ -100,12 +100,12 @@ def identity(token: str, keys: Sequence[Key], rules: TokenRules, now_s: float) -
 
 
 def _signed(token: str, keys: Sequence[Key]) -> Mapping[str, Any]:
-    """What stands in a token that one of these has signed."""
+    """The claims of a token signed with one of the keys."""
     if len([part for part in token.split(".") if part]) != 3 or token.count(".") != 2:
         raise TokenError("it is no signed token of three parts")
     try:
         header = jwt.get_unverified_header(token)
-    except Exception:  # whatever the bytes lead it to
+    except Exception:  # malformed bytes may raise anything
         raise TokenError("it cannot be read") from None
     algorithm, name = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
@@ -118,7 +118,7 @@ def _signed(token: str, keys: Sequence[Key]) -> Mapping[str, Any]:
     for key in fitting:
         try:
             text = _SIGNATURES.decode(token, key.public, [algorithm])
-        except Exception:  # nor is it known here what is wrong with a signature
+        except Exception:  # whatever is wrong with the signature
             continue
         return _claims(text)
     if name is None or not fitting:
@@ -137,7 +137,7 @@ def _claims(text: bytes) -> Mapping[str, Any]:
 
 
 def identity_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Identity:
-    """Whom a token's claims name, once its signature has been checked; TokenError where they do not hold now."""
+    """The identity in verified claims; raises TokenError if they do not hold now."""
     ends_at_s, issued_at_s = _time(claims, "exp"), _time(claims, "iat")
     begins_at_s = _time(claims, "nbf") if "nbf" in claims else issued_at_s
     if now_s - rules.skew_s >= ends_at_s:
@@ -169,7 +169,7 @@ def _check_audience(found: Any, expected: frozenset[str]) -> None:
 
 
 def _check_scope(found: Any) -> None:
-    """Nothing follows from scopes; a token whose own make no sense is none."""
+    """Scopes have no effect, but a token with malformed ones is rejected."""
     named = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     for each in named:
         if not isinstance(each, str) or not each.strip(BLANK):

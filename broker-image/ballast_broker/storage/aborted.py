@@ -1,7 +1,7 @@
-"""One segment's `.txnindex`: the aborted transactions whose markers it has. No file where there are none.
+"""Keeps one segment's `.txnindex`: the aborted transactions whose markers the segment holds. No entries, no file.
 
-Read once and kept as it is in the file, 34 bytes for each. Written to at once: recovery makes those of unflushed
-segments anew. Loop thread, or the thread that loads the log.
+Read once, then cached in its on-disk form, 34 bytes an entry. Appends are written through at once; recovery rebuilds
+the index of every unflushed segment. Loop thread, or the thread that loads the log.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class AbortedIndex:
         self._disk = disk
         self._path = path
         self._data: bytearray | None = None
-        self.there = False  # is there anything
-        self.late = b""  # what is not in the file yet, for there was no file descriptor
+        self.there = False  # whether there are entries, in the file or late
+        self.late = b""  # entries not in the file yet because no file descriptor was free
 
     def _on_file(self) -> bytearray:
         if self._data is None:
@@ -48,7 +48,7 @@ class AbortedIndex:
         return select(self._entries(), offset, upper_offset, found)
 
     def append(self, entry: EndedTransaction | None) -> None:
-        """Its marker is in the log: it counts, though it be `late`. None: only what is."""
+        """Add the entry of a marker that is in the log; it counts even while `late`. None: only retry the late ones."""
         if not self.there:
             self._data = bytearray()
         if entry is not None:
@@ -73,7 +73,7 @@ class AbortedIndex:
         self.late = b""
 
     def cut(self, offset: int) -> None:
-        """Markers at or after `offset` are gone."""
+        """Drop the entries of markers at or after `offset`."""
         if not self.there:
             return
         data = self._entries()
@@ -90,7 +90,7 @@ class AbortedIndex:
             self._write()
 
     def adopt(self, entries: Iterable[EndedTransaction]) -> None:
-        """They are in the file already."""
+        """Take over entries that are in the file already."""
         self._data = bytearray(render_entries(entries))
         self.there = bool(self._data)
 

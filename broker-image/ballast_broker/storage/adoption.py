@@ -1,10 +1,10 @@
-"""How a future log comes to have what the current one has, faster than by appending batch after batch.
+"""Copies the current log into a future log segment by segment, faster than appending batch after batch.
 
-What is left of a segment is copied as bytes, its indexes and the producers' state with it, and then adopted as a whole:
-a sealed segment to its end, the active one up to where it ends when the copy begins. The little that follows goes
-through `append_as_follower`, rolled where the current log rolled. Part of `Log`: the loop thread only, except
+The rest of a segment is copied as raw bytes, together with its indexes and the producer state, and then adopted as a
+whole: a sealed segment to its end, the active one to where it ended when the copy began. The few batches after that go
+through `append_as_follower`, rolling where the current log rolled. Part of `Log`: the loop thread only, except
 `FileCopy.piece`, `SegmentCopy.finish_files` and `sync`, which run in a thread while nobody else writes to that file.
-A crash in between leaves a future log that loads like any other after an unclean stop.
+A crash in between leaves a future log that loads like any other after an unclean shutdown.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PROBE = ".ballast-probe"
 
 
 def beginning(source: Log) -> int:
-    """Where a future log begins: at the first file, which may lie before the log start offset."""
+    """Where a future log begins: at the source's first segment, which may lie before the log start offset."""
     return source.bases[0]
 
 
 def bytes_after(log: Log, offset: int) -> int:
-    """Also where the sizes of files say nothing, for the other log has other files."""
+    """Bytes from `offset` to the log's end. Comparable between two logs that are cut into different segments."""
     with log.disk_faults():
         located = lookup.locate(log, offset)
     if located is None:
@@ -61,7 +61,7 @@ def continues_by_file(source: Log, future: Log) -> bool:
 
 
 class FileCopy:
-    """The bytes of a file on their way into another, from `position` to `end`."""
+    """Copies a file's bytes from `position` to `end` into the same place of another file."""
 
     def __init__(self, disk: Disk, source: str, target: File, position: int, end: int) -> None:
         self._disk = disk
@@ -79,7 +79,7 @@ class FileCopy:
         return self.end - self.position
 
     def piece(self, size: int) -> Callable[[], int]:
-        """What copies the next `size` bytes at most; answers how many it were: fewer where the source was cut."""
+        """A callable that copies at most `size` more bytes and returns how many: fewer if the source was truncated."""
 
         def copy() -> int:
             wanted = min(size, self.left_bytes)
@@ -95,8 +95,8 @@ class FileCopy:
 
 
 class CopyAhead:
-    """The bytes of a segment that comes later, beside the future log: as an unfinished file of cleaning, which every
-    start removes. They are nobody's until a `SegmentCopy` takes them."""
+    """Copies a later segment ahead of its turn, into a `.cleaned` file in the future log's folder, which every start
+    removes. The file is no part of the log until a `SegmentCopy` takes it over."""
 
     def __init__(self, segment: Segment, future: Log) -> None:
         disk = future.context.disk
@@ -109,7 +109,7 @@ class CopyAhead:
         return f"{self._future.folder.path}/{self.segment.base_offset:020d}{kind}"
 
     def become_segment(self, end: int) -> FileCopy:
-        """In the place of the empty file that the future log has there."""
+        """Replace the empty active segment that the future log has at this base offset."""
         self._future.active.close()
         self._disk.rename(self._path(), self._path(LOG_SUFFIX))
         self.file.end = end
@@ -117,14 +117,14 @@ class CopyAhead:
 
     def drop(self) -> None:
         self.file.close()
-        with contextlib.suppress(OSError):  # the folder went with the move, or the disk fails
+        with contextlib.suppress(OSError):  # the folder is gone with the move, or the disk has failed
             self._disk.remove(self._path())
 
 
 class SegmentCopy:
-    """What is left of one segment on its way to a future log that continues it; the log ends at `end_offset` then.
+    """Copies the rest of one segment to a future log that continues it; adoption takes that log to `end_offset`.
 
-    `ahead` is what was copied of this segment before.
+    `ahead` is the part of this segment that was copied before.
     """
 
     def __init__(self, source: Log, future: Log, ahead: CopyAhead | None = None) -> None:
@@ -140,7 +140,7 @@ class SegmentCopy:
         self._end = self._segment.size
         self._whole = self._sealed and not self._start
         self._aborted = [each for each in self._segment.aborted.entries() if each.last_offset < self.end_offset]
-        # What the source knows at this end, which it will have passed when the copy is done.
+        # The producer state at `end_offset`: the source will have moved on when the copy is done.
         self._producers = None if self._sealed else source.producers.copy()
         self._adopted: Segment | None = None
         self._without_gap = False
@@ -171,8 +171,8 @@ class SegmentCopy:
         ]
 
     def finish_files(self) -> None:
-        """The small files beside the log. All of them are flushed with the future log before it serves."""
-        if self.file.target.size() != self._end:  # it would wait for what is being written
+        """Copy the small files beside the log. All of them are flushed with the future log before it takes over."""
+        if self.file.target.size() != self._end:  # not always: ftruncate waits for writeback
             self.file.target.truncate(self._end)
         target = self._future.active
         for tail in self._index_tails:
@@ -189,7 +189,7 @@ class SegmentCopy:
             )
 
     def _reaches_end(self, index: bytes) -> bool:
-        """Whether no cleaning has left a gap before the end: by the batches from the last entry of the index on."""
+        """Whether the batches reach `end_offset`, with no gap left by compaction. Walks from the last index entry."""
         position = OFFSET_ENTRY.unpack(index[-OFFSET_ENTRY.size :])[1] if len(index) >= OFFSET_ENTRY.size else 0
         end = -1
         for _, header in walk(self.file.target, max(position, 0), self._end):
@@ -197,19 +197,19 @@ class SegmentCopy:
         return end == self.end_offset
 
     def sync(self) -> Segment | None:
-        """Once it is adopted. Answers the future log's segment, where that is sealed and all of it is durable now."""
+        """Call after adoption. Returns the future log's segment if it is a whole sealed one, which is durable now."""
         self.file.target.sync()
         if self._adopted is not None:
             sync_beside_log(self._future, self._adopted, sealed=True)
         return self._adopted
 
     def give_up(self) -> None:
-        """What the source was cut behind must not be found by a start: it would look like more of the log. Nor does
-        what is copied another time take any room until then."""
+        """The source was truncated below what was copied. Drop the copy: a start would take it for a part of the log,
+        and it would occupy the disk until it is copied again."""
         self.file.target.truncate(self._start)
 
     def adopt(self) -> None:
-        """From now on the bytes belong to the future log."""
+        """Make the copied bytes part of the future log."""
         future, end = self._future, self.end_offset
         if self._whole:
             self._adopt_segment()
@@ -222,7 +222,7 @@ class SegmentCopy:
         _take_over_epochs(future, [entry for entry in self._source.epochs.entries if entry[1] < end])
         self._adopt_producers()
         if self._whole:
-            if self._without_gap:  # the one that is copied next may be on the disk before this one is
+            if self._without_gap:  # the segment copied next may reach the disk before this one
                 note_unflushed(future, end)
             future.new_segment(end)
         future.invalidate_write_state()
@@ -267,7 +267,7 @@ class SegmentCopy:
 
 
 class _IndexTail:
-    """The entries of the source's index for what is copied: written behind those that the future log has."""
+    """The source's index entries for the copied bytes, appended to those that the future log has."""
 
     def __init__(self, source: SparseIndex, first: int, target: SparseIndex) -> None:
         source.spill()
@@ -286,7 +286,7 @@ class _IndexTail:
 
 
 def _copy_small(disk: Disk, source: str, target: str) -> bytes:
-    """Answers what is in it. Some need not exist, and then none is left of an earlier attempt either."""
+    """Copy a file and return its content. If the source has none, remove what an earlier attempt left at the target."""
     try:
         data = disk.read_bytes(source)
     except FileNotFoundError:
@@ -309,7 +309,7 @@ def roll_with(source: Log, future: Log) -> None:
 
 
 def take_over_state(source: Log, future: Log) -> None:
-    """What does not follow from the records alone; both logs end at the same offset."""
+    """Copy the state that does not follow from the records alone; both logs end at the same offset."""
     _take_over_epochs(future, source.epochs.entries)
     future.producers.replace_by(source.producers, future.end_offset)
     future.cleaned_to = source.cleaned_to
@@ -318,7 +318,7 @@ def take_over_state(source: Log, future: Log) -> None:
 
 
 def take_over_start(source: Log, future: Log) -> None:
-    """The source's high watermark and log start, as far as the future log reaches by now."""
+    """Take over the source's high watermark and log start offset, as far as the future log reaches by now."""
     future.update_high_watermark(source.high_watermark)
     start = min(source.start_offset, future.high_watermark)
     if start > future.start_offset:
@@ -326,7 +326,7 @@ def take_over_start(source: Log, future: Log) -> None:
 
 
 def _take_over_epochs(future: Log, entries: list[tuple[int, int]]) -> None:
-    """Written only where they differ: replacing a file may wait for the disk, and appends wait with it."""
+    """Skips the write if nothing changed: replacing a file may block on the disk, and appends with it."""
     if future.epochs.entries != entries:
         future.epochs = LeaderEpochs(entries)
         future.epochs.changed = True

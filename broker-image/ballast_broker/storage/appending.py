@@ -1,4 +1,4 @@
-"""Appending what is not one plain batch: several batches, records that are to be looked at, a leader's batches.
+"""Appends everything but a single plain batch: several batches, batches to inspect, batches fetched from the leader.
 
 Part of `Log`, which has the fast path; loop thread only. `slow_append` takes the same steps with the write in a thread.
 """
@@ -45,7 +45,7 @@ _put_epoch: Final = struct.Struct(">i").pack_into
 def append_several(
     log: Log, view: memoryview, leader_epoch: int, now_ms: int, origin: str, verified: Verification | None
 ) -> AppendInfo:
-    """Several batches (coordinators, the metadata log), a transaction's, or what a topic wants to be looked at."""
+    """Append several batches (coordinators, the metadata log), transactional ones, or ones to be inspected."""
     ready = check_batches(log, view, now_ms, origin, verified)
     if isinstance(ready, AppendInfo):
         return ready
@@ -64,7 +64,7 @@ def append_several(
 def check_batches(
     log: Log, view: memoryview, now_ms: int, origin: str, verified: Verification | None
 ) -> list[memoryview] | AppendInfo:
-    """The batches as they are to be stored, or the answer for a repetition."""
+    """The batches as they will be stored, or the result for a duplicate."""
     parts = split(view, log.topic_partition)
     if origin in CLIENTS and len(parts) > 1:
         raise ApiError(
@@ -92,7 +92,7 @@ def check_batches(
 def _check_transaction(
     log: Log, header: Header, batch: memoryview, origin: str, verified: Verification | None
 ) -> SentBatch | None:
-    """Of a coordinator only the epochs are looked at: it numbers nothing, and repeats nothing."""
+    """For a coordinator's batch check the epochs only: it has no sequence numbers and no duplicates."""
     producers, producer_id, epoch, sequence = log.producers, header.producer_id, header.producer_epoch, -1
     end, partition = log.end_offset, log.topic_partition
     if header.attributes & CONTROL_MASK:
@@ -118,7 +118,7 @@ def _check_transaction(
 
 
 def check_producer(log: Log, header: Header, offset: int, *, transactional: bool = False) -> SentBatch | None:
-    """Raises for a gap or a zombie; answers the batch that this one repeats."""
+    """Raise for a sequence gap or a fenced producer; return the stored batch that this one duplicates, if any."""
     producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
     if producer_id < 0:
         return None
@@ -140,19 +140,19 @@ def check_producer(log: Log, header: Header, offset: int, *, transactional: bool
 
 
 def expect_marker(log: Log, header: Header) -> None:
-    """Before a batch is written: a flush beside it, or right behind it, does not pass a marker before its entry in the
-    index of aborted transactions is there. Nobody looks for what that lacks below the recovery point."""
+    """Call before a batch is written: keeps a concurrent flush from moving the recovery point past a marker whose
+    `.txnindex` entry is not written yet. Recovery does not look for missing entries below the recovery point."""
     if header.attributes & CONTROL_MASK:
         log.unindexed_from = min(log.unindexed_from, log.end_offset)
 
 
 def record_producer(log: Log, header: Header, last_offset: int, batch: memoryview) -> None:
-    """The batch is in the log: what is known of its producer, and of the transaction that it may end."""
+    """The batch is in the log: update its producer's state, and the transaction that it may end."""
     producers = log.producers
     ended = observe(producers, header, last_offset, batch)
     producers.map_end_offset = last_offset + 1
     if ended is not None:
-        producers.committed(log.high_watermark)  # so that only few wait, though nobody asks what is stable
+        producers.committed(log.high_watermark)  # keeps the list short even if nobody asks for the last stable offset
     aborted = log.segments[-1].aborted
     if aborted.late or (ended is not None and ended.aborted):
         with log.disk_faults():
@@ -162,12 +162,12 @@ def record_producer(log: Log, header: Header, last_offset: int, batch: memoryvie
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
-    """The answer for a batch that is in the log already."""
+    """The result for a batch that is in the log already."""
     return AppendInfo(batch.first_offset, batch.last_offset, batch.timestamp, log.start_offset, size, duplicate=True)
 
 
 def stamp(log: Log, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
-    """Give the batch the next offsets; answers its header and its last offset."""
+    """Assign the next offsets to the batch; returns its header and its last offset."""
     header = Header._make(HEADER.unpack_from(batch))
     _put_offset(batch, 0, log.end_offset)
     _put_epoch(batch, EPOCH_POSITION, leader_epoch)
@@ -180,7 +180,7 @@ def appended(log: Log, first: int, batches: list[memoryview], now_ms: int) -> Ap
 
 
 def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
-    """Batches as the leader has them: offsets and epochs are kept."""
+    """Append batches as the leader has them: offsets and epochs are kept."""
     parts = ready_for_follower_batches(log, view)
     now_ms = log.context.clock.wall_ms()
     for position, header in parts:
@@ -200,7 +200,7 @@ def appended_by_follower(log: Log, parts: list[tuple[int, Header]], view: memory
 
 
 def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, Header]]:
-    """Checked, and the log begins where the first of them needs it to."""
+    """Check the batches, and let an empty log begin where the first of them does."""
     parts = split(view, log.topic_partition)
     begin = expected = _where_to_begin(log, parts)
     for position, header in parts:
@@ -215,7 +215,7 @@ def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, He
 
 
 def _where_to_begin(log: Log, parts: list[tuple[int, Header]]) -> int:
-    """The log's end. An empty log may begin inside of the first batch, where DeleteRecords let the leader's begin."""
+    """The log's end. An empty log may start inside the first batch: there DeleteRecords put the leader's log start."""
     end = log.end_offset
     if not log.size_bytes and log.start_offset == end and parts:
         first = parts[0][1]

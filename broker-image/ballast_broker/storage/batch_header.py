@@ -1,6 +1,6 @@
-"""Walking over the batches of a file by their headers alone.
+"""Walks over the batches of a file by their headers alone, without decoding records.
 
-PURE but for the file it is given. Any thread. Nothing here looks at records.
+PURE but for the file it is given. Any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _new_tuple: Final = tuple.__new__  # half the price of `Header._make`
 
 
 def header_at(file: File, position: int, end: int) -> Header | None:
-    """Of the whole batch that begins there and ends by `end`; None: there is none."""
+    """The header of the batch at `position`; None if there is no whole batch that ends by `end`."""
     if position + HEADER_BYTES > end:
         return None
     data = file.pread(HEADER_BYTES, position)
@@ -29,7 +29,7 @@ def header_at(file: File, position: int, end: int) -> Header | None:
 
 
 def walk(file: File, position: int, end: int, ahead: int = HEADER_BYTES) -> Iterator[tuple[int, Header]]:
-    """Position and header of every batch in [position, end). Ends early at the first that is not a whole batch.
+    """Position and header of every batch in [position, end). Stops early where no whole batch follows.
 
     `ahead` is the length of the first read: more than a header where short batches are expected.
     """

@@ -1,6 +1,6 @@
-"""Small text files in Kafka's formats: offset checkpoints, leader epochs, partition.metadata, properties.
+"""Reads and writes Kafka's small text files: offset checkpoints, leader epochs, partition.metadata, properties.
 
-Parsing is pure and strict: `CorruptFile` for anything that is not whole. Writing goes through the disk given.
+Parsing is pure and strict: `CorruptFile` for anything incomplete or malformed. Writing goes through the disk given.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def render_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """Java's properties as far as Kafka writes them here: comments, key=value, backslash before a special character."""
+    """The subset of Java's properties that Kafka writes: comments, key=value, backslash before a special character."""
     result = {}
     for line in data.decode("utf-8", "replace").splitlines():
         stripped = line.strip()
@@ -115,7 +115,7 @@ def render_properties(values: Mapping[str, str]) -> bytes:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Absent and cut checkpoints both mean: nothing is known, so start from what the files say."""
+    """Empty for a missing or truncated checkpoint: nothing is known then, and the log files themselves decide."""
     try:
         return parse_offsets(disk.read_bytes(path))
     except (FileNotFoundError, CorruptFile):
@@ -123,7 +123,7 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 
 
 def write_new_unsynced(disk: Disk, path: str, data: bytes) -> None:
-    """As `write_unsynced`, where no whole file is there that could be lost."""
+    """Like `write_unsynced`, where there is no complete file that could be lost."""
     file = disk.empty_file(path)
     try:
         file.pwrite(data, 0)
@@ -132,7 +132,7 @@ def write_new_unsynced(disk: Disk, path: str, data: bytes) -> None:
 
 
 def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a file whole, leaving it to a later flush (or to recovery) to make it durable: never stalls the loop."""
+    """Replace a file atomically but without fsync, so that the loop does not stall; a later flush makes it durable."""
     sibling = f"{path}.tmp"
     write_new_unsynced(disk, sibling, data)
     disk.rename(sibling, path)

@@ -1,7 +1,7 @@
-"""What is to be done to one directory's files, soon or after a while: deleted ones removed, logs that rolled flushed.
+"""Does one directory's background work: removes deleted files after their delay, flushes logs that have rolled.
 
-Each directory has its own two tasks, so that none waits for another one's disk. Loop thread only; the work itself is
-done in the directory's threads.
+Each directory has its own two tasks, so that none waits for another one's disk. Loop thread only; the work itself runs
+in the directory's threads.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
 LONGEST_SLEEP_S = 3600.0
-# What keeps a file or folder where it is, and tells nothing of the disk: somebody's rights or mount, or, on NFS, what
-# is still open (it gets another name there, in the same folder).
+# Errors that prevent a removal but do not mean that the disk has failed: permissions, a mount, or, on NFS, a file that
+# is still open (NFS renames it within its folder).
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EACCES, errno.EPERM, errno.EBUSY)
 REMOVE_AGAIN_MS = 600_000
-# A folder of many large files takes minutes, and who is so long in one call passes for a disk that does not answer.
+# Removing a folder of many large files takes minutes; in a single call that would look like a disk that hangs.
 REMOVE_AT_ONCE_S = 1.0
-FLUSH_AT_ONCE_S = 1.0  # likewise: after an unclean stop it may be a thousand segments
+FLUSH_AT_ONCE_S = 1.0  # likewise: after an unclean shutdown it may be a thousand segments
 FLUSH_AGAIN_S = 5.0
 logger = logging.getLogger(__name__)
 
 
 class Chores:
-    """`flushed`: told whenever a log was."""
+    """Calls `flushed` whenever a log has been flushed."""
 
     def __init__(self, directory: LogDirectory, disk: Disk, clock: Clock, flushed: Callable[[], None]) -> None:
         self._directory = directory
@@ -52,7 +52,7 @@ class Chores:
         self._flush_added = asyncio.Event()
 
     async def run(self) -> None:
-        """Does them until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._remove_when_due())
             group.create_task(self._flush_when_asked())
@@ -60,7 +60,7 @@ class Chores:
     # Removing
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        """All of them in one folder."""
+        """Remove the paths, all of one folder, after the delay."""
         due, ticket = self._clock.monotonic() + delay_ms / 1000, next(self._ticket)
         heapq.heappush(self._removals, (due, ticket, paths))
         self._within.setdefault(os.path.dirname(paths[0]), {})[ticket] = paths
@@ -71,7 +71,7 @@ class Chores:
         return sum(len(paths) for _, _, paths in self._removals)
 
     def forget_removals_under(self, folder: str) -> None:
-        """The folder goes as a whole. Thousands do at once, so nobody else's removals are looked at."""
+        """The folder is removed as a whole. Costs nothing for other folders: thousands may be removed at once."""
         for paths in self._within.pop(folder, {}).values():
             paths.clear()
 
@@ -104,7 +104,7 @@ class Chores:
                 pass
 
     async def _remove_first(self) -> bool:
-        """Whether there was no time for all of it: the rest is the first now."""
+        """Remove the paths that are due first. True if the time slice was too short; the rest comes first now."""
         _, ticket, paths = heapq.heappop(self._removals)
         if paths:
             folder = os.path.dirname(paths[0])
@@ -119,7 +119,7 @@ class Chores:
         return bool(rest)
 
     def _remove(self, paths: list[str]) -> tuple[list[str], list[str]]:
-        """Answers what there was no time for, and what is in somebody's way."""
+        """Returns the paths that there was no time for, and those that cannot be removed for now."""
         left: list[str] = []
         until_s = self._clock.monotonic() + REMOVE_AT_ONCE_S
         for number, path in enumerate(paths):
@@ -143,7 +143,7 @@ class Chores:
         return [], left
 
     def _is_emptied(self, folder: str, until_s: float) -> bool:
-        """False when the time is over. What cannot be removed is left to who removes the folder, and says why."""
+        """False when the time is up. A file that cannot be removed makes `remove_tree` fail, and that says why."""
         with contextlib.suppress(OSError):
             for name in self._disk.list(folder):
                 self._disk.remove(f"{folder}/{name}")
@@ -154,12 +154,12 @@ class Chores:
     # Flushing
 
     def flush_later(self, log: Log) -> None:
-        """It has rolled."""
+        """Flush a log that has rolled."""
         self._flushes[id(log)] = log
         self._flush_added.set()
 
     async def flush(self, logs: Iterable[Log]) -> None:
-        """All of them, as far as they go."""
+        """Flush all of them to their end."""
         for log in logs:
             await self._flush(log)
 
@@ -169,7 +169,7 @@ class Chores:
             self._flush_added.clear()
             while self._flushes:
                 _, log = self._flushes.popitem()
-                if log.directory.online:  # else it may be without a segment: its disk failed when it was cut
+                if log.directory.online:  # else it may have no segment left: its disk failed during truncation
                     await self._flush(log, log.active.base_offset)
                 self._flushed()
 
@@ -178,7 +178,7 @@ class Chores:
             while not await self._directory.threads.run(lambda: log.flush(up_to, for_s=FLUSH_AT_ONCE_S)):
                 if not log.directory.online:
                     break
-        except OutOfHandles:  # the operator is told, and the log is flushed a little later
+        except OutOfHandles:  # reported already; try again a little later
             asyncio.get_running_loop().call_later(FLUSH_AGAIN_S, self.flush_later, log)
         except LogDirectoryFailure as error:
             logger.error("flushing %s failed: %s", log.topic_partition, error)

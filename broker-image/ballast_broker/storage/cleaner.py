@@ -1,12 +1,12 @@
-"""Compaction of sealed segments: the newest record of each key is kept, offsets are kept, tombstones for a while.
+"""Compacts sealed segments: keeps the newest record of each key, all offsets, and tombstones for a while.
 
-Records of aborted transactions go. A marker stays until nothing of its transaction is left, and from then on as long
-as a tombstone; the last batch of a producer, or the marker where that is all there is of it, stays, emptied.
+Records of aborted transactions are removed. A marker stays until no record of its transaction is left, and from then
+on as long as a tombstone. A producer's last batch (or its marker, if nothing else is left) stays, emptied.
 
 Reads segments and writes `.cleaned` files beside them; renames nothing and touches no log: `compaction` swaps the
-result in. Runs in a process (or thread) of its own. Memory is bounded by the job's `map_entries`: when the map is
-full, cleaning ends there and the next pass goes on. So is room: what would go into the disk's reserve is not written,
-and what was cleaned before that counts, for it makes room.
+result in. Runs in its own process (or thread). Memory is bounded by the job's `map_entries`: when the map is full,
+cleaning ends there and the next pass goes on. Disk space is bounded too: cleaning stops before it would use the
+disk's reserve, and keeps the groups finished by then, since they free space.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ballast_wire.records import (
     encode_batch,
 )
 
-MAP_ENTRY_BYTES = 200  # what one key costs in the map, all in
-# The last time to which the records of a batch, however old, have a distance that can be stored.
+MAP_ENTRY_BYTES = 200  # memory of one key in the map, overhead included
+# The largest delete horizon from which timestamp deltas can be stored even for the oldest records.
 FOR_EVER_MS = 2**62
 _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 20
@@ -74,7 +74,7 @@ class CleanJob:
 
 @dataclass(slots=True)
 class CleanedGroup:
-    """Segments with these base offsets become one, of this size, named by the first of them."""
+    """The segments with these base offsets become one of this size, named after the first of them."""
 
     replaced: list[int]
     size: int
@@ -111,7 +111,7 @@ def _key_of(key: bytes) -> bytes:
 
 
 def build_map(disk: Disk, job: CleanJob, throttle: Throttle) -> tuple[dict[bytes, int], int]:
-    """Newest offset of each key in the dirty part, and up to where that part fitted."""
+    """The newest offset of each key in the dirty part, and the offset up to which that part fit into the map."""
     newest: dict[bytes, int] = {}
     ends = [*[base for base, _ in job.segments[1:]], job.dirty_end_offset]
     transactions = CleanedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
@@ -135,7 +135,7 @@ def build_map(disk: Disk, job: CleanJob, throttle: Throttle) -> tuple[dict[bytes
 
 
 def _records(batch: BatchView) -> list[Record] | None:
-    """None for a body that lies, as it was sent or since the disk has spoilt it: it is kept as it is."""
+    """None for a corrupt body (sent that way, or damaged on disk): such a batch is kept as it is."""
     try:
         return list(decode_records(batch)) if batch.crc_is_right() else None
     except CorruptBatch:
@@ -151,7 +151,7 @@ def _batches(disk: Disk, folder: str, base: int, size: int, throttle: Throttle) 
 
 
 def _batches_of(file: File, size: int, throttle: Throttle) -> Iterator[BatchView]:
-    """All of them: of a file whose batches do not reach its end, nothing is to be thrown away."""
+    """All batches. Raises if they do not reach the file's end: nothing of such a file may be thrown away."""
     end = 0
     for position, header in walk(file, 0, size):
         length = header.length + LOG_OVERHEAD
@@ -163,7 +163,7 @@ def _batches_of(file: File, size: int, throttle: Throttle) -> Iterator[BatchView
 
 
 def group_segments(job: CleanJob, end_offset: int) -> list[list[tuple[int, int]]]:
-    """Neighbours that together fit one segment, by size and by offsets."""
+    """Adjacent segments that together fit into one, by size and by offset range."""
     groups: list[list[tuple[int, int]]] = []
     bases = [base for base, _ in job.segments] + [job.dirty_end_offset]
     group_size = 0
@@ -216,8 +216,8 @@ class _Output:
         self._buffer = bytearray()
 
     def finish(self, aborted: list[EndedTransaction], modified_ms: int) -> int:
-        """All on the disk before it may be renamed. Of a segment without timestamps retention asks when it was written:
-        as for what it is made of."""
+        """Make all files durable, before they may be renamed. The modification time of the originals is kept: retention
+        uses it for segments without timestamps."""
         self._flush()
         self._disk.set_modified_ms(self._stem + LOG_SUFFIX + CLEANED_SUFFIX, modified_ms)
         self._file.sync()
@@ -239,7 +239,7 @@ class _Output:
             file.close()
 
     def abandon(self) -> None:
-        """What it has taken of the disk is given back; the names are for whoever wanted the result."""
+        """Free the disk space taken; removing the (empty) files is left to the caller of `clean`."""
         try:
             self._file.truncate(0)
         finally:
@@ -262,7 +262,7 @@ def _clean_group(
             result.read_bytes += size
             for batch in _batches(disk, job.folder, base, size, throttle):
                 kept: memoryview | bytearray | None = batch.bytes_view
-                # Beyond the map nothing may go, tombstones least of all.
+                # Beyond the map's end nothing may be removed, least of all tombstones.
                 in_map = batch.base_offset < result.end_offset
                 if batch.is_control and batch.header.producer_id >= 0:
                     ends_nothing = transactions.ends_nothing(batch)
@@ -284,7 +284,7 @@ def _clean_group(
 
 
 def _is_last_of_producer(batch: BatchView, job: CleanJob) -> bool:
-    """Without it a start from this log would not know the producer's last sequence, or its epoch."""
+    """Whether recovery from this log needs the batch to know the producer's last sequence, or its epoch."""
     header = batch.header
     known = job.producers.get(header.producer_id)
     if known is None:
@@ -296,7 +296,7 @@ def _is_last_of_producer(batch: BatchView, job: CleanJob) -> bool:
 
 
 def _clean_marker(batch: BatchView, job: CleanJob) -> memoryview | bytearray | None:
-    """Of a transaction that has left nothing else: its time begins, is going on, or is over."""
+    """The marker of a transaction with no records left: gets a delete horizon, waits for it, or has reached it."""
     horizon, empty = batch.delete_horizon_ms, not batch.header.record_count
     if empty or (horizon is not None and job.now_ms >= horizon):
         if not _is_last_of_producer(batch, job):
@@ -311,9 +311,9 @@ def _clean_marker(batch: BatchView, job: CleanJob) -> memoryview | bytearray | N
 def clean_batch(
     batch: BatchView, newest: dict[bytes, int], job: CleanJob, *, aborted: bool = False
 ) -> memoryview | bytearray | None:
-    """The batch as it stays: untouched, smaller, empty (to keep a producer's last sequence), or not at all."""
+    """The batch to keep: unchanged, smaller, emptied (to keep a producer's last sequence), or None."""
     if batch.is_control:
-        return batch.bytes_view  # not of a transaction
+        return batch.bytes_view  # has no producer id, so no transaction
     records = [] if aborted else _records(batch)
     if records is None:
         return batch.bytes_view
@@ -337,7 +337,7 @@ def clean_batch(
 
 
 def _rebuild(batch: BatchView, records: list[Record], horizon: int | None) -> bytearray:
-    """An empty batch is its header alone: librdkafka ends the process that opens what a codec makes of nothing."""
+    """An empty batch is a header without a compressed body: librdkafka crashes on the compressed form of no bytes."""
     header = batch.header
     return encode_batch(
         records,

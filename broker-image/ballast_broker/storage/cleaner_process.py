@@ -1,8 +1,8 @@
-"""The cleaner as a process of its own: one job per line on standard input, one answer per line on standard output. A
-line that has but a rate is about the job under way.
+"""Runs the cleaner in a process of its own: one job per line on stdin, one answer per line on stdout. A line with
+nothing but a rate changes the rate of the job under way.
 
-It lets the broker's loop run on while records are decoded. It ends when its input does, in the middle of a job as well:
-one that outlived its broker would write into the files of the next broker's. Both ends are in this module.
+The broker's event loop keeps running while records are decoded. The process exits when its stdin closes, even in the
+middle of a job: a cleaner that outlived its broker would write into files of the next one's. This module has both ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class CleanerFailed(Exception):
-    """The cleaner could not do a job; its words are in the message. `os_error`: the disk's errno, if it was that."""
+    """The cleaner could not do a job; the message says why. `os_error`: the errno, if an OSError was the cause."""
 
     def __init__(self, message: str, os_error: int | None = None) -> None:
         super().__init__(message)
@@ -37,25 +37,25 @@ class CleanerFailed(Exception):
 
 
 class CleanerMissing(CleanerFailed):
-    """There is none now, which says nothing of the log that was to be cleaned."""
+    """No cleaner could be started; the log that was to be cleaned is not to blame."""
 
 
 class CleanerDied(CleanerFailed):
-    """Killed by somebody, or by what it was given: then it will be again."""
+    """The process died: killed from outside, or by this very job, which would kill it again."""
 
 
 class CleanerRunner(Protocol):
     async def run(self, job: CleanJob) -> CleanResult:
-        """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
+        """Raises CleanerFailed if the job could not be done; its `.cleaned` files may then be left behind."""
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Of what is read and written from now on; 0 is as fast as it goes."""
+        """Limit reads and writes from now on, of the job under way too; 0 is unlimited."""
 
     async def close(self) -> None: ...
 
 
 class CleanerProcess:
-    """Started at the first job, started again if it died; another one while that does a job whose disk hangs."""
+    """Starts the process at the first job and again if it died; a second one while the first hangs on a disk."""
 
     def __init__(self) -> None:
         self._idle: asyncio.subprocess.Process | None = None
@@ -101,14 +101,14 @@ class CleanerProcess:
                 process.stdin.write(line)
 
     async def close(self) -> None:
-        """Nobody asks for anything any more."""
+        """Call when no job is under way any more."""
         process, self._idle = self._idle, None
         if process is not None:
             await _kill(process)
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """One that waits for its disk goes when that answers; a broker that stops does not wait for it."""
+    """A process blocked on a disk dies only when the disk answers; do not wait long, so that the broker can stop."""
     if process.returncode is None:
         process.kill()
     with suppress(TimeoutError):
@@ -139,7 +139,7 @@ async def _exchange(process: asyncio.subprocess.Process, line: str) -> dict[str,
         answer = await process.stdout.readline()
     except ConnectionError as error:
         raise CleanerDied(f"the cleaner process is gone: {error}") from error
-    except ValueError as error:  # more than a line may have
+    except ValueError as error:  # longer than _LINE_LIMIT
         raise CleanerFailed(f"the cleaner process cannot be understood: {error}") from error
     if not answer.endswith(b"\n"):
         raise CleanerDied("the cleaner process ended in the middle of a job")
@@ -148,7 +148,7 @@ async def _exchange(process: asyncio.subprocess.Process, line: str) -> dict[str,
 
 
 class _Pace:
-    """No more than so many bytes a second, read and written together; 0 is as fast as it goes."""
+    """Throttles to so many bytes a second, reads and writes together; 0 is unlimited."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -157,7 +157,7 @@ class _Pace:
         self._last_s = time.monotonic()
 
     def change(self, bytes_per_second: float) -> None:
-        """Any thread. Who waits by the former rate does not go on doing so."""
+        """Any thread. Wakes a thread that is waiting by the former rate."""
         self._rate = bytes_per_second
         self._changed.set()
 
@@ -206,7 +206,7 @@ def main() -> None:
         try:
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:  # the broker has ended just now
+        except BrokenPipeError:  # the broker has just exited
             os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The end of all logs: those of each directory closed, then durable, in threads, a share at a time."""
+"""Closes all logs at shutdown: per directory, first closes them, then makes them durable, in threads, in shares."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 async def close_directories(manager: LogManager, broker_epoch: int) -> None:
-    """Everything flushed, checkpoints, the clean-shutdown mark, locks given back. Directories that do not answer
-    come after the others, whose next start is a clean one whatever becomes of this."""
+    """Flush everything, write checkpoints and the clean-shutdown mark, release the locks. Directories that hang come
+    last, so that the others are shut down cleanly whatever becomes of these."""
     loop = asyncio.get_running_loop()
     online = [directory for directory in manager.all_directories if directory.online]
     closing = {each: loop.create_task(close_logs(each, manager.held.all_in(each), manager.disk)) for each in online}
@@ -57,8 +57,8 @@ async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> No
     for share in shares:
         await directory.threads.run(lambda share=share: _each(share, Log.close))  # type: ignore[misc]
     if len(shares) > 1:
-        # Each of thousands of syncs would wait for a commit of the file system's journal; after this there is nothing
-        # left to commit.
+        # Otherwise each of thousands of syncs would wait for a commit of the file system's journal; after this there is
+        # nothing left to commit.
         await directory.threads.run(lambda: _write_back(directory, disk))
     for share in shares:
         await directory.threads.run(lambda share=share: _each(share, Log.flush))  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""Up to where a future log that was there before has what the current one has: where a move that goes on begins.
+"""Finds the offset up to which an existing future log equals the current one: where a resumed move continues.
 
-What both are like is noted on the loop, the places in their files are looked up in a thread: they may be cold, and all
-requests would wait for that disk. Everything is read through files of its own. Both may be written to meanwhile.
+The state of both logs is captured on the loop; positions in their files are looked up in a thread, since the files may
+be cold and would block all requests. The thread opens files of its own. Both logs may be written to meanwhile.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class CommonEnd:
         self._future = _Files(future)
 
     def find(self) -> int | None:
-        """By the leader epochs and byte for byte, for what has been cleaned meanwhile must not come back with the copy.
-        None: a file has gone meanwhile, as retention takes them. In a thread."""
+        """Compares leader epochs and byte counts: records that compaction has removed since must not come back with the
+        copy. None: a file was removed meanwhile, as by retention. Runs in a thread."""
         same = self._begin
-        with contextlib.suppress(ApiError):  # a disk that fails, or has spoilt one of them, ends it as well
+        with contextlib.suppress(ApiError):  # a failing disk or a corrupt file ends the common part, too
             try:
                 known = self._ahead(same) if self._offsets else 0
                 for offset in self._offsets:
@@ -45,12 +45,12 @@ class CommonEnd:
         return same
 
     def _ahead(self, offset: int) -> int:
-        """Where both have the same between two offsets this is the same at both."""
+        """How many bytes more the source has after `offset`: constant over a range in which both logs are equal."""
         return self._source.bytes_after(offset) - self._future.bytes_after(offset)
 
 
 class _Files:
-    """Those of a log as they are now."""
+    """A log's files as they are now."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -59,15 +59,15 @@ class _Files:
         self._sizes = [segment.size for segment in log.segments]
         with log.disk_faults():
             index = log.active.offset_index
-            index.spill()  # its file is longer than what counts
+            index.spill()  # the file is preallocated, so its size does not tell the count
             self._entries_of_last = index.count
 
     def have_gone(self) -> bool:
-        """Some of them, since."""
+        """Whether some of them were removed since."""
         return not set(self._segments) <= set(self._log.segments)
 
     def bytes_after(self, offset: int) -> int:
-        """Also where the sizes of files say nothing, for the other log has other files."""
+        """Bytes from `offset` to the log's end. Comparable between two logs that are cut into different segments."""
         with _disk_faults(self._log):
             for number in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
                 position = self._position(number, offset)
@@ -76,7 +76,7 @@ class _Files:
         return 0
 
     def _position(self, number: int, offset: int) -> int | None:
-        """Of the first batch that ends at or after the offset."""
+        """The position of the first batch that ends at or after the offset."""
         found = self._segments[number]
         if not self._sizes[number]:
             return None
@@ -91,7 +91,7 @@ class _Files:
         try:
             try:
                 place = segment.find(offset)
-            except CorruptFile:  # whoever reads there next makes the index anew
+            except CorruptFile:  # the next reader rebuilds the index; here scan instead
                 segment.offset_index.stored(0)
                 place = segment.find(offset)
         finally:
@@ -101,7 +101,7 @@ class _Files:
 
 @contextlib.contextmanager
 def _disk_faults(log: Log) -> Iterator[None]:
-    """A file that is not there is no fault of the disk."""
+    """Like `Log.disk_faults`, but a missing file does not take the directory offline."""
     gone: FileNotFoundError | None = None
     with log.disk_faults():
         try:
@@ -113,7 +113,7 @@ def _disk_faults(log: Log) -> Iterator[None]:
 
 
 def has_all_of(log: Log, other: Log) -> bool:
-    """Of two logs of one replica, by their leader epochs: whether nothing is lost with the other one."""
+    """Whether `log` has everything that `other`, of the same replica, has (by their leader epochs)."""
     return other.end_offset <= log.start_offset or _end_by_epochs(log, other) == other.end_offset
 
 
@@ -123,5 +123,5 @@ def _end_by_epochs(source: Log, future: Log) -> int:
         known, known_end = source.epoch_end_offset(epoch)
         if known == epoch:
             return min(end, known_end)
-        end = start_offset  # the current log knows nothing of that leader
+        end = start_offset  # the current log does not know that epoch
     return min(end, source.end_offset)

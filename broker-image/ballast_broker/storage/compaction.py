@@ -1,6 +1,6 @@
-"""Which log is to be compacted next, and putting the cleaner's result in place. Loop thread.
+"""Chooses the log to compact next, and puts the cleaner's result in place. Loop thread.
 
-The result replaces segments only if they are still exactly those that were cleaned; else it is thrown away.
+The result replaces segments only if they are still exactly those that were cleaned; otherwise it is discarded.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
 
-_KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: it decides
-# What the machine lacks for a moment says nothing of the log or its disk; all else that files refuse is the disk's.
+_KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: its rename commits the swap
+# A temporary shortage of the machine, not the log's or the disk's fault; any other OSError is the disk's.
 _OF_THE_MACHINE = (*OUT_OF_HANDLES, errno.ENOMEM)
-# For a log that there was no room for. What had been cleaned by then has made some when its old files are removed.
+# For a log that there was no space for. What was cleaned by then frees some once the old files are removed.
 PAUSE_WITHOUT_ROOM_S = 300.0
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """How much of a log is to be cleaned; offsets [first, end)."""
+    """The dirty part of a log, offsets [first, end), and how large it is."""
 
     first_offset: int
     end_offset: int
@@ -61,7 +61,8 @@ class Dirt:
 
 
 def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
-    """Dirty: from where cleaning ended to the first segment that is active, too young, or not stable up to its end."""
+    """The dirty part: from where cleaning ended to the first segment that is active, too young, or not stable to its
+    end."""
     first = min(max(cleaned_to, log.bases[0]), log.end_offset)
     lag_ms = log.config.min_compaction_lag_ms
     end = min(log.active.base_offset, log.last_stable_offset)
@@ -77,7 +78,7 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         dirty_bytes += segment.size
         limit = following
         if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
-            timestamp = segment.first_batch_timestamp()  # one that has none says nothing of its age
+            timestamp = segment.first_batch_timestamp()  # without a timestamp its age is unknown
             overdue = overdue or 0 < timestamp < now_ms - log.config.max_compaction_lag_ms
     return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
 
@@ -100,7 +101,7 @@ def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, reserve_bytes:
 
 
 def swap_in(log: Log, sources: list[Segment], cleaned: CleanedGroup) -> None:
-    """The `.cleaned` files named by the first of `sources` take the place of all of them."""
+    """Replace all of `sources` by the `.cleaned` files named after the first of them."""
     disk, context = log.context.disk, log.context
     base_offset, limit = sources[0].base_offset, log.config.segment_index_bytes
     fresh = Segment(disk, context.open_files, log.folder, base_offset, cleaned.size, limit)
@@ -111,7 +112,7 @@ def swap_in(log: Log, sources: list[Segment], cleaned: CleanedGroup) -> None:
     number = log.segments.index(sources[0])
     flushing.forget_unflushed(log, log.segments[number + len(sources)])
     retired: list[str] = []
-    with log.flush_lock:  # a flush in its thread sees old names or new ones
+    with log.flush_lock:  # a concurrent flush sees either the old names or the new ones
         for source in sources:
             retired += retention.retire(source)
             log.size_bytes -= source.size
@@ -126,7 +127,7 @@ def swap_in(log: Log, sources: list[Segment], cleaned: CleanedGroup) -> None:
 
 
 class Compactor:
-    """Cleans one log after the other, the dirtiest first; none waits for one whose directory is silent."""
+    """Cleans one log after the other, the dirtiest first; a silent directory does not hold up the others."""
 
     def __init__(self, manager: LogManager, runner: CleanerRunner) -> None:
         self._manager = manager
@@ -136,17 +137,17 @@ class Compactor:
         self.cleaned_bytes = 0
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
-        self.without_room: dict[TopicPartition, float] = {}  # until when it is not tried again
+        self.without_room: dict[TopicPartition, float] = {}  # when it is tried again at the earliest
         self._died_of: TopicPartition | None = None
         self.under_way: dict[LogDirectory, asyncio.Task[bool]] = {}
 
     @property
     def left_alone(self) -> int:
-        """How many logs are not cleaned, and so only grow: those that cannot be, and those that lack room for it."""
+        """How many logs are not cleaned, and so only grow: the uncleanable ones and those that lack space for it."""
         return len(self.uncleanable.keys() | self.without_room.keys())
 
     def configure(self, dynamic: Mapping[str, Any]) -> None:
-        """By what was set while the broker runs, else by its file. A rate counts for what is under way, too."""
+        """Apply the dynamic configuration, else the broker's file. A new rate applies to jobs under way, too."""
         config = self._manager.config
         self._backoff_s = dynamic.get("log.cleaner.backoff.ms", config.log_cleaner_backoff_ms) / 1000
         self._map_bytes = dynamic.get("log.cleaner.dedupe.buffer.size", config.log_cleaner_dedupe_buffer_size)
@@ -155,7 +156,7 @@ class Compactor:
         self._configured.set()
 
     async def run(self) -> None:
-        """Until cancelled: clean while there is something to clean, else wait."""
+        """Clean while there is something to clean, else wait; until cancelled."""
         try:
             while True:
                 if not await self.clean_dirtiest():
@@ -173,7 +174,7 @@ class Compactor:
                 await self._configured.wait()
 
     async def dirtiest(self, now_ms: int) -> Log | None:
-        """Of all logs; others have their turn meanwhile."""
+        """The dirtiest of all logs. Yields to the event loop in between."""
         self._forget_who_waits_no_more()
         best, most = None, (False, 0.0)
         async for log in self._manager.maintenance.slices(self._manager.logs.values()):
@@ -183,7 +184,7 @@ class Compactor:
         return best
 
     def _dirt_of(self, log: Log, now_ms: int) -> Dirt | None:
-        """None where there is not enough to be cleaned, or it must not be."""
+        """None if there is not enough to clean, or the log must not be cleaned now."""
         if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
             return None
         if log.topic_partition in self.uncleanable or log.directory.threads.silent or log.directory in self.under_way:
@@ -200,7 +201,7 @@ class Compactor:
         return dirt if self._has_room(log) else None
 
     def _has_room(self, log: Log) -> bool:
-        """For its oldest segment, as far as is known: less cannot be cleaned."""
+        """Whether there is space to clean at least its oldest segment, the smallest unit of cleaning."""
         now_s = self._manager.clock.monotonic()
         if self.without_room.get(log.topic_partition, now_s) > now_s:
             return False
@@ -210,7 +211,7 @@ class Compactor:
         return False
 
     def _has_to_wait_for_room(self, log: Log, until_s: float) -> None:
-        """A disk that is full is no disk that fails: to take it offline is for those who have to write (DIR-42)."""
+        """A full disk is not a failed one: only a write that cannot wait takes it offline (DIR-42)."""
         if log.topic_partition not in self.without_room:
             logger.error("cleaning %s has to wait for room in %s", log.topic_partition, log.directory.path)
         self.without_room[log.topic_partition] = until_s
@@ -222,19 +223,19 @@ class Compactor:
                 del self.without_room[topic_partition]
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """What was found out of its log, which is gone."""
+        """The partition's log is gone: drop what is known about it."""
         self.uncleanable.pop(topic_partition, None)
         self.without_room.pop(topic_partition, None)
 
     async def clean_dirtiest(self) -> bool:
-        """One log; whether there may be more to clean."""
+        """Clean one log; returns whether there may be more to clean."""
         now_ms = self._manager.clock.wall_ms()
         log = await self.dirtiest(now_ms)
         if log is None:
             return False
         dirt = self._dirt_of(log, now_ms)
         if dirt is None:
-            return True  # it was cut, closed or moved since it was looked at
+            return True  # truncated, closed or moved since it was measured
         directory = log.directory
         cleaning = self.under_way[directory] = asyncio.create_task(self._try_to_clean(log, dirt, now_ms))
         cleaning.add_done_callback(lambda _: self.under_way.pop(directory))
@@ -273,7 +274,7 @@ class Compactor:
         job = make_job(log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_dir_reserve_bytes)
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
-        # The gaps that cleaning leaves must not look like a hole that a loss of power left.
+        # Gaps left by cleaning must not look like holes left by a power failure.
         end = log.active.base_offset
         await log.directory.threads.run(lambda: log.flush(end))
         try:
@@ -283,7 +284,7 @@ class Compactor:
             self._throw_away(log, list(segments))
             if log.truncations == truncations and not any(segment.deleted for segment in segments.values()):
                 raise
-            return CleanResult(dirt.first_offset, [])  # what it read was taken away meanwhile: another time
+            return CleanResult(dirt.first_offset, [])  # its input was removed meanwhile: try another time
         await log.directory.threads.answers()
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
@@ -302,8 +303,8 @@ class Compactor:
                     complete = complete and all(source.deleted for source in sources)
                 else:
                     swap_in(log, sources, group)
-        # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
-        # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
+        # Sync the renames before `cleaned_to` moves: after a power failure old segments could count as cleaned, and one
+        # day lose a tombstone but not what it deletes. The same holds where retention took part of a group meanwhile.
         await log.directory.threads.run(lambda: flushing.sync_names(log))
         if result.out_of_room:
             self._has_to_wait_for_room(log, self._manager.clock.monotonic() + PAUSE_WITHOUT_ROOM_S)
@@ -315,7 +316,7 @@ class Compactor:
         return result
 
     def _throw_away(self, log: Log, bases: Iterable[int]) -> None:
-        """What was cleaned under these names, whole or not."""
+        """Remove the `.cleaned` files with these base offsets, finished or not."""
         if not log.directory.online:
             return
         with log.disk_faults():

@@ -1,4 +1,4 @@
-"""What a log needs from whoever owns it, passed in one piece; and what storage as a whole is configured with."""
+"""Defines what a log needs from its owner, bundled in one object, and the configuration of storage as a whole."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StorageConfig:
     node_id: int
     log_dirs: tuple[str, ...]
     cluster_id: str | None = None
-    generate_cluster_id: bool = False  # where a quorum of one starts on empty directories
+    generate_cluster_id: bool = False  # for a quorum of one that starts on empty directories
     metadata_log_dir: str | None = None
-    alone_has_metadata: bool = False  # the only voter, for good: what it has lost nobody else knows
+    alone_has_metadata: bool = False  # a static quorum of one: what it loses is lost for good
     cordoned_log_dirs: frozenset[str] = frozenset()
     log_dir_reserve_bytes: int | None = None  # the larger of 1 GiB and 2 %, at most a tenth
     num_recovery_threads_per_data_dir: int = 2
@@ -42,12 +42,12 @@ class StorageConfig:
 
 
 def _nothing_to_do(*_: object) -> None:
-    """A log without an owner that cleans up after it (tools, tests) leaves renamed files where they are."""
+    """For a log without an owner that cleans up (tools, tests): renamed files stay where they are."""
 
 
 @dataclass(slots=True)
 class LogContext:
-    """`remove_later(paths, delay_ms)`: files already renamed `.deleted`. `flush_later(log)`: it has rolled."""
+    """`remove_later(paths, delay_ms)` takes files already renamed `.deleted`; `flush_later(log)` a log that rolled."""
 
     disk: Disk
     clock: Clock

@@ -1,4 +1,4 @@
-"""Where a topic's configuration asks for more than the header: append time, keys, another compression.
+"""Inspects or rewrites batches where a topic's configuration needs it: append time, keys, another compression type.
 
 PURE. Everything else is stored as it came (LOG-03). `inspects_records` says, once per configuration, whether any of
 this is needed at all.
@@ -35,7 +35,7 @@ def inspects_records(config: LogConfig) -> bool:
 
 
 def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str, now_ms: int) -> memoryview:
-    """The batch as it is to be stored: the same memory, changed in place, or a new one where it is compressed anew."""
+    """The batch as it will be stored: the same memory, changed in place, or a new one if it is recompressed."""
     view = BatchView(batch)
     wanted = _CODECS.get(config.compression_type, Codec(view.codec))
     append_time = config.message_timestamp_type == "LogAppendTime"
@@ -66,7 +66,7 @@ def _checks_records(config: LogConfig, origin: str) -> bool:
 def _checked_records(view: BatchView, config: LogConfig, partition: object, origin: str, now_ms: int) -> list[Record]:
     try:
         records = list(opened(view))
-    except OversizedBatch as error:  # Java's producer divides a batch that it is told this of
+    except OversizedBatch as error:  # on this error Java's producer splits the batch
         raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} in topic partition {partition}") from error
     except CorruptBatch as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from error
@@ -88,7 +88,7 @@ def _encode_again(view: BatchView, records: list[Record], codec: Codec, level: i
     header = view.header
     try:
         return encode_batch(
-            [record._replace(offset=-1) for record in records],  # numbered anew, however the sender did
+            [record._replace(offset=-1) for record in records],  # renumbered, whatever the sender wrote
             base_offset=header.base_offset,
             codec=codec,
             level=level,
@@ -97,5 +97,5 @@ def _encode_again(view: BatchView, records: list[Record], codec: Codec, level: i
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
         )
-    except struct.error as error:  # sums of what the sender wrote: timestamps that no batch can have
+    except struct.error as error:  # base + delta from the sender may exceed a timestamp's range
         raise ApiError(ErrorCode.INVALID_RECORD, f"A record's number is out of its range: {error}.") from error

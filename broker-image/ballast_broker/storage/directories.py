@@ -1,7 +1,7 @@
-"""Log directories: identity (`meta.properties`), exclusive use (`.lock`), the clean-shutdown mark, health, names.
+"""Manages log directories: identity (`meta.properties`), the `.lock`, the clean-shutdown mark, health, folder names.
 
-Guarantees: a directory of another cluster or broker, or one that another process has, is refused with the reason;
-a directory that failed stays offline until restart. Loop thread only.
+Guarantees: a directory of another cluster or broker, or one that another process has locked, is refused with the
+reason; a directory that failed stays offline until restart. Loop thread only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 SLOW_WRITE_S = 0.005
 _WINDOW_S = 1.0
 _SLOW_FOR_S = 5.0
-LOOK_AGAIN_S = 1.0  # whether a directory has fallen silent
+LOOK_AGAIN_S = 1.0  # how often to check whether a directory has fallen silent
 
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
@@ -56,14 +56,14 @@ _PLAIN_NAME = re.compile(r"^(?P<topic>\S+)-(?P<partition>\d+)$")
 
 
 class FolderName(NamedTuple):
-    """What a folder in a log directory is: a partition's log, and in which role ('' is the current one)."""
+    """A folder's meaning in a log directory: whose log it is, and in which role ('' is the current one)."""
 
     topic_partition: TopicPartition
     suffix: str
 
 
 def parse_folder_name(name: str) -> FolderName | None:
-    """None for what is no partition's folder."""
+    """None if the name is not that of a partition's folder."""
     suffix = ""
     if marked := _MARKED_NAME.match(name):
         name, suffix = marked["name"], marked["suffix"]
@@ -74,7 +74,7 @@ def parse_folder_name(name: str) -> FolderName | None:
 
 
 def marked_folder_name(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
-    """`topic-partition.uniqueId-suffix`; a long topic is cut (as Kafka does) where the name is only for removal."""
+    """`topic-partition.uniqueId-suffix`; a long topic name is cut (as in Kafka), except for future logs."""
     end = f".{unique}{suffix}"
     if suffix == FUTURE_SUFFIX:
         return f"{topic_partition}{end}"
@@ -83,12 +83,12 @@ def marked_folder_name(topic_partition: TopicPartition, unique: str, suffix: str
 
 
 def name_of_move(broker_epoch: int, number: int, random: Random) -> str:
-    """The unique id of a copy: says which of two moves was begun later. No clock does, but a broker's epochs grow."""
+    """The unique id of a future log, which orders moves by their start: by broker epoch, since clocks can go back."""
     return f"{max(0, broker_epoch):016x}{number & 0xFFFFFFFF:08x}{random.bytes_of(4).hex()}"
 
 
 def order_of_move(folder: str) -> int:
-    """-1 of a copy that Apache Kafka has begun: its ids are random, and hardly one is as small as an epoch."""
+    """-1 for a copy begun by Apache Kafka: its ids are random, and hardly ever as small as an epoch."""
     marked = _MARKED_NAME.match(os.path.basename(folder))
     return int(marked["unique"][:24], 16) if marked and marked["unique"].startswith("0000") else -1
 
@@ -101,24 +101,24 @@ class LogDirectory:
         self.threads = DirectoryThreads(threads, self._heard)
         self.id = UNASSIGNED_DIRECTORY
         self.online = True
-        self.given_up = False  # by a start that it did not answer
+        self.given_up = False  # it did not answer at startup
         self.cordoned = False
         self.error: BaseException | None = None
         self.was_clean = False
-        self.lost_some = False  # of what a log had at a clean stop
-        self.is_settled = True  # nothing was left undone at the end
+        self.lost_some = False  # a log lacks records that it had at the clean shutdown
+        self.is_settled = True  # nothing was left undone at shutdown
         self.previous_broker_epoch = -1
         self.checkpoints = Checkpoints()
-        self.writes = 0  # all of them, for metrics and for what share of them is slow
+        self.writes = 0  # total, for metrics and for the share of slow ones
         self.slow_writes = 0
         self.slow_until = 0.0
-        self.suspected_until = 0.0  # a write was slow lately: look whether the next that is waits for the disk
-        self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
-        self._usage: DiskUsage | None = None  # as it was told last
+        self.suspected_until = 0.0  # after a slow write: check whether the next slow one waits for the disk
+        self._window = (0.0, 0, 0)  # its start, and `writes` and `slow_writes` then
+        self._usage: DiskUsage | None = None  # last known
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self.on_silence: list[Callable[[LogDirectory], None]] = []
         self.on_shortage: list[Callable[[OSError], None]] = []
-        self.properties: dict[str, str] | None = None  # of `meta.properties`, as the start has found it
+        self.properties: dict[str, str] | None = None  # `meta.properties` as found at startup
         self.has_metadata_log = False
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -127,7 +127,7 @@ class LogDirectory:
         return f"LogDirectory({self.path}, {'online' if self.online else 'offline'})"
 
     def usage(self) -> DiskUsage | None:
-        """None while it cannot be told; of a silent directory what it was before."""
+        """None while unknown; for a silent directory the last known value."""
         if not self.online:
             return None
         if not self.threads.silent:
@@ -138,7 +138,7 @@ class LogDirectory:
         return self._usage
 
     def fail(self, error: BaseException) -> None:
-        """Offline from now on, and everybody who asked to know is told, once."""
+        """Take the directory offline and call `on_failure`, once."""
         if not self.online:
             return
         self.online = False
@@ -147,7 +147,8 @@ class LogDirectory:
             callback(self)
 
     def refused(self, error: OSError) -> LogDirectoryFailure:
-        """What to raise where nothing is left half done: the directory fails, but not for want of file descriptors."""
+        """The exception to raise for an OSError that left nothing half done. Fails the directory, except when only file
+        descriptors were lacking."""
         if are_out(error):
             for callback in self.on_shortage:
                 callback(error)
@@ -156,16 +157,17 @@ class LogDirectory:
         return LogDirectoryFailure(self, error)
 
     def fail_to_start(self, error: OSError) -> None:
-        """A start without file descriptors is none: replicas would be made anew elsewhere."""
+        """Abort the start if file descriptors are lacking: to go on without the directory would recreate its replicas
+        elsewhere."""
         if are_out(error):
             raise DirectoryRefused(f"{self.path} cannot be read: {error}; {advice(error)}") from error
         self.fail(error)
 
     def note_slow_write(self, now_s: float, *, waited: bool = True) -> None:
-        """A write took over 5 ms. More than one in a hundred of them within a second (and not just one): appends go
-        by thread for a while, which each further slow write prolongs.
+        """A write took over 5 ms. If more than 1 % of the writes within a second are slow (and more than one), appends
+        go through threads for a while, which each further slow write prolongs.
 
-        Not `waited`: only the processor was missing, which a thread would miss as well.
+        Not `waited`: the thread only lacked CPU time, which another thread would lack as well.
         """
         self.suspected_until = now_s + _WINDOW_S
         if not waited:
@@ -181,7 +183,7 @@ class LogDirectory:
         self.slow_until = max(self.slow_until, now_s + _SLOW_FOR_S)
 
     def _heard(self, silent: bool, now_s: float) -> None:
-        """Appends to a silent directory are not made on the loop."""
+        """While the directory is silent, no append is made on the loop."""
         if silent:
             logger.error("log directory %s has not answered for %g s", self.path, SILENT_AFTER_S)
         else:
@@ -191,7 +193,7 @@ class LogDirectory:
             callback(self)
 
     def waits(self) -> int:
-        """Compared before and after a write: did the thread wait for the disk?"""
+        """A counter that moves when the thread blocks; compare it before and after a write."""
         return self._disk.waits()
 
     # Start and stop
@@ -206,8 +208,8 @@ class LogDirectory:
             ) from error
 
     def unlock(self) -> None:
-        """Not of one that a start has given up: to close a file may take as long as all else there, and a thread may
-        still be at it. It is the process's until that ends."""
+        """A directory given up at startup stays locked until the process ends: closing its file might hang as well, and
+        a thread may still be working there."""
         if self.given_up:
             return
         release, self._unlock = self._unlock, None
@@ -221,7 +223,7 @@ class LogDirectory:
         self.has_metadata_log = self._disk.exists(f"{self.path}/{METADATA_TOPIC}-0")
 
     def take_clean_shutdown_mark(self) -> bool:
-        """Whether the last stop was clean; the mark is taken away so that a crash from now on is seen as one."""
+        """Whether the last shutdown was clean. `remove_clean_shutdown_mark` takes the mark away."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         if not self._disk.exists(path):
             return False
@@ -245,7 +247,7 @@ class LogDirectory:
 
 
 async def all_but_silent(tasks: Mapping[LogDirectory, asyncio.Task[Any]]) -> None:
-    """Until all are done but those of silent directories."""
+    """Wait until all tasks are done, except those of silent directories."""
     while going := [each for directory, each in tasks.items() if not each.done() and not directory.threads.silent]:
         await asyncio.wait(going, timeout=LOOK_AGAIN_S)
 
@@ -270,7 +272,7 @@ def identify(
     metadata_directory: LogDirectory,
     generate: bool = False,
 ) -> str:
-    """Check every directory's `meta.properties`, or write it; answers the cluster id that all of them have.
+    """Check every directory's `meta.properties`, or write it; returns the cluster id that they share.
 
     No `cluster_id` configured: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
@@ -303,14 +305,14 @@ def identify(
 
 
 def _refuse_nested(paths: Iterable[str]) -> None:
-    """One that lies in what is a partition's folder to another would go with that partition."""
+    """A log directory inside of what looks like a partition's folder would be deleted with that partition."""
     for outer, inner in itertools.permutations(paths, 2):
         if inner.startswith(f"{outer}/") and parse_folder_name(inner[len(outer) + 1 :].split("/")[0]):
             raise DirectoryRefused(f"log.dirs: {inner} lies in what {outer} takes for the folder of a partition")
 
 
 def _refuse_to_begin_anew(directories: list[LogDirectory], home: LogDirectory, *, alone: bool) -> None:
-    """A metadata log where there was one elsewhere, or of a node that has the only one: it would know no topic."""
+    """Refuse to create an empty metadata log if another directory has one, or if this node had the only copy."""
     where = f"metadata.log.dir (by default the first of log.dirs) is {home.path}"
     elsewhere = next((directory for directory in directories if directory.has_metadata_log), None)
     if elsewhere is not None:
@@ -358,9 +360,9 @@ def _adopt(directory: LogDirectory, disk: Disk, random: Random, cluster_id: str,
 
 
 def _sync_parents(directory: LogDirectory, disk: Disk) -> None:
-    """A directory that was made just now, or by a process that died, is still there after a loss of power.
+    """Make sure that a directory created just now, or by a process that died, survives a power failure.
 
-    What may not be opened, or cannot be synced, was not made by us.
+    A parent that cannot be opened or synced was not created by us.
     """
     parent = directory.path
     while (above := os.path.dirname(parent)) != parent:

@@ -1,7 +1,7 @@
-"""What one directory has threads do, so that a disk that does not answer holds nobody but who asks it.
+"""Runs one directory's blocking work in threads, so that a disk that hangs blocks only those who use it.
 
-Of the threads that all share a directory has so many at once; others wait for their turn. One whose work has been under
-way for long is *silent*: until it answers, nothing that can wait is asked of it on the event loop. Loop thread only.
+A directory may use a limited number of the shared threads at once; further work queues. A directory whose work has
+been running for long is *silent*: until it answers, the event loop defers whatever can wait. Loop thread only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SILENT_AFTER_S = 5.0
 
 
 class DirectoryThreads:
-    """`Threads` of a directory. `told(silent, now_s)`: it fell silent, or answers again."""
+    """The `Threads` of a directory. Calls `told(silent, now_s)` when it falls silent or answers again."""
 
     def __init__(self, threads: Threads, told: Callable[[bool, float], None]) -> None:
         self.silent = False
@@ -29,13 +29,13 @@ class DirectoryThreads:
         self._told = told
         self._room = asyncio.Semaphore(AT_ONCE)
         self._tickets = itertools.count()
-        self._under_way: dict[int, float] = {}  # since when, the oldest first
+        self._under_way: dict[int, float] = {}  # ticket → when it began, the oldest first
         self._watch: asyncio.TimerHandle | None = None
         self._answered = asyncio.Event()
         self._answered.set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Whoever is cancelled does not wait for it, but its place is taken until the thread is done."""
+        """Cancelling the caller does not cancel the work: it occupies its place until the thread is done."""
         await self._room.acquire()
         loop, ticket = asyncio.get_running_loop(), next(self._tickets)
         self._under_way[ticket] = loop.time()
@@ -46,7 +46,7 @@ class DirectoryThreads:
         return await asyncio.shield(working)
 
     async def answers(self) -> None:
-        """Returns at once, or when it is silent no more."""
+        """Wait until the directory is not silent."""
         while self.silent:
             await self._answered.wait()
 
@@ -67,7 +67,7 @@ class DirectoryThreads:
     def _look(self, when_s: float) -> None:
         self._watch = None
         now_s = asyncio.get_running_loop().time()
-        if now_s - when_s > SILENT_AFTER_S / 2:  # the loop stood still: what answered meanwhile says so first
+        if now_s - when_s > SILENT_AFTER_S / 2:  # the loop was blocked: let completed work report first
             self._look_at(now_s + SILENT_AFTER_S / 10)
             return
         if self._is_overdue(now_s) and not self.silent:

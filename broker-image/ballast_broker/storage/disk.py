@@ -1,7 +1,7 @@
-"""The real disk behind the seams: files by descriptor, and a bounded pool of threads for what blocks.
+"""Implements the disk seam on the real file system, with a bounded thread pool for blocking calls.
 
-Guarantees: no short write passes silently; a file object is closed once. Files may be used from any thread, but
-who closes one makes sure that nobody else is in it.
+Guarantees: no short write passes silently; a descriptor is closed once. Files may be used from any thread, but whoever
+closes one must make sure that no other thread is using it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
 WRITE_UNIT_BYTES = 1 << 20
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
+OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts per process only
 
 
 class _Hurry:
-    """Which thread does not wait for a disk, while it is inside: the event loop's, if any."""
+    """A context manager in which its thread (the event loop's) reads only what is in the page cache."""
 
     thread = 0
 
@@ -48,7 +48,7 @@ _hurry = _Hurry()
 
 
 def read_now(descriptor: int, path: str, size: int, position: int) -> bytes:
-    """Fewer than asked for: the rest is not in memory, or the file is shorter than whoever asks believes."""
+    """Read without waiting for the disk. NotInMemory if not all is in the page cache, or the file is too short."""
     data = bytearray(size)
     try:
         count = os.preadv(descriptor, [data], position, NOWAIT)
@@ -71,7 +71,8 @@ class RealFile:
     def __init__(self, descriptor: int, path: str = "") -> None:
         self._descriptor = descriptor
         self._path = path
-        # As the source of a copy: what was not in memory before it. As the target: what need not be once it is durable.
+        # As the source of a copy: the ranges not cached before it. As the target: the ranges to drop from the page
+        # cache once they are durable.
         self._absent: list[Range] | None = None
         self._unwanted: list[Range] = []
 
@@ -89,7 +90,7 @@ class RealFile:
             self._write_rest(memoryview(data)[written:], position + written)
 
     def _write_rest(self, data: memoryview, position: int) -> None:
-        """A short write means a full disk or a signal: the next attempt says which."""
+        """A short write means a full disk or a signal; the next attempt tells which."""
         while data:
             written = os.pwrite(self._descriptor, data, position)
             if written == 0:
@@ -108,24 +109,24 @@ class RealFile:
         give_back(self._descriptor, unwanted)
 
     def copied_to(self, target: RealFile, position: int, target_position: int, size: int) -> None:
-        """What was not in memory before it was copied is of no use there, neither here nor, once durable, there."""
+        """Drop from the page cache what the copy brought in: here at once, at the target once it is durable."""
         if self._absent is None or self._descriptor < 0:
             return
-        # What is being read ahead at the moment stays, so a little of what came before is given back again.
+        # Pages under read-ahead cannot be dropped, so drop a stretch before `position` once more.
         give_back(self._descriptor, within(self._absent, max(0, position - READ_AHEAD_BYTES), position + size))
         cold = within(self._absent, position, position + size)
         shift = target_position - position
         target._unwanted += [(start + shift, end + shift) for start, end in cold]
 
     def begin_writing(self, position: int, size: int) -> None:
-        """Whole units only, each when all of it is there: the file system looks for room each time."""
+        """Start writeback, of complete units only: the file system allocates space each time."""
         first, end = position - position % WRITE_UNIT_BYTES, position + size
         end -= end % WRITE_UNIT_BYTES
         if first < end:
             begin_writing(self._descriptor, first, end - first)
 
     def look_at_cache(self) -> None:
-        """Once, before anything is copied from it: reading ahead would spoil a later look."""
+        """Note what is not cached. Once, before the first copy: read-ahead would distort a later look."""
         if self._absent is None:
             self._absent = absent_ranges(self._descriptor, self.size())
 
@@ -182,7 +183,7 @@ class RealDisk:
         try:
             os.mkdir(path)
         except FileNotFoundError:
-            os.makedirs(path, exist_ok=True)  # another directory inside of it may be made at this moment
+            os.makedirs(path, exist_ok=True)  # a parent may be created concurrently
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
@@ -223,7 +224,7 @@ class RealDisk:
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # One more than there is, so that mostly one read says that this is all; a longer buffer costs its pages.
+            # One byte more than the size, so that usually a single read also sees the end; a larger buffer costs pages.
             wanted = os.fstat(descriptor).st_size + 1
             if _hurry.thread == threading.get_ident():
                 return read_now(descriptor, path, wanted - 1, 0)
@@ -249,9 +250,9 @@ class RealDisk:
         self.sync_directory(os.path.dirname(path))
 
     def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int:
-        """Inside the kernel where it can; returns how many bytes were copied, fewer than asked only at the end.
+        """Copy inside the kernel where possible; returns how many bytes were copied, fewer only at the source's end.
 
-        The page cache is left as it was: what readers had in it stays, what only the copy brought there goes.
+        Leaves the page cache as it was: what readers had in it stays, what only the copy brought in is dropped.
         """
         if isinstance(source, RealFile) and isinstance(target, RealFile):
             source.look_at_cache()
@@ -302,9 +303,9 @@ class RealDisk:
         return RealDiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 
     def lock(self, path: str) -> Callable[[], None]:
-        """A POSIX record lock, as Java's FileChannel takes: Apache Kafka and Ballast exclude each other.
+        """A POSIX record lock, as Java's FileChannel takes it: Apache Kafka and Ballast exclude each other.
 
-        It keeps nobody out of its own process, where it ends with the first descriptor of the file that is closed.
+        Such a lock does not exclude the own process, and is lost when the process closes any descriptor of the file.
         """
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.stat(path)) in self._locked:
@@ -317,7 +318,7 @@ class RealDisk:
             raise BlockingIOError(errno.EAGAIN, "another process has it") from error
         file = _identity(os.fstat(descriptor))
         with self._locking:
-            if file in self._locked:  # by another thread meanwhile, whose lock would end with this descriptor
+            if file in self._locked:  # by another thread just now; closing this descriptor would end its lock
                 raise BlockingIOError(errno.EAGAIN, "the same directory has another name")
             self._locked |= {file}
 

@@ -1,11 +1,11 @@
-"""What a directory's checkpoints say, and of whom that is not to be believed.
+"""Tracks what a directory's checkpoint files say, and marks the entries that do not apply to the present log.
 
-A checkpoint names partitions, and the next log of a name may be another one: of a topic that was made again, or that
-came back from another directory. So whoever makes a log, or cuts one, leaves a mark in its folder for each offset that
-a checkpoint says of that partition at this moment: `CHECKPOINT.OFFSET.INSTEAD.outdated`. A start after a crash takes
-the other offset instead: 0, or where the log was cut. What the checkpoint says otherwise it believes: that was said
-later, by this broker, or by another program that had the directory in between and knows nothing of marks. No clock is
-asked: files bear the times of clocks, and those are set back.
+A checkpoint names partitions, but the next log of that name may be a different one: of a topic created again, or of a
+replica that came back from another directory. So whoever creates or truncates a log leaves a mark in its folder for
+each offset that a checkpoint has for that partition at this moment: `CHECKPOINT.OFFSET.INSTEAD.outdated`. Recovery
+after a crash then uses INSTEAD: 0, or where the log was truncated. Any other offset in the checkpoint it believes: that
+was written later, by this broker or by a program that had the directory in between and does not know marks. File times
+cannot decide this, since clocks can be set back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = re.compile(rf"^(?P<name>{'|'.join(CHECKPOINTS)})\.(?P<offset>\d+)\.(?P<i
 
 
 class Mark(NamedTuple):
-    """Where the checkpoint of this name says `offset`, it is `instead`."""
+    """Where the checkpoint `name` says `offset`, `instead` is right."""
 
     name: str
     offset: int
@@ -45,14 +45,14 @@ _Marked = dict[TopicPartition, set[Mark]]
 
 
 class Checkpoint:
-    """One file. On the loop's thread, but at a start."""
+    """One checkpoint file. Loop thread only, except at startup."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.written_s = float("-inf")
-        self._may_say: list[Mapping[TopicPartition, int]] = [{}]  # several while it is being written
+        self._may_say: list[Mapping[TopicPartition, int]] = [{}]  # possible contents: several while it is being written
         self._marked: _Marked = {}
-        self._fresh: _Marked = {}  # marked since it was begun to be written
+        self._fresh: _Marked = {}  # marked since the write began
         self._writing = False
         self._changed: set[TopicPartition] | None = None
 
@@ -65,13 +65,13 @@ class Checkpoint:
         return self._may_say[-1].get(partition, NOTHING)
 
     def found(self, partition: TopicPartition, mark: Mark) -> None:
-        """It stands, and counts."""
+        """The mark was found in the log's folder, and applies."""
         self._marked.setdefault(partition, set()).add(mark)
 
     # A log is made, cut, or gone
 
     def doubt(self, partition: TopicPartition, end: int) -> set[Mark]:
-        """For what it may say of the partition, as far as that goes beyond `end`."""
+        """The marks for every offset beyond `end` that the file may have for the partition."""
         offsets = {said.get(partition, NOTHING) for said in self._may_say}
         marks = {Mark(self.name, offset, end) for offset in offsets if offset > end}
         if marks:
@@ -79,7 +79,7 @@ class Checkpoint:
         return marks
 
     def changed(self, partition: TopicPartition) -> None:
-        """What was collected of it to be written is not true any more."""
+        """The value collected for the partition, to be written next, is outdated."""
         if self._changed is not None:
             self._changed.add(partition)
 
@@ -89,12 +89,12 @@ class Checkpoint:
         self._changed = set()
 
     def collected(self) -> Iterable[TopicPartition]:
-        """Those that have to be asked once more."""
+        """The partitions whose values have to be collected again."""
         changed, self._changed = self._changed or (), None
         return changed
 
     def begin_to_write(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether the file says something else. Where a writer was cancelled nobody knows."""
+        """Whether the file has to be written. After a cancelled writer its content is unknown, so yes."""
         self.settled()
         self._writing = True
         if self._may_say == [offsets]:
@@ -110,7 +110,7 @@ class Checkpoint:
         return list(self._marked)
 
     def outdated_marks(self, partition: TopicPartition) -> set[Mark]:
-        """What the file says since it is written is said of the log that is there."""
+        """The marks made before the write began: the file speaks of the present log now, so they can go."""
         return self._marked.get(partition, set()) - self._fresh.get(partition, set())
 
     def removed(self, partition: TopicPartition) -> None:
@@ -124,7 +124,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Those of one directory."""
+    """The checkpoint files of one directory."""
 
     def __init__(self) -> None:
         self._files = {name: Checkpoint(name) for name in CHECKPOINTS}
@@ -144,13 +144,13 @@ class Checkpoints:
             file.changed(partition)
 
     def gone(self, partition: TopicPartition) -> None:
-        """Its folder, and the marks in it."""
+        """The partition's folder is gone, and the marks in it."""
         for file in self:
             file.removed(partition)
 
 
 def doubt(disk: Disk, folder: str, checkpoints: Checkpoints, partition: TopicPartition, end: int = 0) -> None:
-    """Of a log that ends there now: before anything in it can be what a checkpoint speaks of."""
+    """Mark what the checkpoints say beyond `end`, the log's end now. Call before anything else is appended to it."""
     for file in checkpoints:
         for mark in file.doubt(partition, end):
             disk.open(f"{folder}/{mark.file_name}", create=True).close()
@@ -162,7 +162,7 @@ def _marks_among(names: Iterable[str]) -> Iterator[Mark]:
 
 
 def believed(names_in_folder: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition) -> dict[str, int]:
-    """What each checkpoint says of the log, 0 where it says nothing, or what is to be taken instead."""
+    """Checkpoint name → offset to use: what the file says, corrected by the marks; 0 if it says nothing."""
     result = {file.name: max(0, file.says(partition)) for file in checkpoints}
     for mark in _marks_among(names_in_folder):
         if mark.offset == checkpoints[mark.name].says(partition):
@@ -173,7 +173,7 @@ def believed(names_in_folder: Iterable[str], checkpoints: Checkpoints, partition
 def settle_marks(
     disk: Disk, folder: str, names: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition, *, clean: bool
 ) -> None:
-    """At a start: those that do not count any more go, before the offset is said again with good reason."""
+    """At startup: remove the marks that no longer apply, before a checkpoint rightly has that offset again."""
     for mark in list(_marks_among(names)):
         if not clean and checkpoints[mark.name].says(partition) == mark.offset:
             checkpoints[mark.name].found(partition, mark)

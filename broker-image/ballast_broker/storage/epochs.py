@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset: what followers compare to find where logs part.
+"""Records at which offset each leader epoch began: what followers compare to find where two logs diverge.
 
 Ascending pairs (epoch, start offset). Kept in memory; the checkpoint file is written when a log is flushed, rolled or
-closed: after a crash the recovery scan reads again from the batch headers what the file does not have yet.
+closed: after a crash the recovery scan restores from the batch headers what the file does not have yet.
 Loop thread only (`render` of a copy may be written by a thread).
 """
 
@@ -33,7 +33,7 @@ class LeaderEpochs:
         self.latest = self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """A leader of `epoch` writes from `start_offset` on; entries that contradict it are replaced."""
+        """The leader of `epoch` writes from `start_offset` on; entries that contradict this are replaced."""
         entries = self._entries
         if epoch < 0 or (entries and entries[-1][0] == epoch and start_offset >= entries[-1][1]):
             return
@@ -44,14 +44,14 @@ class LeaderEpochs:
         self.changed = True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch at most `epoch` that this log knows, and where it ended; (-1, -1) if it cannot tell."""
+        """The largest known epoch that is at most `epoch`, and its end offset; (-1, -1) if unknown."""
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == entries[-1][0]:
             return epoch, log_end_offset
         number = bisect_right(entries, epoch, key=lambda entry: entry[0])
-        if number == 0:  # older than anything known: the first known one began where it ended
+        if number == 0:  # older than any known: it ended where the first known one began
             return epoch, entries[0][1]
         return entries[number - 1][0], entries[number][1]
 
@@ -63,7 +63,7 @@ class LeaderEpochs:
         self._look_at_latest()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what lies before; the epoch that is going on at `start_offset` begins there now."""
+        """Forget what lies before; the epoch current at `start_offset` now begins there."""
         number = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if number and self._entries[number - 1] != (self._entries[number - 1][0], start_offset):
             self._entries[:number] = [(self._entries[number - 1][0], start_offset)]

@@ -1,6 +1,6 @@
-"""What can go wrong in storage: faults of a disk, files that are not what they should be, directories refused.
+"""Defines the exceptions of storage: disk failures, corrupt files, refused directories.
 
-Faults are exceptions; those that a client may see carry an error code by being `ApiError`.
+Those that a client may see are `ApiError`s and carry an error code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LogDirectoryFailure(ApiError):
-    """A read or write failed with an OSError; `directory` is offline from now on, but for `OutOfHandles`."""
+    """A read or write failed with an OSError; `directory` is offline from now on, except for `OutOfHandles`."""
 
     def __init__(self, directory: LogDirectory, cause: BaseException | None = None) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {directory.path} is offline: {cause}")
@@ -23,7 +23,7 @@ class LogDirectoryFailure(ApiError):
 
 
 class OutOfHandles(LogDirectoryFailure, NothingOpened):
-    """Nothing more could be opened, which tells nothing of the disk: who asked may ask again, as clients do."""
+    """No file descriptor was free. The disk is not to blame: the caller may retry, as clients do."""
 
     def __init__(self, directory: LogDirectory, cause: BaseException) -> None:
         super().__init__(directory, cause)
@@ -31,7 +31,7 @@ class OutOfHandles(LogDirectoryFailure, NothingOpened):
 
 
 class DirectoryStalls(Exception):
-    """Nothing was done: the append is to be made by thread (`slow_append`), so that the loop does not wait."""
+    """Nothing was appended yet: use a thread (`slow_append`), so that the loop does not wait."""
 
 
 class UnexpectedAppendOffset(ApiError):
@@ -50,11 +50,12 @@ class InvalidRecords(ApiError):
 
 
 class CorruptFile(Exception):
-    """A checkpoint, index or snapshot does not follow its format; who reads it decides how to go on without it."""
+    """A checkpoint, index or snapshot does not follow its format; its reader decides how to go on without it."""
 
 
 class OlderFormat(OSError):
-    """It would have to be cut off, and is nothing that a crash has left: the directory stays as it is, offline."""
+    """The log has batches of an old format. Recovery must not truncate them as if a crash had torn them: the directory
+    stays as it is, offline."""
 
     def __init__(self, path: str) -> None:
         super().__init__(

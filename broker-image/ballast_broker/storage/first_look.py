@@ -1,8 +1,8 @@
-"""What a start asks of its directories, beside each other; one whose disk does not answer is waited for only so long.
+"""Runs startup work on all directories concurrently, and gives up those whose disk hangs.
 
-A start may take hours where there is much to recover: it is not time that tells such a disk, but threads that get no
-further, as one does that waits in one call. Nobody is given up while another one goes on, or where the directory that
-the node cannot do without does not answer either. Loop thread only, except what is passed to `Threads`.
+Recovery may take hours, so elapsed time does not identify a hanging disk. Threads that use no CPU time do: they are
+blocked in a single system call. No directory is given up while another one makes progress, or while the directory
+that the node cannot do without hangs as well. Loop thread only, except what is passed to `Threads`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def ask(
     threads: Threads,
     work: Callable[[LogDirectory, Threads], Awaitable[None]],
 ) -> None:
-    """Until all are done, or have failed since they did not answer. What `work` raises is raised at once."""
+    """Wait until each directory is done or has been given up. An exception of `work` is raised at once."""
     loop = asyncio.get_running_loop()
     looks = {each: _Look(each, disk, threads) for each in directories}
     tasks = {each: asyncio.ensure_future(work(each, look)) for each, look in looks.items()}
@@ -57,11 +57,11 @@ async def ask(
 
 
 class _Look:
-    """`Threads` of one directory, and for how long none of those that work has got any further."""
+    """The `Threads` of one directory; measures for how long its working threads have made no progress."""
 
     def __init__(self, directory: LogDirectory, disk: Disk, threads: Threads) -> None:
         self.still_s = 0.0
-        self.goes_on = False  # neither waits in one call, nor for its turn
+        self.goes_on = False  # makes progress; False also while its work is queued
         self._directory = directory
         self._disk = disk
         self._threads = threads
@@ -90,7 +90,7 @@ class _Look:
         seen = {ticket: processor_time() for ticket, processor_time in working.items()}
         (looked_s, before), self._before = self._before, (now_s, seen)
         was_s, waits = self.still_s, bool(seen) and seen == before
-        # If it were more, the loop would have stood still.
+        # More than that means that the loop itself was blocked.
         self.still_s = was_s + min(now_s - looked_s, 2 * LOOK_AGAIN_S) if waits else 0.0
         self.goes_on = bool(seen) and self.still_s < PATIENCE_S
         if was_s < SILENT_AFTER_S <= self.still_s:
@@ -103,7 +103,7 @@ class _Look:
 
     def _answered(self, working: asyncio.Task[Any]) -> None:
         self._under_way.discard(working)
-        working.cancelled() or working.exception()  # perhaps nobody asks any more
+        working.cancelled() or working.exception()  # mark as retrieved: perhaps nobody awaits it any more
         if self._directory.given_up and not self._under_way:
             self._directory.threads.silent = False
             logger.error("log directory %s answers: restart the broker to take it in", self._directory.path)

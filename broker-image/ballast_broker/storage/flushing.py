@@ -1,8 +1,8 @@
-"""Making a log durable. `flush` runs in any thread, beside appends on the loop; `settle` on the loop before a stop.
+"""Makes a log durable. `flush` runs in any thread, concurrently with appends on the loop; `settle` before shutdown.
 
-A recovery point says: everything before it is on the disk, with the epochs that belong to it. Sealed segments'
-indexes are flushed with them; the active one's need not be, for recovery always scans the segment that contains the
-recovery point. What did not change since the last flush is not synced again: a commit of the metadata is one sync.
+The recovery point promises that everything before it is on the disk, with its leader epochs. Sealed segments are
+flushed with their indexes; the active one's indexes need no flush, since recovery always scans the segment with the
+recovery point. Files that did not change since the last flush are skipped, so a commit of the metadata log is one sync.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def flush(
     log: Log, up_to: int | None = None, synced: frozenset[Segment] = frozenset(), for_s: float = math.inf
 ) -> bool:
-    """False: there was no time for the rest. One segment at least is done."""
+    """False if the time was up before the end; at least one segment is flushed all the same."""
     whole = True
     with _unless_deleted(log):
         whole = _flush(log, up_to, synced, for_s)
@@ -41,7 +41,7 @@ def flush(
 
 
 def write_epochs(log: Log) -> None:
-    """To the file, unsynced, if they have changed. Any thread."""
+    """Write the leader epochs to their file, without fsync, if they have changed. Any thread."""
     with log.flush_lock:
         if log.epochs.changed:
             log.epochs.changed = False
@@ -54,7 +54,7 @@ def write_epochs(log: Log) -> None:
 
 
 def sync_names(log: Log) -> None:
-    """What was renamed in the log's folder stays renamed. Any thread."""
+    """Make renames in the log's folder durable. Any thread."""
     with log.disk_faults(), _unless_deleted(log):
         _sync_folder(log)
 
@@ -64,20 +64,20 @@ def _unless_deleted(log: Log) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        if log.segments and not log.active.deleted:  # else it is being cut, or was deleted with all its files
+        if log.segments and not log.active.deleted:  # otherwise it is being truncated, or was deleted
             raise
 
 
 def _flush(log: Log, up_to: int | None, synced: frozenset[Segment], for_s: float) -> bool:
     truncations = log.truncations
-    # In this order: who appends a marker lowers `unindexed_from` before the end moves, and lifts it when it is indexed.
+    # In this order: appending a marker lowers `unindexed_from` before the end moves, and raises it once it is indexed.
     end = min(log.end_offset, log.unindexed_from)
     if up_to is not None:
         end = min(end, up_to)
     segments = log.segments  # replaced, never changed in place, when segments go
-    if end <= log.recovery_point or not segments:  # at this moment the loop cuts all of it away
+    if end <= log.recovery_point or not segments:  # no segments: the loop is just truncating all of them
         return True
-    # Not the log's own list of bases: of the two the loop may have replaced one.
+    # Not `log.bases`: the loop may have replaced one of the two lists but not yet the other.
     first = max(0, bisect_right(segments, log.recovery_point, key=_base) - 1)
     going = segments[first:]
     write_epochs(log)
@@ -119,20 +119,20 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment], for_s: float
 
 
 def note_unflushed(log: Log, base_offset: int) -> None:
-    """Before a segment that begins there is made: a loss of power may leave it, and a hole before it."""
+    """Call before a segment with this base is created: a power failure may keep the segment but lose data before it."""
     log.context.disk.open(f"{log.folder.path}/{base_offset:020d}{UNFLUSHED_SUFFIX}", create=True).close()
 
 
 def forget_unflushed(log: Log, segment: Segment) -> None:
-    """All that comes before the segment is on the disk."""
+    """Everything before the segment is on the disk: remove its mark."""
     with contextlib.suppress(FileNotFoundError):
         _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
 
 
 def forget_doubts(log: Log, marks: Iterable[Mark]) -> None:
-    """The checkpoint speaks of this log now. Any thread."""
+    """Remove marks that no longer apply: the checkpoint speaks of this log now. Any thread."""
     with log.disk_faults(), _unless_deleted(log):
-        with log.flush_lock:  # the folder of that name is not another log's meanwhile
+        with log.flush_lock:  # so that the folder's name cannot pass to another log meanwhile
             for mark in marks:
                 with contextlib.suppress(FileNotFoundError):
                     log.context.disk.remove(f"{log.folder.path}/{mark.file_name}")
@@ -153,7 +153,7 @@ def _sync_log(log: Log, segment: Segment) -> None:
 
 def sync_beside_log(log: Log, segment: Segment, *, sealed: bool) -> None:
     kinds = [INDEX_SUFFIX, TIME_INDEX_SUFFIX] if sealed else []
-    if segment.aborted.there:  # below the recovery point nothing tells that it lacks something
+    if segment.aborted.there:  # recovery does not check it below the recovery point
         kinds.append(TRANSACTION_INDEX_SUFFIX)
     for kind in kinds:
         with contextlib.suppress(FileNotFoundError):
@@ -161,8 +161,8 @@ def sync_beside_log(log: Log, segment: Segment, *, sealed: bool) -> None:
 
 
 def _sync_identity(log: Log) -> None:
-    """Which topic's log it is, and that it is there at all: once, and again where a move gave it its name."""
-    with contextlib.suppress(FileNotFoundError):  # of a topic without an id
+    """Make the topic id and the folder itself durable: once, and again after a move has renamed the folder."""
+    with contextlib.suppress(FileNotFoundError):  # a topic without an id
         _whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
     log.context.disk.sync_directory(log.directory.path)
 
@@ -172,7 +172,7 @@ def _sync_folder(log: Log) -> None:
 
 
 def _sync(disk: Disk, path: str) -> None:
-    """By a descriptor of its own: the segment's may be closed by the loop meanwhile."""
+    """Sync by an own descriptor: the loop may close the segment's meanwhile."""
     file = disk.open(path)
     try:
         file.sync()
@@ -181,21 +181,21 @@ def _sync(disk: Disk, path: str) -> None:
 
 
 def _whatever_it_is_called(log: Log, path_of: Callable[[], str], work: Callable[[Disk, str], None]) -> None:
-    """The loop may rename it at this moment: retention its file, a deletion or a move the whole folder."""
+    """Run `work` on the current path, again if it was renamed: by retention, or with its folder by deletion or move."""
     while True:
         path = path_of()
         try:
             work(log.context.disk, path)
             return
         except FileNotFoundError:
-            with log.flush_lock:  # whoever renames has it until the new name can be seen
+            with log.flush_lock:  # held by whoever renames until `path_of` shows the new name
                 renamed = path_of() != path
             if not renamed:
                 raise
 
 
 def settle(log: Log) -> None:
-    """Everything that waits in memory goes to the files."""
+    """Write everything that is pending in memory to the files, and close them."""
     try:
         if log.directory.online:
             _write_what_waits(log)

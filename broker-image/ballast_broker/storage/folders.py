@@ -1,6 +1,6 @@
-"""The folders of logs: the names that say what each of them is, and what becomes of one that is given up.
+"""Names and renames the folders of logs, and removes those of discarded logs.
 
-A disk that fails at this takes its directory offline. Loop thread only.
+An OSError takes the directory offline. Loop thread only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Folders:
     def rename(self, log: Log, suffix: str) -> None:
         path = f"{log.directory.path}/{self.name_of(log.topic_partition, suffix)}"
         before = log.folder.path
-        with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
+        with log.disk_faults(), log.flush_lock:  # a concurrent flush sees the old name or the new one
             self._disk.rename(before, path)
             log.folder.path = path
         log.directory.checkpoints.changed(log.topic_partition)
@@ -51,12 +51,12 @@ class Folders:
 
     def discard(self, log: Log) -> None:
         log.closed = True
-        with contextlib.suppress(LogDirectoryFailure):  # what is left on that disk, the next start finds
+        with contextlib.suppress(LogDirectoryFailure):  # the next start deals with what is left on that disk
             self.rename(log, DELETE_SUFFIX)
         self.retire(log)
 
     def retire(self, log: Log) -> None:
-        """Its folder is renamed `-delete` already."""
+        """Drop a log whose folder is renamed `-delete` already."""
         log.closed = True
         log.invalidate_write_state()
         log.directory.checkpoints.gone(log.topic_partition)

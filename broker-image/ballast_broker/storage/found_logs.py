@@ -1,6 +1,6 @@
-"""Of several logs of one partition that a start finds in a broker's directories, which is the one that goes on.
+"""Decides which one to keep when startup finds several logs of one partition in the broker's directories.
 
-Nothing is removed that only the other one has. Loop thread only.
+Never removes records that the kept log lacks. Loop thread only.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class FoundLogs:
         self._older_copies: list[Log] = []
 
     def current(self, log: Log) -> None:
-        """Of two the one that goes further: where a loss of power in the middle of a swap has left them it was swapped
-        in, and nothing is written to the other from then on."""
+        """Of two current logs keep the one that goes further. Two are left by a power failure during a swap: the one
+        swapped in goes further, since nothing is written to the other from then on."""
         self._placement.comes(log.directory)
         other = self._held.current.get(log.topic_partition)
         if other is None:
@@ -57,8 +57,8 @@ class FoundLogs:
         self._give_up(other, log)
 
     def _give_up(self, log: Log, current: Log) -> None:
-        """What only this one has may be all that there is of it: of a directory that was not in `log.dirs` for a while,
-        when its replica was made anew elsewhere."""
+        """Remove the log if `current` has all of it, else set it aside: it may be the only copy of its records, in a
+        directory that was not in `log.dirs` for a while, so that the replica was recreated elsewhere."""
         here, there = log.folder.path, current.folder.path
         if not has_all_of(current, log):
             logger.warning("%s goes on, %s, which has other records, is set aside", there, here)
@@ -71,9 +71,8 @@ class FoundLogs:
             self._renamed_away.found({log.folder.path: log.topic_partition})
 
     def copy(self, log: Log) -> None:
-        """Of two, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the other's
-        directory had failed, or a loss of power has undone that it was to be removed. Of two of which nobody knows, the
-        one that has more."""
+        """Of two future logs, left by a move that was restarted elsewhere, keep the one begun last: the other's disk
+        had failed, or a power failure undid its removal. If the order is unknown, keep the one that goes further."""
         self._placement.comes(log.directory)
         other = self._held.future.get(log.topic_partition)
         if other is not None:
@@ -83,7 +82,7 @@ class FoundLogs:
         self._held.add_future(log)
 
     def settle_older_copies(self) -> None:
-        """Once all directories are loaded."""
+        """Remove or set aside the superseded future logs. Call once all directories are loaded."""
         for log in self._older_copies:
             if log.topic_partition in self._held.current:
                 self._placement.goes(log.directory)

@@ -1,7 +1,7 @@
-"""The logs that a broker has, each in its part: of a partition the current one and the copy that a move makes of it,
-those of several topics of one name, of which the metadata has yet to say which is meant, and the metadata log.
+"""Registers the logs that a broker has, by role: a partition's current log, the future log that a move is filling, logs
+of different topics with the same name (until the metadata tells which one is meant), and the metadata log.
 
-Nothing is done to their files here. Loop thread only.
+Does nothing to their files. Loop thread only.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class HeldLogs:
     # Facts
 
     def all_current(self) -> list[Log]:
-        """Those that checkpoints speak of: the metadata log too."""
+        """The logs that checkpoints cover: the metadata log, too."""
         return [*self._current.values(), *([self.of_metadata] if self.of_metadata else [])]
 
     def named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
-        """In one directory: the current log, the metadata log, and the future one where copies are meant as well."""
+        """The partition's logs in this directory: current or metadata log, and with `copies` the future one."""
         named = [self._current.get(topic_partition), self._future.get(topic_partition) if copies else None]
         if self.of_metadata is not None and self.of_metadata.topic_partition == topic_partition:
             named.append(self.of_metadata)
         return [log for log in named if log is not None and log.directory is directory]
 
     def all_in(self, directory: LogDirectory) -> list[Log]:
-        """All that is open there: copies too, and what the metadata has not chosen among yet."""
+        """All logs open in this directory: future logs, too, and namesakes not yet decided upon."""
         every = itertools.chain(self.all_current(), self._future.values(), *self._namesakes.values())
         return [log for log in every if log.directory is directory]
 
     # Coming
 
     def add(self, log: Log) -> None:
-        """As the current one, in the place of any other."""
+        """Add as the current log, replacing any other."""
         self._current[log.topic_partition] = log
 
     def add_future(self, log: Log) -> None:
@@ -59,7 +59,7 @@ class HeldLogs:
         self._namesakes.setdefault(log.topic_partition, []).append(log)
 
     def use_future(self, topic_partition: TopicPartition) -> None:
-        """It is the current one from now on."""
+        """Make the future log the current one."""
         self._current[topic_partition] = self._future.pop(topic_partition)
 
     # Going
@@ -71,7 +71,7 @@ class HeldLogs:
         return self._future.pop(topic_partition, None)
 
     def take_topic(self, topic_partition: TopicPartition, topic_id: UUID) -> list[Log]:
-        """The copy and the current log, as far as they are of this topic."""
+        """Take the future and the current log, if they belong to this topic id."""
         return [
             logs.pop(topic_partition)
             for logs in (self._future, self._current)
@@ -79,7 +79,7 @@ class HeldLogs:
         ]
 
     def take_others(self, topic_partition: TopicPartition, topic_id: UUID) -> list[Log]:
-        """TOP-24: what stays here under this name is of this topic; what is of another one goes."""
+        """TOP-24: keep what belongs to this topic id, take what belongs to any other topic of the name."""
         others = [
             logs.pop(topic_partition)
             for logs in (self._current, self._future)

@@ -1,8 +1,8 @@
-"""The two sparse indexes of a segment: offset → position, timestamp → offset. Kafka's format, big-endian entries.
+"""Implements a segment's two sparse indexes: offset → position, timestamp → offset. Kafka's format, big-endian.
 
 Entries are written with pwrite and looked up with pread, never through a memory map: a full or failing disk then
-answers with an error for its own partitions instead of a signal that ends the whole broker (DIR-41, DIR-42), and an
-index costs no handle. The newest entries wait in memory and reach the file in groups; the recovery scan rebuilds the
+answers with an error for its own partitions instead of a SIGBUS that kills the whole broker (DIR-41, DIR-42), and an
+index costs no file descriptor. The newest entries are buffered and written in groups; the recovery scan rebuilds the
 index of every segment that was not flushed, so a crash loses none that matters. Loop thread only.
 """
 
@@ -26,22 +26,22 @@ _COLUMNS: Final = (itemgetter(0), itemgetter(1))
 
 
 class SparseIndex:
-    """Entries of two ascending integers, on file [0, stored) and in memory after that."""
+    """Entries of two ascending integers: the first `_stored` in the file, later ones in memory."""
 
     __slots__ = ("_disk", "_entry", "_page", "_page_start", "_path", "_pending", "_preallocated", "_stored", "capacity")
 
     def __init__(
         self, disk: Disk, path: Callable[[], str], entry: struct.Struct, size_limit: int, *, new: bool = False
     ) -> None:
-        """`new`: without a file, until `preallocate` or `trim` makes it."""
+        """`new`: there is no file until `preallocate` or `trim` creates it."""
         self._disk = disk
         self._path = path
         self._entry = entry
-        self._stored = 0 if new else -1  # not looked at yet
+        self._stored = 0 if new else -1  # -1: unknown, ask for the file's size
         self._pending: list[tuple[int, int]] = []
         self._page: list[tuple[int, int]] = []
         self._page_start = 0
-        self._preallocated = False  # the file is as long as it may grow
+        self._preallocated = False  # the file has its full length
         self.capacity = max(1, size_limit // entry.size)
 
     @property
@@ -57,7 +57,7 @@ class SparseIndex:
         return self._stored
 
     def append(self, first: int, second: int) -> int:
-        """How many more there is room for."""
+        """Append an entry; returns for how many more there is room."""
         pending = self._pending
         pending.append((first, second))
         waiting = len(pending)
@@ -67,7 +67,7 @@ class SparseIndex:
         return room
 
     def _spill_if_it_can_be_opened(self) -> None:
-        """What it is about is in the log already: without a file descriptor it waits for the next one."""
+        """The batch is in the log already, so do not fail for want of file descriptors: the next append retries."""
         try:
             self.spill()
         except OSError as error:
@@ -75,7 +75,7 @@ class SparseIndex:
                 raise
 
     def spill(self) -> None:
-        """Write what waits in memory."""
+        """Write the entries buffered in memory."""
         if not self._pending:
             return
         start = self._on_file()
@@ -86,7 +86,7 @@ class SparseIndex:
         self._pending = []
 
     def trim(self) -> None:
-        """All entries on file and nothing after them: how an index is left at roll and at clean shutdown."""
+        """Write all entries and cut the file behind them: how an index is left at roll and at clean shutdown."""
         self.spill()
         self._preallocated = False
         size = self._on_file() * self._entry.size
@@ -100,7 +100,7 @@ class SparseIndex:
                 file.close()
 
     def preallocate(self) -> None:
-        """The active segment's index grows to its full (sparse) length: the first time, and again after a restart."""
+        """Grow the active segment's index file to its full (sparse) length: once, and again after a restart."""
         if self._preallocated:
             return
         stored = self._on_file()
@@ -122,7 +122,7 @@ class SparseIndex:
         self.drop_cache()
         self.trim()
 
-    # As bytes. A log that takes over entries of another one uses them in any thread; both indexes are spilled then.
+    # Raw entries, for a log that takes over those of another one. Any thread; both indexes must be spilled before.
 
     def read_encoded(self, first: int, count: int) -> bytes:
         size = self._entry.size
@@ -136,7 +136,7 @@ class SparseIndex:
         return data
 
     def write_encoded(self, first: int, data: bytes) -> None:
-        """They do not count before `stored` is called."""
+        """Write entries to the file. They count only once `stored` is called."""
         file = self._disk.open(self._path(), create=True)
         try:
             file.pwrite(data, first * self._entry.size)
@@ -144,7 +144,7 @@ class SparseIndex:
             file.close()
 
     def stored(self, count: int) -> None:
-        """So many entries are on file now. Loop thread."""
+        """The file has this many entries now. Loop thread."""
         self._stored = count
         self.drop_cache()
 
@@ -152,7 +152,7 @@ class SparseIndex:
         self._page = []
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
-        """Rebuilt: the file holds exactly these."""
+        """Replace all entries, in the file too."""
         self._disk.empty_file(self._path()).close()
         self._stored, self._pending, self._preallocated = 0, entries, False
         self.drop_cache()
@@ -180,7 +180,7 @@ class SparseIndex:
         self._page_start = start
 
     def floor(self, value: int, column: int = 0) -> int:
-        """Number of the last entry whose `column` is at most `value`; -1 where there is none."""
+        """Number of the last entry whose `column` is at most `value`; -1 if there is none."""
         stored = self._stored if self._stored >= 0 else self._on_file()
         if self._pending and self._pending[0][column] <= value:
             return stored + _floor_in(self._pending, value, column)

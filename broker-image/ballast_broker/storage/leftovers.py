@@ -1,9 +1,9 @@
-"""What a crash leaves in a partition's folder, put right before the log is loaded (LOG-02).
+"""Resolves what a crash left in a partition's folder, before the log is loaded (LOG-02).
 
 A cleaned segment is written as `.cleaned` and synced, renamed `.swap`, the segments it replaces are renamed
-`.deleted`, then `.swap` loses its suffix. So `.cleaned` is never needed, and a `.swap` is always complete. Where Kafka
-split a segment in cleaning, some of its parts may still be `.cleaned`: their `.swap` goes, as long as what it replaces
-is there.
+`.deleted`, then `.swap` loses its suffix. So a `.cleaned` is never needed, and a `.swap` is always complete. Where
+Kafka split a segment while cleaning it, some of its parts may still be `.cleaned`: then the other parts' `.swap` is
+dropped, as long as what it replaces is there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEMPORARY = ".tmp"
 
 
 def resolve_leftovers(disk: Disk, path: str, names: list[str]) -> list[str]:
-    """Answers the names that are left."""
+    """Resolve the leftovers among `names`; returns the names that remain."""
     marked = [name for name in names if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, _TEMPORARY))]
     if not marked:
         return names
@@ -39,7 +39,7 @@ def resolve_leftovers(disk: Disk, path: str, names: list[str]) -> list[str]:
     for name in sorted(swaps):
         _complete_swap(disk, path, _base(name))
     for name in disk.list(path):
-        if name.endswith(SWAP_SUFFIX):  # an index whose log is renamed already: it is built again
+        if name.endswith(SWAP_SUFFIX):  # an index whose log is renamed already: it will be rebuilt
             disk.remove(f"{path}/{name}")
     return disk.list(path)
 
@@ -72,8 +72,8 @@ def _complete_swap(disk: Disk, path: str, base_offset: int) -> None:
 
 
 def keep_rest(disk: Disk, segment: Segment, end_offset: int, interval: int) -> list[Segment]:
-    """Of a segment that begins before the end of the one before it, where the earlier (cleaned) one holds the truth:
-    what lies after `end_offset`, as a segment of its own; the rest is a copy of what was cleaned."""
+    """`segment` begins before the end (`end_offset`) of the previous, cleaned one, which is authoritative. Returns what
+    lies beyond `end_offset` as a segment of its own, if anything; the rest is what was cleaned."""
     found = scan_segment(segment, interval)
     kept = [_copy_from(disk, segment, end_offset, found.valid_bytes)] if found.next_offset > end_offset else []
     segment.close()

@@ -1,7 +1,7 @@
-"""Making a `Log` out of a folder: after a clean stop by sizes and tails, after a crash by scanning.
+"""Loads a `Log` from its folder: after a clean shutdown by file sizes and tails, after a crash by scanning.
 
-Runs in a thread per directory (or wherever), before anybody else has the log. Every leftover of a crash is resolved
-here: `.deleted` and `.cleaned` go, `.swap` is completed, overlaps are cut, what is torn is cut, indexes are rebuilt.
+Runs in a thread, before anybody else has the log. Resolves everything that a crash leaves: `.deleted` and `.cleaned`
+files are removed, `.swap` is completed, overlaps and torn batches are cut off, indexes are rebuilt.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def create_log(
     config: LogConfig,
     start_offset: int = 0,
 ) -> Log:
-    """A new folder with one empty segment. Records that are there already are never written over."""
+    """Create a folder with one empty segment. Never overwrites records that are there already."""
     if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
     doubts.doubt(context.disk, path, directory.checkpoints, topic_partition)
@@ -65,7 +65,7 @@ def create_log(
         epochs=LeaderEpochs(), producers=ProducerStates(), snapshots=ProducerSnapshots(context.disk, folder, []),
     )  # fmt: skip
     if topic_id != ZERO_UUID:
-        # Cut by a crash it is as good as none: nothing was ever in this log.
+        # A crash may tear it, which does no harm: the log is still empty then.
         write_new_unsynced(context.disk, f"{path}/{PARTITION_METADATA}", render_partition_metadata(topic_id))
     log.new_segment(start_offset)
     return log
@@ -89,13 +89,13 @@ def load_log(
     start_offset: int = 0,
     cleaned_to: int = 0,
 ) -> Log:
-    """The log of a folder that exists. OSError is the caller's to turn into a failed directory."""
+    """Load the log of an existing folder. The caller turns an OSError into a failed directory."""
     loading = _Loading(context, path, config, recovery_point, cleaned_to)
     return loading.load(directory, topic_partition, start_offset, clean)
 
 
 class _Loading:
-    """One folder while it is being loaded."""
+    """The state while one folder is being loaded."""
 
     def __init__(self, context: LogContext, path: str, config: LogConfig, recovery_point: int, cleaned_to: int) -> None:
         self.context = context
@@ -106,13 +106,13 @@ class _Loading:
         self.cleaned_to = cleaned_to
         found = self.disk.list(path)
         self.names: set[str] = set(resolve_leftovers(self.disk, path, found))
-        self.private_files = OpenFiles()  # the shared ones belong to the loop's thread
+        self.private_files = OpenFiles()  # the shared ones belong to the loop thread
         self.segments: list[Segment] = []
         self.end_offset = 0
-        self.last_epoch = -1  # of the last batch, where the tail has been looked at
+        self.last_epoch = -1  # of the last batch, if the tail was read
         self.epochs = LeaderEpochs()
-        # Of segments that begin here or later the transaction indexes are not to be believed: they may have stayed
-        # behind, or gone, where the result of a cleaning was being put in place.
+        # From this base offset on transaction indexes cannot be trusted: a crash while cleaned segments were swapped in
+        # may have kept old ones or lost new ones.
         stems = [name.split(".")[0] for name in found if name.endswith(SWAP_SUFFIX)]
         swapped = [int(stem) for stem in stems if stem.isdigit()]
         knows_aborted = any(TRANSACTION_INDEX_SUFFIX in name for name in found)
@@ -122,7 +122,7 @@ class _Loading:
         doubts.settle_marks(self.disk, self.folder.path, self.names, directory.checkpoints, partition, clean=clean)
         self._find_segments(clean)
         if not self.segments:
-            if not clean:  # whoever made it was killed: no checkpoint speaks of this one
+            if not clean:  # a crash came right after creation: no checkpoint speaks of this log
                 start_offset = 0
                 doubts.doubt(self.disk, self.folder.path, directory.checkpoints, partition)
             self.end_offset = start_offset
@@ -147,13 +147,13 @@ class _Loading:
         self.epochs.truncate_from_start(start)
         producers: ProducerStates | None = None
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
-        # A loss of power may bring back one of a log that was cut: later ones than what was flushed are not believed.
+        # A power failure may bring back a snapshot from before a truncation: trust none beyond what was flushed.
         snapshots.remove_after(self.end_offset if clean else min(self.recovery_point, self.end_offset))
         if self.rebuild_from is not None:
             producers = ProducerStates()
             snapshots.load(producers, self.rebuild_from)
             replay(producers, self.segments, self.end_offset, rebuild_from=self.rebuild_from)
-        elif self.end_offset not in snapshots.offsets:  # else it is read when it is needed
+        elif self.end_offset not in snapshots.offsets:  # otherwise it is read when first needed
             producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             if self.segments and producers.map_end_offset < self.segments[-1].base_offset:
@@ -188,7 +188,8 @@ class _Loading:
             self._settle_unflushed(last if clean else max(self.recovery_point, self.cleaned_to))
 
     def _settle_unflushed(self, flushed: int) -> None:
-        """What we flush, or clean, we mark no more: up to there another program was at it, and may have left gaps."""
+        """Remove marks up to `flushed`. We drop a mark when we flush or clean past it, so one that is left there comes
+        from before another program flushed or cleaned the log, perhaps leaving gaps."""
         for name in [name for name in self.names if name.endswith(UNFLUSHED_SUFFIX)]:
             if int(name.split(".")[0]) <= flushed:
                 self.disk.remove(f"{self.folder.path}/{name}")
@@ -212,8 +213,8 @@ class _Loading:
         return stem + INDEX_SUFFIX in self.names and stem + TIME_INDEX_SUFFIX in self.names
 
     def _check_tail(self) -> bool:
-        """After a clean stop: only where the log ends, from the last index entry on. Whether something had to go there,
-        which the disk has spoilt since."""
+        """After a clean shutdown: read only the tail, from the last index entry on. Returns whether batches had to be
+        cut off there, which must have been damaged since."""
         for segment in self.segments:
             if not self._has_indexes(segment):
                 rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
@@ -225,7 +226,7 @@ class _Loading:
         return False
 
     def _tail(self, segment: Segment) -> int | None:
-        """The offset after the segment's last batch; None if it is not whole up to its end."""
+        """The offset after the segment's last batch; None if its batches do not reach the end of the file."""
         if not segment.size:
             segment.max_timestamp = -1
             return segment.base_offset
@@ -248,8 +249,8 @@ class _Loading:
         return next_offset if end == segment.size else None
 
     def _check_epochs(self, start_offset: int) -> None:
-        """A file that does not know the last batch's epoch is not this log's: a follower that went by it would not
-        see that it has something else than its leader."""
+        """Rebuild the epochs if the file lacks the last batch's epoch, so is not of this log: by such a file a follower
+        would not notice that it has diverged from its leader."""
         self.epochs.truncate_from_end(self.end_offset)
         if start_offset < self.end_offset and 0 <= self.last_epoch != self.epochs.latest:
             self.epochs = self._epochs_from_batches()
@@ -275,13 +276,13 @@ class _Loading:
                 self._drop(number)
 
     def _hole_before(self, segment: Segment) -> bool:
-        """A gap may be the cleaner's work, or records that were never written back."""
+        """A gap may stem from compaction, or be records that never reached the disk: the mark tells."""
         is_marked = f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
         return is_marked and self.end_offset < segment.base_offset
 
     def _check_flushed(self, first: int) -> int:
-        """Segments before the recovery point: only that their indexes are there and can be right. Answers where the
-        scan begins, which is earlier by as many segments as turned out to be covered by others."""
+        """Of segments before the recovery point check only that their indexes exist and are plausible. Returns the
+        number of the first segment to scan, which is lower if some segments turned out to be covered by others."""
         number = 0
         while number < first:
             segment = self.segments[number]
@@ -297,7 +298,7 @@ class _Loading:
         return first
 
     def _end_of(self, segment: Segment) -> int:
-        """The offset after its last batch; rebuilds its indexes if they cannot be right."""
+        """The offset after its last batch; rebuilds its indexes if they are implausible."""
         try:
             if not self._has_indexes(segment):
                 raise CorruptFile("an index is missing")
@@ -313,14 +314,14 @@ class _Loading:
         return last + 1
 
     def _last_offset(self, segment: Segment) -> int:
-        """By the batches from the last entry of the index on."""
+        """Read from the batches after the last index entry."""
         entry = segment.offset_index.last()
         batches = segment.batches(entry[1] if entry else 0)
         surely = segment.base_offset + (entry[0] if entry else -1)
         return max([surely, *[header.base_offset + header.last_offset_delta for _, header in batches]])
 
     def _time_index_fits(self, segment: Segment, last_offset: int) -> bool:
-        """A sealed segment's last entry is that of its latest record; a batch without timestamps has none."""
+        """A sealed segment's last time entry is its largest timestamp; without timestamps there is no entry."""
         last = segment.time_index.last()
         if last is None:
             return segment.first_batch_timestamp() < 0
@@ -328,7 +329,7 @@ class _Loading:
         return fits and (last != (0, 0) or segment.time_index.count == 1)
 
     def _recover_segment(self, segment: Segment) -> int:
-        """Scan with CRCs, cut, write the indexes anew; answers the next offset."""
+        """Scan with CRCs, truncate at the first bad batch, rewrite the indexes; returns the next offset."""
         found = scan_segment(segment, self.config.index_interval_bytes)
         cut(segment, found)
         if found.ends_transactions or segment.aborted.there:
@@ -343,36 +344,36 @@ class _Loading:
         return found.next_offset
 
     def _replace_by_rest(self, number: int, end_offset: int) -> None:
-        """Of a segment that begins before the end of the one before it: the part behind that, if there is any."""
+        """Replace a segment that begins before `end_offset`, the previous one's end, by its part beyond, if any."""
         segment = self.segments[number]
         kept = keep_rest(self.disk, segment, end_offset, self.config.index_interval_bytes)
         self._retire(segment)
         following = self.segments[number + 1 :]
         if kept and following and following[0].base_offset == end_offset:
-            del following[0]  # the same part: a start before this one had made it, and was killed
+            del following[0]  # the same part, made by an earlier start that was killed
         self.segments[number:] = kept + following
 
     def _drop(self, number: int) -> None:
-        """Segments behind a cut: what they hold does not continue the log."""
+        """Drop the segments behind a cut or a hole: they do not continue the log."""
         for segment in self.segments[number:]:
             self._retire(segment)
         del self.segments[number:]
 
     def _retire(self, segment: Segment) -> None:
-        """Nobody else is there yet, so the loop's own list may be added to."""
+        """In a thread, but before maintenance runs on the loop: so its list of removals may be used."""
         self.context.remove_later(retention.retire(segment), self.config.file_delete_delay_ms)
 
     def _read_epochs(self) -> LeaderEpochs:
         if LEADER_EPOCHS not in self.names:
             flushed = self.segments and self.recovery_point > self.segments[0].base_offset
-            return self._epochs_from_batches() if flushed else LeaderEpochs()  # what was not is scanned
+            return self._epochs_from_batches() if flushed else LeaderEpochs()  # unflushed segments will be scanned
         try:
             return LeaderEpochs(parse_epochs(self.disk.read_bytes(f"{self.folder.path}/{LEADER_EPOCHS}")))
         except CorruptFile:
             return self._epochs_from_batches()
 
     def _epochs_from_batches(self) -> LeaderEpochs:
-        """The file is gone, or was cut in the middle of being written: every batch says its epoch."""
+        """Rebuild missing or torn epochs: every batch has its leader epoch."""
         epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.batches():

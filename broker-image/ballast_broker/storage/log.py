@@ -1,9 +1,9 @@
-"""One partition's log in one directory: append, read, look up.
+"""Implements one partition's log in one directory: append, read, look up.
 
-Guarantees: offsets ascend without overlap; a batch is appended whole or not at all as far as readers see; what a disk
-refuses takes the directory offline (`LogDirectoryFailure`) and harms nothing written before. Synchronous; the event
-loop's thread only, except `flush` (any thread) and the reading of a `LogSlice` that is held. What is not on the hot
-path lies beside: `loading`, `rolling`, `truncation`, `retention`, `lookup`, `flushing`.
+Guarantees: offsets ascend without overlap; readers see a batch whole or not at all; a failed write takes the directory
+offline (`LogDirectoryFailure`) and harms nothing written before. Synchronous; the event loop's thread only, except
+`flush` (any thread) and reading a held `LogSlice`. What is not on the hot path is in sibling modules: `loading`,
+`rolling`, `truncation`, `retention`, `lookup`, `flushing`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
 UNKNOWN_WAITS: Final = -1
-_put_start: Final = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
+_put_start: Final = struct.Struct(">qii").pack_into  # base offset, length (unchanged), leader epoch
 _unpack_header: Final = HEADER.unpack_from
 _make_header: Final = Header._make
-_new_tuple: Final = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
+_new_tuple: Final = tuple.__new__  # faster than a NamedTuple's own constructor
 
 
 class Log:
@@ -108,7 +108,7 @@ class Log:
         producers: ProducerStates | None,
         snapshots: ProducerSnapshots,
     ) -> None:
-        """`producers` None: they are read from the snapshot at `end_offset` when first needed."""
+        """`producers` None: the state is read from the snapshot at `end_offset` when first needed."""
         self.context = context
         self.directory = directory
         self.folder = folder
@@ -124,23 +124,23 @@ class Log:
         self._producers_end = end_offset
         self.snapshots = snapshots
         self.size_bytes = sum(segment.size for segment in segments)
-        self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
+        self.known_positions: dict[int, tuple[Segment, int]] = {}  # recently written or read batch boundaries
         self.flush_lock = threading.Lock()
         self.truncations = 0
-        # What `flush` need not sync again: nothing is known to be on the disk when a log is opened.
+        # Lets `flush` skip what is synced already; of a log just opened nothing is known to be.
         self.epochs_unsynced = True
         self.synced_names: tuple[str, int, bool, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None
-        self.slow_appends = 0  # begun and not done
-        self.unindexed_from = NEVER  # where a marker is being written: its entry in `.txnindex` follows
+        self.slow_appends = 0  # requested and not done
+        self.unindexed_from = NEVER  # the first marker whose `.txnindex` entry is not written yet
         self.interruptions = 0
         self.last_flush_s = float("-inf")
         self.closed = False
         self.cleaning_paused = 0
         self.cleaned_to = 0
-        self.on_start_moved: Callable[[], None] | None = None  # told when records at the beginning went
+        self.on_start_moved: Callable[[], None] | None = None  # called when the log start offset has moved
         self._high_watermark = start_offset
         self._writable = False
         self._roll_after_timestamp = 0
@@ -173,7 +173,7 @@ class Log:
         self._config = config
         self.inspects_records = inspects_records(config)
         self.flushed_often = config.flush_messages < LONG_MAX
-        self._writable = False  # the time to roll is worked out again at the next append
+        self._writable = False  # recompute the time to roll at the next append
 
     @property
     def log_start_offset(self) -> int:
@@ -188,7 +188,7 @@ class Log:
         return self._high_watermark
 
     def update_high_watermark(self, offset: int) -> int:
-        """Clamped to the log; answers what it is now."""
+        """Set the high watermark, clamped to the log; returns the value set."""
         if not self.start_offset <= offset <= self.end_offset:
             offset = max(min(offset, self.end_offset), self.start_offset)
         self._high_watermark = offset
@@ -196,7 +196,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Before it every transaction is decided, and its end committed: the high watermark where none is open."""
+        """Before it every transaction has ended with a committed marker; the high watermark if none is pending."""
         producers, high_watermark = self._producers or self.load_producers(), self._high_watermark
         if producers.ended:
             producers.committed(high_watermark)
@@ -215,7 +215,7 @@ class Log:
         return self.epochs.end_offset(epoch, self.end_offset)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """This replica leads in `epoch` from `start_offset` on."""
+        """This replica is the leader in `epoch`, from `start_offset` on."""
         self.epochs.assign(epoch, start_offset)
 
     # Appending
@@ -229,9 +229,9 @@ class Log:
         origin: str = CLIENT,
         verified: Verification | None = None,
     ) -> AppendInfo:
-        """Check, give offsets, stamp in place, write. One batch per call is the fast path.
+        """Check, assign offsets in place, write. One batch per call is the fast path.
 
-        `verified`: by whoever begins a transaction, what `ProducerStates.verify` gave.
+        `verified`: for the first batch of a transaction, what `ProducerStates.verify` returned.
         """
         view = batches if type(batches) is memoryview else memoryview(batches)
         size = len(view)
@@ -270,8 +270,8 @@ class Log:
         return _new_tuple(AppendInfo, (first, last, -1, self.start_offset, size, False))
 
     def append_is_slow(self) -> bool:
-        """LOG-32: the directory stalls, or is synced with each of so many records, or appends by thread are not done:
-        append with `slow_append` now."""
+        """LOG-32: whether to append with `slow_append`: the directory stalls, `flush.messages` requires syncs, or
+        earlier appends by thread are not done yet."""
         slow_until = self.directory.slow_until
         return (
             self.slow_appends > 0
@@ -280,15 +280,15 @@ class Log:
         )
 
     def interrupt_appends(self) -> None:
-        """What is being appended by thread belongs to a past that is over (another epoch, a cut): it is given up."""
+        """Abort the appends under way in threads: a new leader epoch or a truncation has overtaken them."""
         self.interruptions += 1
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
-        """Batches as the leader has them: offsets and epochs are kept."""
+        """Append batches as the leader has them: offsets and epochs are kept."""
         return appending.append_as_follower(self, memoryview(batches))
 
     def write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
-        """One batch, ready, to the end of the active segment, which is a new one where that is due."""
+        """Write one prepared batch to the end of the active segment, rolling it first if that is due."""
         size = len(batch)
         monotonic = self.context.clock.monotonic
         try:
@@ -304,7 +304,7 @@ class Log:
             raise self.directory.refused(error) from error
 
     def place(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
-        """The segment that a batch goes to the end of: a new one where that is due."""
+        """The segment to append the batch to: rolls the active one if that is due."""
         if not self.directory.online:
             raise LogDirectoryFailure(self.directory, self.directory.error)
         segment = self.segments[-1]
@@ -322,7 +322,7 @@ class Log:
         return segment
 
     def placed(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
-        """The bytes are in the file: now they are part of the log."""
+        """The bytes are in the file: make them part of the log."""
         position = segment.size
         if not position:
             segment.first_timestamp = max_timestamp
@@ -346,12 +346,12 @@ class Log:
             self.flush()
 
     def invalidate_write_state(self) -> None:
-        """The active segment is not what the last append knew: look again before the next."""
+        """The active segment has changed: prepare it again before the next append."""
         self._writable = False
         self.touched = True
 
     def _prepare_to_write(self, segment: Segment) -> None:
-        """First append to a new segment, or after a start, a truncation or a change of configuration."""
+        """Before the first append to a new segment, or after startup, a truncation or a configuration change."""
         if self.write_in_progress:
             raise RuntimeError(f"an append to {self.topic_partition} is going on in a thread")
         if self.closed:
@@ -368,8 +368,8 @@ class Log:
 
     @contextmanager
     def disk_faults(self, *, halves: bool = False) -> Iterator[None]:
-        """An OSError inside takes the directory offline; want of file descriptors only where `halves` are left of what
-        was begun."""
+        """An OSError inside takes the directory offline. A lack of file descriptors does so only with `halves`: if the
+        work may be left half done."""
         if not self.directory.online:
             raise LogDirectoryFailure(self.directory, self.directory.error)
         try:
@@ -386,7 +386,7 @@ class Log:
             return rolling.roll(self, self.end_offset if base_offset is None else base_offset)
 
     def new_segment(self, base_offset: int) -> Segment:
-        """Empty, active."""
+        """Add an empty segment, which becomes the active one."""
         segment = rolling.create_segment(self, base_offset)
         self.segments.append(segment)
         self.bases.append(base_offset)
@@ -403,7 +403,7 @@ class Log:
         """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it.
 
         `from_first_file`: also what lies before the log start in the first segment (a move copies files as they are).
-        Not `waiting`: `NotInMemory` where the place would have to be looked up on the disk.
+        Not `waiting`: raise `NotInMemory` rather than wait for the disk to find the position.
         """
         if offset < (self.bases[0] if from_first_file else self.start_offset) or offset > self.end_offset:
             raise ApiError(
@@ -421,11 +421,11 @@ class Log:
             raise self.directory.refused(error) from error
 
     def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
-        """Those with records in [offset, upper_offset), as far as they have ended."""
+        """The aborted transactions with records in [offset, upper_offset), as far as they have ended."""
         return lookup.aborted_transactions(self, offset, upper_offset)
 
     def segment_number(self, offset: int) -> int:
-        """Of the segment that contains `offset`: the last whose base is at most that."""
+        """Number of the segment that contains `offset`: the last whose base is at most that."""
         return max(0, bisect_right(self.bases, offset) - 1)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
@@ -450,7 +450,7 @@ class Log:
             truncation.truncate_fully(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """DeleteRecords, or what a follower hears from its leader: nothing before `offset` is readable any more."""
+        """By DeleteRecords, or as a follower's leader says: nothing before `offset` is readable any more."""
         truncation.advance_start(self, offset)
 
     def move_start(self, offset: int) -> None:
@@ -465,13 +465,13 @@ class Log:
     def flush(
         self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset(), for_s: float = math.inf
     ) -> bool:
-        """Everything before `up_to` (default: all of it) is on the disk when this returns, taken for granted of sealed
-        segments that are `synced` (with the files beside them). False: there was no time for the rest. Any thread."""
+        """Make everything before `up_to` (default: the log end) durable. `synced`: sealed segments known to be durable
+        already, with the files beside them. Returns False if the time was up before the end. Any thread."""
         with self.disk_faults():
             return flushing.flush(self, up_to, synced, for_s)
 
     def close(self) -> None:
-        """Indexes trimmed, epochs and producers written; appended to no more. (Flush afterwards to make it durable.)"""
+        """Trim indexes, write epochs and producer state; no appends from now on. (Flush afterwards for durability.)"""
         if self.closed:
             return
         with self.disk_faults():

@@ -1,7 +1,8 @@
-"""Finding positions: by offset for reads, by timestamp for ListOffsets; what was aborted. Loop thread; part of `Log`.
+"""Finds positions: by offset for reads, by timestamp for ListOffsets; and aborted transactions. Loop thread; part of
+`Log`.
 
 Sequential readers and writers are served from the log's `known_positions`; others go through the sparse index and a
-scan of at most one index interval. An index that lies is built again from the log, once.
+scan of at most one index interval. A corrupt index is rebuilt from the log, once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
-    """Ask; if the index turns out to be wrong or missing, build it again and ask once more."""
+    """Call `ask`; if the index turns out to be corrupt or missing, rebuild it and call `ask` once more."""
     try:
         return ask()
     except (CorruptFile, FileNotFoundError):
@@ -42,19 +43,19 @@ def remember(log: Log, offset: int, segment: Segment, position: int) -> None:
 
 
 def forget_oldest(log: Log) -> None:
-    """Many at once: to find the first entry of a dictionary that lost others is slow."""
+    """Drops many at once: finding the first entry of a dict that lost its first ones is slow."""
     known = log.known_positions
     for old in list(known)[:-_KEPT_KNOWN]:
         del known[old]
 
 
 def looking(log: Log, waiting: bool) -> AbstractContextManager[None]:
-    """Whether what is read inside may be waited for."""
+    """A context in which reads wait for the disk only if `waiting`."""
     return nullcontext() if waiting else log.context.disk.not_waiting()
 
 
 def locate(log: Log, offset: int, waiting: bool = True) -> tuple[Segment, int] | None:
-    """Segment and position of the first batch that ends at or after `offset`; None: there is none."""
+    """Segment and position of the first batch that ends at or after `offset`; None if there is none."""
     known = log.known_positions.get(offset)
     if known is not None and known[1] < known[0].size:
         return known
@@ -87,7 +88,7 @@ def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool
 
 
 def _end_of_slice(log: Log, segment: Segment, upper_offset: int, waiting: bool) -> tuple[int, int]:
-    """Where the segment's readable part ends, and the offset there."""
+    """The end position of the segment's readable part, and the offset there."""
     number = log.segment_number(segment.base_offset) + 1
     segment_end = log.bases[number] if number < len(log.bases) else log.end_offset
     if upper_offset >= segment_end:
@@ -99,7 +100,7 @@ def _end_of_slice(log: Log, segment: Segment, upper_offset: int, waiting: bool) 
         found = trusting_index(log, segment, lambda: segment.find(upper_offset))
     if found is None:
         return segment.size, segment_end
-    if found[1].base_offset < upper_offset:  # the batch lies across the limit: it is not readable yet
+    if found[1].base_offset < upper_offset:  # the batch straddles the limit: it is not readable yet
         return found[0], found[1].base_offset
     remember(log, upper_offset, segment, found[0])
     return found[0], upper_offset
@@ -108,7 +109,7 @@ def _end_of_slice(log: Log, segment: Segment, upper_offset: int, waiting: bool) 
 def _cut(
     log: Log, segment: Segment, position: int, max_bytes: int, min_one: bool, end: int, next_offset: int
 ) -> tuple[int, int]:
-    """The last boundary within `max_bytes`; at least one batch if `min_one`."""
+    """The last batch boundary within `max_bytes`; at least one batch if `min_one`."""
     boundary = trusting_index(log, segment, lambda: segment.boundary_before(position + max_bytes))
     if boundary is not None and boundary[0] > position:
         return boundary
@@ -143,7 +144,7 @@ def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | Non
 
 
 def _in_segment(segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-    """Of the records from `start_offset` on."""
+    """The segment's first record from `start_offset` on with at least `timestamp`."""
     number = segment.time_index.floor(timestamp - 1)  # later than all records before it
     offset = segment.base_offset + (segment.time_index.at(number)[1] if number >= 0 else 0)
     start = end = segment.floor_position(max(offset, start_offset))
@@ -164,7 +165,7 @@ def first_record_at(
     """The first record of the batch at `position` with at least `timestamp`."""
     data = memoryview(segment.file().pread(header.length + LOG_OVERHEAD, position))
     view = BatchView(data)
-    if view.is_log_append_time and header.record_count == header.last_offset_delta + 1:  # the cleaner took none
+    if view.is_log_append_time and header.record_count == header.last_offset_delta + 1:  # the cleaner removed none
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
         for record in opened(view):
@@ -173,13 +174,13 @@ def first_record_at(
         lies = header.record_count > 0 and header.base_offset >= start_offset
     except CorruptBatch:
         lies = True
-    # A body that lies, or has too much in it, was stored as sent: its header is all there is. Else somebody could have
-    # one body after the other opened for nothing.
+    # A corrupt or oversized body was stored as sent: answer by its header. Otherwise a client could make us decompress
+    # one body after the other for nothing.
     return (header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch) if lies else None
 
 
 def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
-    """As in Apache Kafka also of a record that was deleted, as long as the segment is kept that has it."""
+    """As in Apache Kafka this may be a record before the log start offset, while its segment is still there."""
     best: Segment | None = None
     for segment in log.segments:
         if not segment.size:

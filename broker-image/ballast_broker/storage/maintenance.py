@@ -1,7 +1,7 @@
-"""What storage does by the clock: each directory's chores, checkpoints, retention, expiry.
+"""Runs the periodic work of storage: each directory's chores, checkpoints, retention, producer expiry.
 
-Tasks are started and owned by whoever awaits `run`. Over all partitions it works in slices of 2 ms; what blocks goes
-to a thread of its directory, and a directory that does not answer holds up no other. Loop thread only.
+Tasks are started and owned by whoever awaits `run`. Work over all partitions yields to the loop every 2 ms; blocking
+calls go to the directory's threads, and a directory that hangs holds up no other. Loop thread only.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ballast_broker.storage.manager import LogManager
 
 SLICE_S = 0.002
-SEGMENTS_AT_ONCE = 8  # to read the beginning of each, and to rename its files
-# After a crash what lies behind the last recovery point is scanned, so it is written soon after it moves. A checkpoint
-# costs a look at every log: it gets no more than this share of the time.
+SEGMENTS_AT_ONCE = 8  # each costs a read of its beginning, and renames
+# After a crash everything behind the recovery point is scanned, so it is checkpointed soon after it moves. A checkpoint
+# visits every log: it gets no more than this share of the time.
 CHECKPOINT_PAUSE_S = 1.0
 CHECKPOINT_SHARE = 0.01
-# Checkpoints that say nothing new are left alone so long, then written all the same: that a disk is gone which nobody
-# writes to is found out by this.
+# An unchanged checkpoint is rewritten after this time all the same: it reveals the failure of a disk to which nobody
+# else writes.
 PROBE_S = 10.0
 FLUSHES = "flushes"
 logger = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ class Maintenance:
             directory: Chores(directory, manager.disk, manager.clock, self._flushed.set)
             for directory in manager.all_directories
         }
-        self._under_way: dict[tuple[LogDirectory, str], asyncio.Task[None]] = {}  # a directory's work, by its kind
-        # A log is gone, or elsewhere: what checkpoints say of it must not be taken for a namesake's. At a start nobody
-        # knows of which they speak.
+        self._under_way: dict[tuple[LogDirectory, str], asyncio.Task[None]] = {}  # by directory and kind of work
+        # Set when a log was deleted or moved away: what checkpoints say of it must not be applied to a namesake. Set at
+        # startup, too, since nobody knows then which log they mean.
         self._gone = asyncio.Event()
         self._gone.set()
         self._checkpointing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -58,7 +58,7 @@ class Maintenance:
     # Asked for by logs
 
     def remove_later(self, paths: list[str], delay_ms: int) -> None:
-        """All of them in one folder."""
+        """Remove the paths, all of one folder, after the delay."""
         if paths:
             self._chores_at(paths[0]).remove_later(paths, delay_ms)
 
@@ -66,7 +66,7 @@ class Maintenance:
         self._chores[log.directory].flush_later(log)
 
     def log_is_gone(self) -> None:
-        """A log has left its directory: the checkpoints there are written anew."""
+        """A log has left its directory: rewrite the checkpoints."""
         self._gone.set()
 
     @property
@@ -90,7 +90,7 @@ class Maintenance:
     # Tasks
 
     async def run(self) -> None:
-        """Everything, until cancelled."""
+        """Run all periodic work until cancelled."""
         config = self._manager.config
         async with asyncio.TaskGroup() as group:
             for chores in self._chores.values():
@@ -111,7 +111,7 @@ class Maintenance:
             group.create_task(self._every(config.log_flush_scheduler_interval_ms, self.flush_old))
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[object]]) -> None:
-        """Once, as in Apache Kafka, where that is no time."""
+        """Run `work` at this interval; once, as in Apache Kafka, if the interval is not positive."""
         if interval_ms <= 0:
             await work()
         while interval_ms > 0:
@@ -133,8 +133,8 @@ class Maintenance:
             await asyncio.sleep(max(CHECKPOINT_PAUSE_S, took_s / CHECKPOINT_SHARE))
 
     async def _in_each(self, kind: str, works: Mapping[LogDirectory, Coroutine[Any, Any, None]]) -> None:
-        """Beside each other. Nobody waits for those that are silent: they go on, and nothing of the kind is begun there
-        before they are done."""
+        """Run the works concurrently. Silent directories are not waited for: their work goes on, and the caller begins
+        no other of this kind there until it is done."""
         tasks = {}
         for directory, work in works.items():
             task = tasks[directory] = asyncio.get_running_loop().create_task(work)
@@ -149,14 +149,14 @@ class Maintenance:
         return (directory, kind) in self._under_way
 
     async def done(self, directories: Collection[LogDirectory]) -> None:
-        """What was begun in these directories."""
+        """Wait for all work begun in these directories."""
         while going := [task for (directory, _), task in self._under_way.items() if directory in directories]:
             await asyncio.wait(going)
 
     # Work over all logs, in slices
 
     async def slices(self, logs: Iterable[Log], *, also_closed: bool = False) -> AsyncIterator[Log]:
-        """Each log, giving the loop away every 2 ms."""
+        """Each log of an online directory, yielding to the event loop every 2 ms."""
         clock = self._manager.clock
         began = clock.monotonic()
         for log in list(logs):
@@ -171,7 +171,7 @@ class Maintenance:
         count = 0
         async for log in self.slices(self._manager.logs.values()):
             if log.directory.threads.silent:
-                continue  # renaming would hold the loop
+                continue  # renaming would block the loop
             try:
                 while gone := log.delete_old_segments(now_ms, SEGMENTS_AT_ONCE):
                     count += gone
@@ -190,7 +190,7 @@ class Maintenance:
                 log.producers.expire(now_ms, expiration_ms)
 
     async def flush_old(self) -> None:
-        """`flush.ms`, where it is set."""
+        """Flush the logs that `flush.ms` makes due."""
         now_s = self._manager.clock.monotonic()
         due: defaultdict[LogDirectory, list[Log]] = defaultdict(list)
         async for log in self.slices(self._manager.logs.values()):
@@ -205,7 +205,7 @@ class Maintenance:
         await self.checkpoint_progress()
 
     async def checkpoint_progress(self) -> None:
-        """Up to where logs are flushed and cleaned; both go back when a log is cut."""
+        """Checkpoint how far logs are flushed and cleaned; truncation moves both back."""
         await self.checkpoint_recovery_points()
         await self.checkpoint_cleaned_offsets()
 
@@ -213,8 +213,8 @@ class Maintenance:
         await self._checkpoint(checkpoint.RECOVERY_POINTS, lambda log: log.recovery_point)
 
     async def checkpoint_start_offsets(self) -> None:
-        """Also where the first segment's name says the same: a loss of power may bring back those that were before it.
-        Of copies as well: they may be swapped in before this is written again."""
+        """Includes offsets equal to the first segment's base: a power failure may bring back earlier segments. Includes
+        future logs: they may be swapped in before this is written again."""
         await self._checkpoint(checkpoint.LOG_START_OFFSETS, lambda log: log.start_offset or None, copies=True)
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -224,7 +224,7 @@ class Maintenance:
         await self._checkpoint(checkpoint.CLEANER_OFFSETS, lambda log: log.cleaned_to or None)
 
     async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None], *, copies: bool = False) -> None:
-        # Those that are due by the clock, after a flush and at the end would write to one temporary file at once.
+        # Periodic checkpoints, those after a flush and those at shutdown would otherwise share one temporary file.
         async with self._checkpointing[name]:
             await all_but_silent({d: task for (d, kind), task in self._under_way.items() if kind == name})
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
@@ -259,7 +259,7 @@ class Maintenance:
                 self._manager.disk.write_atomically(path, checkpoint.render_offsets(offsets))
 
             try:
-                # Whoever comes next would write to the same temporary file.
+                # Even if cancelled: the next writer would use the same temporary file.
                 await to_its_end(directory.threads, write)
             except OSError as error:
                 directory.refused(error)
@@ -269,7 +269,8 @@ class Maintenance:
         file.settled()
 
     async def _forget_marks(self, directory: LogDirectory, file: Checkpoint) -> None:
-        """Those of a log that the manager does not have stay: of several of one name it has none, until it knows."""
+        """Remove outdated marks. Those of a log that the manager does not hold stay: of several namesakes it holds none
+        until the metadata decides."""
         manager = self._manager
         for topic_partition in file.marked():
             marks = file.outdated_marks(topic_partition)

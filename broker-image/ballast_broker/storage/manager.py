@@ -1,7 +1,7 @@
-"""All logs of a broker over its directories: start, choosing a directory, deletion, replacement, stop.
+"""Manages all logs of a broker in its directories: startup, creation, deletion, swapping in moved logs, shutdown.
 
-Guarantees: one current log per partition; a failed directory takes only its own partitions away; nothing that the
-metadata does not know is deleted unasked. Loop thread only; blocking work goes through `Threads`.
+Guarantees: one current log per partition; a failed directory takes only its own partitions offline; a log unknown to
+the metadata is never deleted unasked. Loop thread only; blocking work goes through `Threads`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """`config_of(topic)`: the topic's configuration as far as it is known at start; updated later by metadata.
-    `cleaner`: a process of its own where none is given, as it must be where the disk is not the real one."""
+    """`config_of(topic)`: the topic's configuration as far as it is known at startup; the metadata updates it later.
+    `cleaner`: by default a process of its own, which works only with the real disk."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class LogManager:
         path = os.path.abspath(config.metadata_log_dir or config.log_dirs[0])
         among = next((directory for directory in self.directories if directory.path == path), None)
         self._metadata_directory = among or LogDirectory(path, disk, threads)
-        # One that is none of `log.dirs` holds the metadata log alone: no replica is ever placed there.
+        # A metadata directory outside `log.dirs` holds the metadata log alone: no replica is ever placed there.
         self._apart = [] if among else [self._metadata_directory]
         self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
         self.held = HeldLogs()
@@ -123,7 +123,7 @@ class LogManager:
 
     @property
     def all_directories(self) -> list[LogDirectory]:
-        """Those of `log.dirs`, and that of the metadata log where it is apart."""
+        """Those of `log.dirs`, and that of the metadata log if it is a separate one."""
         return [*self.directories, *self._apart]
 
     def directory(self, path_or_id: str | UUID) -> LogDirectory | None:
@@ -136,8 +136,8 @@ class LogManager:
     # Start
 
     async def start(self) -> None:
-        """Lock, identify and load every directory, in parallel. A directory that fails, or does not answer while the
-        others do, goes offline; when none is left, or one belongs to somebody else, this raises."""
+        """Lock, identify and load all directories in parallel. A directory that fails, or hangs while the others do
+        not, goes offline; raises if none is left, or if one belongs to another cluster, broker or process."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         await self._ask_all(self._enter)
         if not self.online_directories():
@@ -187,23 +187,23 @@ class LogManager:
         for log in found.logs:
             self._found.current(log)
             if log.recovery_point < log.active.base_offset:
-                self.maintenance.flush_later(log)  # what was scanned now need not be scanned by the next start
+                self.maintenance.flush_later(log)  # so that the next start need not scan it again
         for log in found.futures:
             self._found.copy(log)
         self._strays.update(found.strays)
         self._renamed_away.found(dict(found.deleted))
 
     def _finish_interrupted_swaps(self) -> None:
-        """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
-        the current one now. One without that trace may be anything: it waits until the metadata wants a replica here.
-        So it does while a directory is away, where the current one may be: the trace may be that of a move before."""
+        """DIR-31: if the current log was renamed `-delete` but the future one not yet renamed, the future log was
+        complete: make it the current one. Without that trace it may be incomplete, and waits until the metadata wants a
+        replica here. So it does while a directory is offline: the current log may be there, and the trace be older."""
         renamed_away = self._renamed_away.partitions()
         for partition in list(self.held.future):
             if partition in renamed_away:
                 self.use_lone_future(partition)
 
     def use_lone_future(self, topic_partition: TopicPartition) -> None:
-        """A future log is the current one from now on, if there is no other, nor a directory away that may have it."""
+        """Make the future log the current one, unless there is a current one, or may be in an offline directory."""
         if topic_partition in self.held.current or len(self.online_directories()) < len(self.directories):
             return
         self._folders.rename(self.held.future[topic_partition], "")
@@ -257,7 +257,7 @@ class LogManager:
         )
 
     def set_preferred_directory(self, topic_partition: TopicPartition, path: str) -> None:
-        """Remembered until the replica is created; not if its current or future log is there already."""
+        """Remember the directory until the replica is created; ignored if its current or future log is there."""
         here = (self.get(topic_partition), self.get_future(topic_partition))
         if any(log is not None and log.directory.path == path for log in here):
             return
@@ -266,7 +266,7 @@ class LogManager:
     # Moves: the file side
 
     def create_future(self, topic_partition: TopicPartition, directory: LogDirectory, broker_epoch: int = 0) -> Log:
-        """An empty log beside the current one, in another directory. The epoch: as this broker is registered."""
+        """Create an empty future log for the current one, in another directory. `broker_epoch`: of the registration."""
         current = self.held.current[topic_partition]
         if topic_partition in self.held.future:
             raise ValueError(f"{topic_partition} has a future log already")
@@ -289,16 +289,17 @@ class LogManager:
         return log
 
     def abort_future(self, topic_partition: TopicPartition) -> None:
-        """If there is one."""
+        """Discard the future log, if there is one."""
         log = self.held.take_future(topic_partition)
         if log is not None:
             self.placement.goes(log.directory)
             self._folders.discard(log)
 
     def swap_future(self, topic_partition: TopicPartition) -> Callable[[], None]:
-        """The future log becomes the current one. Answers what makes the renames durable, to be run in a thread.
+        """Make the future log the current one. Returns a function for a thread, which makes the renames durable.
 
-        The old folder is renamed first: a crash in between leaves `-delete` and `-future`, which a start completes.
+        The old folder is renamed first: a crash in between leaves `-delete` and `-future`, and the next start completes
+        the swap.
         """
         future, current = self.held.future[topic_partition], self.held.current[topic_partition]
         if current.directory.online:
@@ -306,7 +307,7 @@ class LogManager:
         try:
             self._folders.rename(future, "")
         except LogDirectoryFailure:
-            # The destination fails at the last moment: the current log goes on where it was.
+            # The destination failed at the last moment: keep the current log where it was.
             if current.directory.online:
                 self._folders.rename(current, "")
             raise
@@ -329,8 +330,8 @@ class LogManager:
     # Deleting
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Out of sight at once, removed after `file.delete.delay.ms`. A future log goes first: alone it would look
-        like an interrupted swap. A disk that fails at this takes its directory offline, and nothing else."""
+        """Rename the log `-delete`; it is removed after `file.delete.delay.ms`. A future log goes first: alone it would
+        look like an interrupted swap. A failing disk takes its directory offline, but this does not raise."""
         self.abort_future(topic_partition)
         self.placement.forget_preference(topic_partition)
         log = self.held.take(topic_partition)
@@ -338,7 +339,7 @@ class LogManager:
             self._discard(log)
 
     def delete_only(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """What is here of this topic, and nothing of others that have its name."""
+        """Delete the logs that belong to this topic id, and none of other topics with the same name."""
         for log in self.held.take_topic(topic_partition, topic_id):
             self._discard(log)
 
@@ -348,14 +349,14 @@ class LogManager:
         self._log_is_gone(log.topic_partition)
 
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
-        while this broker or one of its directories was away, goes out of the way."""
+        """TOP-24: keep only logs of this topic id under this name. Set aside those of another topic, which was deleted
+        while this broker or one of its directories was offline."""
         for log in self.held.take_others(topic_partition, topic_id):
             logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
             self._set_aside(log)
 
     def set_aside_the_unclaimed(self, is_here: Callable[[TopicPartition, UUID], bool]) -> list[TopicPartition]:
-        """Once the metadata is known: what is left of several logs of one name belongs to no replica of this broker."""
+        """Call once the metadata is known: namesakes not claimed until then belong to no replica of this broker."""
         self._strays.update(self._renamed_away.settle(is_here))
         unclaimed = self.held.take_namesakes()
         for log in itertools.chain.from_iterable(unclaimed.values()):
@@ -363,7 +364,7 @@ class LogManager:
         return list(unclaimed)
 
     def rename_stray(self, topic_partition: TopicPartition) -> None:
-        """LOG-34: the metadata does not know it. Set aside, listed, never deleted unasked."""
+        """LOG-34: the metadata does not know the partition: set its logs aside, listed, never deleted unasked."""
         for log in (self.held.take_future(topic_partition), self.held.take(topic_partition)):
             if log is not None:
                 self._set_aside(log)
@@ -371,7 +372,7 @@ class LogManager:
     def _set_aside(self, log: Log) -> None:
         self.placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
-            with contextlib.suppress(OutOfHandles):  # who starts with it recovers it
+            with contextlib.suppress(OutOfHandles):  # whoever loads it later has to recover it
                 log.close()
             self._folders.rename(log, STRAY_SUFFIX)
             self._strays[log.folder.path] = log.topic_partition
@@ -379,14 +380,14 @@ class LogManager:
             self._log_is_gone(log.topic_partition)
 
     def _log_is_gone(self, topic_partition: TopicPartition) -> None:
-        """From where it was. What was found out of it must not be held against a namesake."""
+        """Forget what was learned about the log, so that it is not applied to a namesake."""
         self.compactor.forget(topic_partition)
         self.maintenance.log_is_gone()
 
     # Failure
 
     def _out_of_handles(self, error: OSError) -> None:
-        """Any thread. Often where it is so once: then once a second is enough."""
+        """Any thread. Comes in bursts, so act at most once a second."""
         now_s = self.clock.monotonic()
         if now_s - self._made_room_s < MAKE_ROOM_EVERY_S:
             return
@@ -395,7 +396,7 @@ class LogManager:
         self._on_loop(self.context.open_files.make_room)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
-        """A thread may have met the error; the callbacks run on the loop, at once where that is where we are."""
+        """Any thread. The callbacks run on the loop, at once if called there."""
         logger.error("log directory %s is offline: %s", directory.path, directory.error)
         self._on_loop(partial(self._tell, directory))
 
@@ -415,7 +416,7 @@ class LogManager:
     # The metadata log
 
     async def open_raft_log(self, config: LogConfig) -> Log:
-        """`__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`); Raft keeps it."""
+        """Open `__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`), for Raft."""
         directory, path = self._metadata_directory, self._metadata_directory.path
         if not directory.online:
             raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
@@ -425,7 +426,7 @@ class LogManager:
     # Going on and stopping
 
     async def run_maintenance(self) -> None:
-        """Everything that happens by the clock, and the cleaner, until cancelled."""
+        """Run the periodic work and the cleaner until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.maintenance.run())
             if self.config.log_cleaner_enable:
@@ -433,5 +434,5 @@ class LogManager:
 
     async def shutdown(self, broker_epoch: int = -1) -> None:
         await close_directories(self, broker_epoch)
-        for directory in self.all_directories:  # of those that have failed, too
+        for directory in self.all_directories:  # failed ones, too
             directory.unlock()

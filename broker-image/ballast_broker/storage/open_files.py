@@ -1,4 +1,4 @@
-"""How many files storage keeps open: segments open theirs when used, and this closes those not used lately.
+"""Limits how many files storage keeps open: segments open theirs when used, and this closes those not used lately.
 
 Loop thread only. Guarantees: a file with references (a slice being sent) is never closed under its reader.
 """
@@ -13,30 +13,30 @@ class Closable(Protocol):
     used_lately: bool
 
     def close_if_idle(self) -> bool:
-        """Close the file unless somebody holds it; True when it is closed (now or already)."""
+        """Close the file unless somebody holds it; True if it is closed (now or already)."""
 
     def path(self) -> str: ...
     def abandon(self) -> None:
-        """It is of no use any more: closed now, or once nobody holds it."""
+        """The file is useless: close it now, or once nobody holds it."""
 
 
 LEAST: Final = 64
 
 
 class OpenFiles:
-    """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none. Where
-    all are held it closes nothing, and there is none until a good part more are open."""
+    """Second chance: each use sets a flag (cheap); the sweep at the limit clears flags and closes files without one. If
+    all files are held it closes nothing, and does not run again until an eighth more are open."""
 
     def __init__(self, limit: int = 8192) -> None:
         self.limit = limit
         self._opened: OrderedDict[Closable, None] = OrderedDict()  # in the order of opening
-        self._held = 0  # so many were when a sweep found no other
+        self._held = 0  # how many were open when a sweep found all held
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def opened(self, item: Closable) -> None:
-        """Makes room first, so that what is being opened is not what is closed."""
+        """Make room first, so that the sweep does not close the new item."""
         if len(self._opened) >= max(self.limit, self._held * 9 // 8):
             self._sweep()
         item.used_lately = True
@@ -55,13 +55,13 @@ class OpenFiles:
         self._held = len(self._opened)
 
     def make_room(self) -> None:
-        """Nothing more can be opened, be it that others have taken their share: a quarter is closed, for good."""
+        """No file descriptor is left, perhaps since others use so many: lower the limit by a quarter, for good."""
         self.limit = min(self.limit, max(LEAST, len(self._opened) * 3 // 4))
         if len(self._opened) >= self.limit:
             self._sweep()
 
     def abandon(self, folder: str) -> None:
-        """The disk under this folder is gone."""
+        """The disk with this folder has failed."""
         for item in [item for item in self._opened if item.path().startswith(folder + "/")]:
             item.abandon()
 

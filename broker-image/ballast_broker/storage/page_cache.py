@@ -1,8 +1,8 @@
-"""Which pages of a file the kernel holds in memory, giving back those that only a copy has brought there, and writing.
+"""Controls the page cache of files: which pages are cached, dropping pages, starting writeback.
 
-A move reads and writes much that nobody else wants; without this it would push out what readers need. Any thread;
-nothing here touches a page, so a failing disk cannot answer with a signal. Where the kernel does not tell, nothing is
-given back.
+A move reads and writes much data that nobody else wants; without this it would evict what readers need. Any thread.
+Nothing here touches a mapped page, so a failing disk cannot raise SIGBUS. Where the kernel does not tell which pages
+are cached, none are dropped.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Range = tuple[int, int]  # first byte, end; both at page boundaries except for t
 PAGE = mmap.PAGESIZE
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_begin_writing = getattr(_libc, "sync_file_range", None)  # Linux alone has it
+_begin_writing = getattr(_libc, "sync_file_range", None)  # Linux only
 _SYNC_FILE_RANGE_WRITE = 2
-_LOWEST_BIT = bytes(flags & 1 for flags in range(256))  # the others mean nothing yet
+_LOWEST_BIT = bytes(flags & 1 for flags in range(256))  # the other bits are reserved
 
 
 def absent_ranges(descriptor: int, size: int) -> list[Range]:
-    """What of the file's first `size` bytes is not in memory."""
+    """The ranges of the file's first `size` bytes that are not in the page cache."""
     if size <= 0:
         return []
     pages = (size + PAGE - 1) // PAGE
@@ -51,24 +51,24 @@ def _runs_of_zero(flags: bytearray, size: int) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
-    """The parts of the ranges that lie between the two."""
+    """The parts of the ranges that lie in [first, end)."""
     cut = [(max(first, start), min(end, stop)) for start, stop in ranges if start < end and stop > first]
     return [(start, stop) for start, stop in cut if start < stop]
 
 
 def begin_writing(descriptor: int, first: int, size: int) -> None:
-    """The disk starts on these bytes now, so that a later sync has less to wait for. Only a hint."""
+    """Start writeback of these bytes now, so that a later sync has less to wait for. Only a hint."""
     if _begin_writing is not None:
         _begin_writing(descriptor, ctypes.c_int64(first), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def give_back(descriptor: int, ranges: Iterable[Range]) -> None:
-    """Only a hint, and only for whole pages that are written already."""
+    """Drop the ranges from the page cache. Only a hint, and only for whole, clean pages."""
     for start, end in ranges:
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def write_back(descriptor: int) -> None:
-    """The whole file system of this file: one commit of its journal instead of one for each file."""
+    """Sync the whole file system of this file: one commit of its journal instead of one per file."""
     if hasattr(_libc, "syncfs"):
-        _libc.syncfs(descriptor)  # what failed is told again by the sync of the file that it concerns
+        _libc.syncfs(descriptor)  # errors are ignored: the later sync of the file concerned reports them again

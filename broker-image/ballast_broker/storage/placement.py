@@ -1,4 +1,4 @@
-"""Where a new replica goes among a broker's directories: preferred, assigned, else where the fewest are, and room is.
+"""Chooses the directory for a new replica: the preferred, the assigned, else the one with fewest logs that has space.
 
 Loop thread only.
 """
@@ -23,12 +23,12 @@ from ballast_wire.names import TopicPartition
 
 logger = logging.getLogger(__name__)
 _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
-# More than a broker is given at once. Replicas that never came, or never will, would add up.
+# More than a broker ever gets at once. Without a limit, preferences of replicas that never come would pile up.
 MOST_PREFERRED = 100_000
 
 
 class Placement:
-    """`cordoned` and `reserve`: what the configuration file says."""
+    """`cordoned` and `reserve`: from the configuration file."""
 
     def __init__(self, directories: Sequence[LogDirectory], cordoned: Collection[str], reserve: int | None) -> None:
         self._directories = directories
@@ -46,33 +46,33 @@ class Placement:
         return None
 
     def comes(self, directory: LogDirectory) -> None:
-        """A log to this directory."""
+        """A log was added to this directory."""
         self._counts[directory.path] += 1
 
     def goes(self, directory: LogDirectory) -> None:
         self._counts[directory.path] -= 1
 
     def cordon(self, paths: str | None) -> None:
-        """These directories take nothing new; None leaves it to the configuration file."""
+        """Set the directories that take no new replicas; None: as the configuration file says."""
         named = self._cordoned if paths is None else {path.strip() for path in paths.split(",")}
         cordoned = {os.path.abspath(path) for path in named if path and path != "*"}
         for directory in self._directories:
             directory.cordoned = "*" in named or directory.path in cordoned
 
     def has_room(self, directory: LogDirectory, size: int) -> bool:
-        """Beside what is kept free."""
+        """Whether `size` more bytes fit without touching the reserve."""
         return room_for(size, directory.usage(), self._reserve)
 
     def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
-        """Preferred, else assigned, else where the fewest partitions are and there is room; after one fails, the rest.
-        No disk is asked that need not be: one may not answer."""
+        """The directories to try in order: preferred, else assigned, else the one with fewest logs that has space; then
+        the rest. Asks a disk for its usage only if needed: it may hang."""
         by_count = sorted(
             (directory for directory in self._directories if directory.online and not directory.cordoned),
             key=lambda directory: self._counts[directory.path],
         )
         preferred = self._preferred.get(topic_partition)
         named = None if preferred is None else self.directory(preferred)
-        if named is not None and named.cordoned:  # since it was asked for
+        if named is not None and named.cordoned:  # cordoned since
             named = None
         if named is None and assigned is not None and assigned not in _NO_PLACE:
             named = self.directory(assigned)
@@ -88,7 +88,7 @@ class Placement:
         return [named, *(directory for directory in by_count if directory is not named)]
 
     def prefer(self, topic_partition: TopicPartition, path: str) -> None:
-        """Until the replica is there; where too many did not come, what was asked for first is forgotten."""
+        """Remember until the replica is created; if too many are pending, the oldest preference is dropped."""
         self._preferred.pop(topic_partition, None)
         if len(self._preferred) >= MOST_PREFERRED:
             del self._preferred[next(iter(self._preferred))]

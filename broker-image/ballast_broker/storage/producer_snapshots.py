@@ -1,4 +1,4 @@
-"""The `.snapshot` files of a log: when they are taken, which one a log begins from, and replaying what came after.
+"""Keeps a log's `.snapshot` files of producer state: takes and loads them, and replays the batches that came after.
 
 Loop thread, or the thread that loads the log before anybody else has it.
 """
@@ -17,7 +17,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import CONTROL_MASK, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
 SNAPSHOT_SUFFIX = ".snapshot"
-# How far back batches are looked for that a producer may send again: more than it has under way.
+# How far back to look for batches that a producer may send again: more than it has in flight.
 LOOK_BACK_BYTES = 8 << 20
 
 
@@ -44,7 +44,7 @@ class ProducerSnapshots:
         self.offsets = offsets
 
     def take(self, producers: ProducerStates, offset: int, segment_bases: Iterable[int]) -> None:
-        """State at `offset`; snapshots that are neither at a segment's base nor the newest go."""
+        """Write the state at `offset`; remove snapshots that are neither at a segment's base nor the newest."""
         write_unsynced(self._disk, snapshot_path(self._folder, offset), producers.render())
         if offset not in self.offsets:
             self.offsets.append(offset)
@@ -70,7 +70,7 @@ class ProducerSnapshots:
             self.remove(earlier)
 
     def load(self, producers: ProducerStates, end_offset: int) -> None:
-        """The newest whole snapshot at or before `end_offset`; those that are not whole are removed."""
+        """Load the newest intact snapshot at or before `end_offset`; removes corrupt ones."""
         for offset in reversed([offset for offset in self.offsets if offset <= end_offset]):
             try:
                 producers.load(self._disk.read_bytes(snapshot_path(self._folder, offset)), offset)
@@ -85,7 +85,7 @@ def replay(
 ) -> None:
     """Bring the states up to `end_offset` from the headers of the batches after `map_end_offset`.
 
-    `rebuild_from`: the transaction indexes of segments that begin there or later are made anew by the way.
+    `rebuild_from`: rebuild the transaction indexes of segments that begin there or later on the way.
     """
     start = producers.map_end_offset
     for segment in segments:
@@ -113,8 +113,8 @@ def replay(
 
 
 def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
-    """A snapshot has the last batch of each producer only: those before it are looked up at the log's end. Where the
-    disk has spoiled that, nobody knows whether a batch is repeated, and its producer is to ask again."""
+    """A snapshot has only the last batch of each producer: look up the earlier ones near the log's end. If that part is
+    corrupt, duplicates cannot be told from new batches, and the producer gets a retriable error."""
     found = _written_lately({producer_id}, segments)
     if found is None:
         text = f"{segments[-1].path()}: what producer {producer_id} wrote last cannot be read"
@@ -126,16 +126,16 @@ def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -
 
 
 def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: ProducerSnapshots, offset: int) -> None:
-    """The log was cut and ends at `offset`. What is not known any more is looked up at its end, and only if it is not
-    found there all batches since the last snapshot are looked at: the loop waits for this."""
+    """The log was truncated to `offset`. Look up the states that are now unknown near the log's end, and only if they
+    are not found there replay everything since the last snapshot: the loop waits for this."""
     unknown = producers.cut_back(offset)
     known = {producer_id: producers.get(producer_id) for producer_id in unknown}
-    # Of a transaction the end of the log does not tell where it began, nor of which coordinator the last marker was.
+    # The log's end does not tell where a transaction began, nor the coordinator epoch of the last marker.
     transactional = any(state is None or state.transactional for state in known.values())
     found = _written_lately(unknown, segments) if unknown and not transactional else None
     states = {producer_id: None if found is None else found.get(producer_id) for producer_id in unknown}
     if any(state is None for state in states.values()):
-        ended = producers.ended  # a snapshot does not have those whose markers are not committed
+        ended = producers.ended  # a snapshot lacks transactions whose markers are not committed
         snapshots.load(producers, offset)
         replay(producers, segments, offset)
         producers.ended = sorted({*ended, *producers.ended})
@@ -149,7 +149,7 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
 
 
 def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> ProducerStates | None:
-    """None: what one finds before a spoiled header may not be the latest."""
+    """The producers' batches near the log's end; None if a corrupt header hides what may be the latest of them."""
     found = ProducerStates()
     for segment, start in _the_end_of(segments):
         end = start
@@ -163,7 +163,7 @@ def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> P
 
 
 def _the_end_of(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:
-    """The segments that hold the last `LOOK_BACK_BYTES`, in order, and from which batch on each does."""
+    """The segments that hold the last `LOOK_BACK_BYTES`, in order, each with the position to start from."""
     first, left = len(segments), LOOK_BACK_BYTES
     while first and left > 0:
         first -= 1
@@ -177,7 +177,7 @@ def _the_end_of(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:
 def observe_stored(
     producers: ProducerStates, segment: Segment, position: int, header: Header
 ) -> EndedTransaction | None:
-    """Take note of a batch that is read from a file."""
+    """Update the state by a batch that is read from a file."""
     batch = None
     if header.attributes & CONTROL_MASK and header.producer_id >= 0:
         batch = memoryview(segment.file().pread(header.length + LOG_OVERHEAD, position))
@@ -187,8 +187,8 @@ def observe_stored(
 def observe(
     producers: ProducerStates, header: Header, last_offset: int, batch: memoryview | None
 ) -> EndedTransaction | None:
-    """Take note of a batch that is in the log; `last_offset` is where it ended up. The transaction that it ended, if
-    that had records here. `batch` is needed of a control batch only."""
+    """Update the state by a batch that is in the log; `last_offset` is its last offset there. Returns the transaction
+    that it ended, if that had records here. Only for a control batch `batch` is needed."""
     producer_id = header.producer_id
     if producer_id < 0:
         return None

@@ -1,9 +1,9 @@
-"""What a partition remembers of idempotent producers: the last five batches of each, so that a retry is recognised.
+"""Tracks a partition's idempotent and transactional producers: the last five batches of each, to recognise retries.
 
-PURE. Guarantees: a batch is accepted once; its repetition within the window answers with the first one's offsets;
-a gap is refused. Snapshots (Kafka's binary format) hold the last batch of each producer. A producer is forgotten only
-by `producer.id.expiration.ms`. Of transactions: which are open, and which ended by a marker that is not known to be
-committed; before the first of both lies what is stable. Loop thread only.
+PURE. Guarantees: a batch is accepted once; a duplicate within the window is answered with the first one's offsets;
+a sequence gap is refused. Snapshots (Kafka's binary format) hold the last batch of each producer. A producer is
+forgotten only by `producer.id.expiration.ms`. Of transactions: those that are open, and those whose marker is not known
+to be committed; the last stable offset is where the first of both begins. Loop thread only.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MAXIMUM_SEQUENCE: Final = 2**31 - 1
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
-NEVER: Final = 2**63 - 1  # no offset is as large
+NEVER: Final = 2**63 - 1  # larger than any offset
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_END: Final = 6
-_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
+_new_tuple: Final = tuple.__new__  # half the cost of a NamedTuple's own constructor
 
 
 class SentBatch(NamedTuple):
-    """One batch of a producer as it was written."""
+    """One batch of a producer, as written to the log."""
 
     last_sequence: int
     last_offset: int
@@ -71,10 +71,10 @@ class ProducerState:
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
-        self.begins = NO_OFFSET  # of its first batch; none where it was known from a snapshot
-        self.transactional = False  # since it was known
+        self.begins = NO_OFFSET  # the first offset of its first batch; unknown if it came from a snapshot
+        self.transactional = False  # has ever written in a transaction, as far as known
         self.batches: list[SentBatch] = []
-        self.whole = True  # whether `batches` lacks none of the last five: a snapshot has one
+        self.whole = True  # `batches` lacks none of the last five; a snapshot has only one
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = -1
@@ -105,34 +105,34 @@ class ProducerState:
 
 
 class Verification:
-    """A producer's transaction is asked for at its coordinator: who has this object may begin it here, as long as it is
-    the partition's own. A marker, or the first batch, makes it void."""
+    """A token for asking the coordinator about a producer's transaction: its holder may begin the transaction here as
+    long as the partition has the same token. A marker, or the transaction's first batch, removes it."""
 
     __slots__ = ("adds", "began_ms", "epoch", "lowest_sequence")
 
     def __init__(self, epoch: int, sequence: int, adds: bool, now_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        self.adds = adds  # transactions of version 2: the partition is added by being asked for
+        self.adds = adds  # transactions v2: asking the coordinator adds the partition
         self.began_ms = now_ms
 
 
 NOT_ASKED: Final = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # `transaction.partition.verification.enable` is false
 GOING_ON: Final = Verification(
     NO_EPOCH, NO_SEQUENCE, False, 0
-)  # it was when it was looked at: begins nothing after its end
+)  # was open when checked: must not begin one after that has ended
 
 
 class ProducerStates:
-    """All producers of one partition. `map_end_offset`: up to where the log is reflected here."""
+    """All producers of one partition. `map_end_offset`: the state reflects the log up to here."""
 
     __slots__ = ("_open", "_states", "ended", "first_unstable", "map_end_offset", "verifications")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self.map_end_offset = 0
-        self._open: dict[int, int] = {}  # where each began, oldest first
-        self.ended: list[tuple[int, int]] = []  # where they began, their markers: not known to be committed
+        self._open: dict[int, int] = {}  # producer id → first offset of its open transaction, oldest first
+        self.ended: list[tuple[int, int]] = []  # (first offset, marker offset), marker not known to be committed
         self.first_unstable = NEVER
         self.verifications: dict[int, Verification] = {}
 
@@ -140,7 +140,7 @@ class ProducerStates:
         return len(self._states)
 
     def __bool__(self) -> bool:
-        """An object, not a count: true also when empty."""
+        """True even when empty: `producers or load()` must not take it for None."""
         return True
 
     def items(self) -> Iterable[tuple[int, ProducerState]]:
@@ -162,8 +162,8 @@ class ProducerStates:
         return None
 
     def going_on(self, producer_id: int, epoch: int, base_sequence: int, offset_delta: int) -> ProducerState | None:
-        """The producer whose very next batch this is: it repeats nothing, and `check` would pass it. None for any
-        other, and where sequences begin anew or a transaction is open: then `find_duplicate` and `check` say more."""
+        """The fast path: the producer's state if this is its very next batch, which is no duplicate and passes `check`.
+        None for any other, at a wrap of sequences and in a transaction: then ask `find_duplicate` and `check`."""
         state = self._states.get(producer_id)
         if state is None or state.epoch != epoch or state.current_txn_first_offset >= 0:
             return None
@@ -172,7 +172,7 @@ class ProducerStates:
         return state if is_next else None
 
     def reaches(self, producer_id: int, epoch: int, sequence: int) -> bool:
-        """Whether this sequence, or a later one, of the producer's epoch was written."""
+        """Whether this sequence, or a later one of the same producer epoch, was written."""
         state = self._states.get(producer_id)
         if state is None or state.epoch != epoch or not state.batches:
             return False
@@ -182,10 +182,10 @@ class ProducerStates:
         self, producer_id: int, epoch: int, base_sequence: int, offset: int, partition: object,
         *, transactional: bool = False,
     ) -> None:  # fmt: skip
-        """Refuse a zombie's batch and a gap; `offset` is where the batch would go."""
+        """Refuse a fenced epoch or a sequence gap; `offset` is where the batch would go."""
         state = self._states.get(producer_id)
         if state is None:
-            return  # nothing known (never seen, or expired): any sequence begins
+            return  # unknown (never seen, or expired): may begin with any sequence
         if epoch < state.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -220,7 +220,7 @@ class ProducerStates:
         self, producer_id: int, epoch: int, base_sequence: int, offset_delta: int, last_offset: int, timestamp: int,
         *, transactional: bool = False,
     ) -> None:  # fmt: skip
-        """A data batch was written. Offsets that a group coordinator writes in a transaction have no sequence."""
+        """A data batch was written. Offsets that a group coordinator commits in a transaction have no sequence."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
@@ -242,8 +242,8 @@ class ProducerStates:
     def record_end_of_transaction(
         self, producer_id: int, epoch: int, marker_offset: int, coordinator_epoch: int, timestamp: int
     ) -> tuple[int, int]:
-        """A marker was written. Where the transaction began (-1: it had no data here), and where, without it, the
-        oldest one that is open did: the offset after the marker where there is none."""
+        """A marker was written. Returns where the transaction began (-1: it had no data here), and where the oldest one
+        still open began: if there is none, the offset after the marker."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
@@ -263,7 +263,7 @@ class ProducerStates:
         return first, min(self._open.values(), default=marker_offset + 1)
 
     def record_epoch(self, producer_id: int, epoch: int, offset: int, timestamp: int) -> None:
-        """A marker lies there that the cleaner has emptied: the producer's epoch is all that it says."""
+        """The log has a marker that the cleaner has emptied: only the producer epoch is left."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
@@ -276,12 +276,12 @@ class ProducerStates:
     # Transactions
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction going on here."""
+        """Whether the producer has an open transaction here."""
         state = self._states.get(producer_id)
         return state is not None and state.current_txn_first_offset >= 0 and state.epoch == epoch
 
     def committed(self, high_watermark: int) -> None:
-        """Whoever reads it finds the markers before it: those transactions are decided for good."""
+        """The high watermark has moved: transactions whose markers lie before it are decided for good."""
         self.ended = [(first, last) for first, last in self.ended if last >= high_watermark]
         self._find_unstable()
 
@@ -290,7 +290,7 @@ class ProducerStates:
         self.first_unstable = min(ended, min(self._open.values(), default=NEVER))
 
     def _look_at_all(self) -> None:
-        """After states came from elsewhere."""
+        """Recompute what is derived, after states were loaded or copied."""
         going_on = [
             (state.current_txn_first_offset, producer_id)
             for producer_id, state in self._states.items()
@@ -300,7 +300,7 @@ class ProducerStates:
         self._find_unstable()
 
     def verify(self, producer_id: int, epoch: int, sequence: int, *, adds: bool, now_ms: int) -> Verification | None:
-        """What is to be held while the coordinator is asked; None: the transaction is going on, nobody need be."""
+        """The token to hold while the coordinator is asked; None if the transaction is open: nothing to verify."""
         if self.is_open(producer_id, epoch):
             return None
         known = self.verifications.get(producer_id)
@@ -315,12 +315,12 @@ class ProducerStates:
     def check_verified(
         self, producer_id: int, base_sequence: int, offset: int, partition: object, held: Verification | None
     ) -> None:
-        """Before a transaction begins here: the coordinator has said so, and the batch is its first."""
+        """Check before a transaction begins here: its coordinator has confirmed it, and the batch is its first."""
         known = self.verifications.get(producer_id)
         if known is None or known is not held:
             if held is not None and held.adds:
-                # The coordinator adds once the transaction before has all its markers, and one of them came only while
-                # it was asked. The producer is right: it is to send again, and the coordinator to be asked again.
+                # The coordinator adds a partition once the previous transaction has all its markers, and the one for us
+                # came only while it was asked. The producer is right: let it retry, and the coordinator be asked again.
                 raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "A marker was written while the coordinator was asked")
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
         state = self._states.get(producer_id)
@@ -339,7 +339,7 @@ class ProducerStates:
             )
 
     def check_marker(self, producer_id: int, coordinator_epoch: int, offset: int, partition: object) -> None:
-        """Refuse what a coordinator writes that is none any more."""
+        """Refuse the marker of a fenced coordinator."""
         state = self._states.get(producer_id)
         if state is not None and state.coordinator_epoch > coordinator_epoch:
             raise ApiError(
@@ -349,8 +349,8 @@ class ProducerStates:
             )
 
     def check_ends_earlier(self, producer_id: int, epoch: int, offset: int, partition: object) -> None:
-        """Refuse a marker that comes once more, late: the transaction that is open began with the epoch that this end
-        gave to the producer, so it is the next one. Where none is open it may come as often as it likes."""
+        """Refuse a late duplicate of a marker: an open transaction with the marker's epoch, which the producer got
+        only by that end, is already the next one. If none is open a duplicate does no harm."""
         if self.is_open(producer_id, epoch):
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -359,7 +359,7 @@ class ProducerStates:
             )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget those that wrote nothing for `producer.id.expiration.ms` and have no transaction open."""
+        """Forget producers that wrote nothing for `producer.id.expiration.ms` and have no open transaction."""
         for producer_id, known in list(self.verifications.items()):
             if now_ms - known.began_ms >= expiration_ms:
                 del self.verifications[producer_id]
@@ -373,8 +373,8 @@ class ProducerStates:
         return len(gone)
 
     def cut_back(self, offset: int) -> set[int]:
-        """Batches that end at or after `offset` were never written. Answers the producers of which it is not known here
-        what they wrote before; they are left as they were."""
+        """The log was truncated: forget batches that end at or after `offset`. Returns the producers whose earlier
+        state is not known here; their states are left unchanged."""
         unknown = set()
         for producer_id, state in list(self._states.items()):
             kept = [batch for batch in state.batches if batch.last_offset < offset]
@@ -401,13 +401,13 @@ class ProducerStates:
         self.map_end_offset = end_offset
 
     def copy(self) -> ProducerStates:
-        """All that is known, the whole window of each producer: a snapshot has less."""
+        """A full copy, with the whole window of each producer: a snapshot has less."""
         result = ProducerStates()
         result.replace_by(self, self.map_end_offset)
         return result
 
     def replace_by(self, other: ProducerStates, end_offset: int) -> None:
-        """Know what the other one knows, which is all up to `end_offset`; from now on each for itself."""
+        """Become a copy of the other one, which reflects the log up to `end_offset`."""
         self._states = {producer_id: state.copy() for producer_id, state in other.items()}
         self.ended = other.ended.copy()
         self.verifications = dict(other.verifications)
@@ -428,7 +428,7 @@ class ProducerStates:
         return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(counted)) + counted
 
     def load(self, data: bytes, end_offset: int) -> None:
-        """Replace everything by a snapshot; `CorruptFile` if it is not whole."""
+        """Replace everything by a snapshot; `CorruptFile` if that is damaged."""
         if len(data) < _SNAPSHOT_HEADER.size:
             raise CorruptFile("producer snapshot is cut")
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)

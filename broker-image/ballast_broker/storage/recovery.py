@@ -1,7 +1,7 @@
-"""Reading a segment again from its bytes: what is valid in it, and the indexes that follow from that.
+"""Scans a segment's batches: finds how much of it is valid, and rebuilds its indexes from that.
 
-Any thread; each call opens what it needs and closes it. `scan` looks at every batch (with its CRC unless told
-otherwise) and stops at the first that is not right, which is where the log is to be cut.
+Any thread; each call opens what it needs and closes it. `scan` checks every batch (with its CRC unless told otherwise)
+and stops at the first invalid one, where the log is to be truncated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CRC_BYTES = 4
 
 @dataclass(slots=True)
 class Scan:
-    """What a segment holds. Picklable: a scan may run in another process."""
+    """The result of scanning a segment. Picklable: a scan may run in another process."""
 
     base_offset: int
     next_offset: int
@@ -40,7 +40,7 @@ class Scan:
     time_entries: list[tuple[int, int]] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
     ends_transactions: bool = False
-    older_format: bool = False  # what comes next is a message that Kafka still reads, and Ballast does not
+    older_format: bool = False  # next comes a message that Kafka can read, but Ballast cannot
 
     def add(self, position: int, header: Header, interval: int) -> None:
         last = header.base_offset + header.last_offset_delta
@@ -67,7 +67,7 @@ class Scan:
 
 
 def scan(file: File, size: int, base_offset: int, interval: int, *, check_crc: bool = True) -> Scan:
-    """Every batch from the beginning up to the first that is not whole and right."""
+    """Scan the batches from the beginning up to the first that is incomplete or invalid."""
     result = Scan(base_offset, base_offset, offset_of_max_timestamp=base_offset)
     for position, header, batch in _whole_batches(file, size):
         if not base_offset <= result.next_offset <= header.base_offset or header.last_offset_delta < 0:
@@ -82,7 +82,7 @@ def scan(file: File, size: int, base_offset: int, interval: int, *, check_crc: b
 
 
 def _is_older_format(file: File, position: int, size: int) -> bool:
-    """Whether a whole message of before Kafka 0.11 lies there: offset, length, checksum of what follows, magic."""
+    """Whether a complete message from before Kafka 0.11 is there: offset, length, CRC of what follows, magic."""
     head = file.pread(_OLDER_HEADER.size, position) if position + _OLDER_HEADER.size <= size else b""
     if len(head) < _OLDER_HEADER.size:
         return False
@@ -125,7 +125,7 @@ def scan_segment(segment: Segment, interval: int, *, check_crc: bool = True) -> 
 
 
 def adopt_scan(segment: Segment, found: Scan) -> None:
-    """Write the indexes that the scan found and take over its figures."""
+    """Write the indexes that the scan produced, and take over its other results."""
     found_time_entries = list(found.time_entries)
     segment.offset_index.replace(found.offset_entries)
     segment.time_index.replace(found_time_entries)
@@ -136,7 +136,7 @@ def adopt_scan(segment: Segment, found: Scan) -> None:
 
 
 def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:
-    """The index lies or is missing, the batches are trusted."""
+    """An index is corrupt or missing; the batches are trusted."""
     found = scan_segment(segment, interval, check_crc=False)
     if not active:
         found.add_time_entry()
@@ -146,7 +146,7 @@ def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:
 
 
 def cut(segment: Segment, found: Scan) -> int:
-    """Cut the file after the last valid batch; answers how many bytes went. `OlderFormat` for what others can read."""
+    """Truncate the file after the last valid batch; returns how many bytes went. `OlderFormat` for old messages."""
     if found.older_format:
         raise OlderFormat(segment.path())
     file = segment.disk.open(segment.path())

@@ -1,8 +1,8 @@
-"""Which records of a batch their topic does not take: without a key, or of a time that is out of its range. The client
-is told of each (LOG-03).
+"""Refuses records that their topic does not accept: without a key, or with a timestamp out of range. The client is told
+of each (LOG-03).
 
-PURE. Records are looked at where the topic has keys or a lower bound, else only after a header has said that one is too
-new.
+PURE. Records are decoded if the topic needs keys or has a lower bound of timestamps, else only after the batch header
+says that one is too new.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _REJECTED = "One or more records have been rejected due to invalid timestamp"
 
 
 def refuse_records(records: Iterable[Record], config: LogConfig, partition: object, now_ms: int) -> None:
-    """All that are wrong are named, whatever is: who leaves out what he is told of is not refused again for the rest.
+    """Name all invalid records, for any reason: a client that drops those named is not refused again for others.
 
-    The code is that of a time if any has a wrong one.
+    The code is INVALID_TIMESTAMP if any record has an invalid timestamp.
     """
     refused = [*islice(_refused(records, config, partition, now_ms), MOST_NAMED)]
     errors = [(index, text) for index, _, text in refused]
@@ -63,7 +63,7 @@ def _rejected(errors: list[tuple[int, str]]) -> str:
 
 
 def refuse_too_new(batch: memoryview, newest: int, config: LogConfig, partition: object, now_ms: int) -> NoReturn:
-    """The header says that its newest record is."""
+    """The header says that the batch's newest record is too new: find the records to name."""
     try:
         refuse_records(opened(BatchView(batch)), config, partition, now_ms)
     except OversizedBatch as error:
@@ -77,7 +77,7 @@ def refuse_too_new(batch: memoryview, newest: int, config: LogConfig, partition:
 
 
 def refuse_append_time(count: int, partition: object) -> NoReturn:
-    """A producer's batch that claims the time at which it is appended."""
+    """Refuse a producer's batch whose header claims LogAppendTime."""
     text = f"Invalid timestamp type in message {partition}. Producer should not set timestamp type to LogAppendTime."
     errors = [(index, text) for index in range(min(count, MOST_NAMED))]
     raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, _REJECTED, errors)

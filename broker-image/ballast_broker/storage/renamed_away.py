@@ -1,8 +1,8 @@
-"""Folders that a start finds `-delete`: they are removed, but for one that a swap has left as all that there is.
+"""Handles `-delete` folders found at startup: removes them, unless one is all that an interrupted swap has left.
 
-The current log's folder is renamed away first and the copy's into its place then (DIR-31). Where the copy's disk failed
-at that moment, the broker died of it and that disk is away, what was renamed is the only log of a replica that is here.
-Only the metadata tells it from what was really deleted. Loop thread only.
+A swap first renames the current log's folder away, then the future log's into its place (DIR-31). If the future log's
+disk failed between the two, the broker crashed and that disk is missing, the renamed folder is the replica's only log
+here. Only the metadata tells it from one that was really deleted. Loop thread only.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class RenamedAway:
         return set(self._found.values())
 
     def remove_those_of(self, there: Collection[TopicPartition]) -> None:
-        """They have a log; the others wait for the metadata."""
+        """Remove the folders of partitions that have a log; the others wait for the metadata."""
         self._remove([path for path, topic_partition in self._found.items() if topic_partition in there])
 
     def settle(self, is_here: Callable[[TopicPartition, UUID], bool]) -> Iterator[tuple[str, TopicPartition]]:
-        """By the metadata: whether this broker has a replica of this partition of the topic of this id. Answers those
-        that were set aside, by their path now."""
+        """`is_here`: whether the metadata places a replica of this partition and topic id on this broker. Sets those
+        folders aside and yields them with their new path; removes the others."""
         for path, topic_partition in list(self._found.items()):
             if not is_here(topic_partition, self._topic_id(path)):
                 continue

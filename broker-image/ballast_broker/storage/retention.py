@@ -1,4 +1,4 @@
-"""What is old enough, or too much, to be deleted; and how a segment goes. Loop thread; part of `Log`."""
+"""Deletes segments by age, size and log start offset. Loop thread; part of `Log`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Due = Callable[[Segment, "int | None"], bool]
 
 
 def delete_old_segments(log: Log, now_ms: int, most: int | None = None) -> int:
-    """By log start offset always; by time and size where the policy says delete. Answers how many went, which are no
+    """Delete by log start offset always, by time and size if the policy says delete. Returns how many segments went: no
     more than `most` for each of the three reasons."""
     if log.cleaning_paused:
         return 0
@@ -56,12 +56,12 @@ def _is_older(log: Log, segment: Segment, than_ms: int) -> bool:
 
 
 def timestamp_of(log: Log, segment: Segment) -> int:
-    """What its age is counted from."""
+    """The timestamp from which the segment's age counts."""
     return lookup.trusting_index(log, segment, segment.retention_timestamp)
 
 
 def delete_while(log: Log, due: Due, most: int | None = None) -> int:
-    """Delete from the oldest on while `due`, never above the high watermark."""
+    """Delete segments, the oldest first, while `due`, but none that reaches above the high watermark."""
     count = 0
     for number, segment in enumerate(log.segments[:most]):
         following = log.bases[number + 1] if number + 1 < len(log.bases) else None
@@ -69,7 +69,7 @@ def delete_while(log: Log, due: Due, most: int | None = None) -> int:
         if log.high_watermark < upper or (following is None and not segment.size) or not due(segment, following):
             break
         if following is None and log.write_in_progress:
-            break  # a thread writes into it: next time
+            break  # a thread is writing to it: next time
         count += 1
     if not count:
         return 0
@@ -86,13 +86,13 @@ def delete_while(log: Log, due: Due, most: int | None = None) -> int:
 
 
 def forget_segments(log: Log, going: list[Segment]) -> None:
-    """Out of the list at once, renamed, removed after `file.delete.delay.ms`; readers finish undisturbed."""
+    """Unlist and rename the segments; they are removed after `file.delete.delay.ms`. Readers finish undisturbed."""
     gone = set(map(id, going))
     log.segments = [segment for segment in log.segments if id(segment) not in gone]
     log.bases = [segment.base_offset for segment in log.segments]
     log.known_positions.clear()
     paths: list[str] = []
-    with log.flush_lock:  # a flush in its thread sees old names or new ones, not files that are nowhere
+    with log.flush_lock:  # a concurrent flush sees old names or new ones, never neither
         for segment in going:
             log.size_bytes -= segment.size
             paths += retire(segment)
@@ -100,7 +100,7 @@ def forget_segments(log: Log, going: list[Segment]) -> None:
 
 
 def retire(segment: Segment) -> list[str]:
-    """Rename the segment's files `.deleted`; answers their new paths."""
+    """Rename the segment's files `.deleted`; returns their new paths."""
     disk = segment.disk
     renamed = []
     for kind in KINDS:

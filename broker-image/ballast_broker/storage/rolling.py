@@ -1,4 +1,4 @@
-"""When a segment ends, and how the next one begins. Loop thread; part of `Log`."""
+"""Rolls segments: when one ends, and how the next begins. Loop thread; part of `Log`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
-    """`segment.ms` less a part of the jitter, so that partitions do not all roll at once."""
+    """`segment.ms` minus the partition's jitter, so that partitions do not all roll at once."""
     longest = config.segment_ms
     if "compact" in config.cleanup_policy:  # the active segment is never compacted: it must end in time
         longest = min(longest, config.max_compaction_lag_ms)
@@ -26,7 +26,7 @@ def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
 
 
 def roll_for(log: Log, last_offset: int) -> Segment:
-    """A segment that the next batch, which ends there, can be expressed in."""
+    """Roll to a segment in which `last_offset`, the next batch's, fits a relative offset."""
     base_offset = max(log.end_offset, last_offset - MAXIMUM_RELATIVE_OFFSET)
     if not log.active.size and base_offset == log.active.base_offset:
         return log.active
@@ -54,7 +54,7 @@ def roll(log: Log, base_offset: int) -> Segment:
 
 
 def _take_snapshot(log: Log, base_offset: int) -> None:
-    """The segment is there: without a file descriptor whoever needs the snapshot replays from the one before."""
+    """The new segment exists, so do not fail for want of file descriptors: loading replays from an earlier snapshot."""
     try:
         log.snapshots.take(log.producers, base_offset, log.bases)
     except OSError as error:
@@ -70,7 +70,7 @@ def create_segment(log: Log, base_offset: int) -> Segment:
 
 
 def _reaches_end(log: Log, segment: Segment) -> bool:
-    """Where a log was cut inside of a gap that cleaning left, or inside of a batch, its records end before it does."""
+    """False if the records end before the log does: after a truncation inside a batch or a compaction gap."""
     if not log.truncations:
         return True
     last = lookup.trusting_index(log, segment, lambda: segment.boundary_before(segment.size))

@@ -1,7 +1,7 @@
-"""One segment: a `.log` file of batches and its two indexes, opened when used and not before.
+"""Implements one segment: a `.log` file of batches and its two indexes, opened only when used.
 
-Loop thread only, except that a `SegmentReader`'s file may be read from a thread while it is held. Offsets inside are
-checked by the log; here positions, sizes and timestamps are kept.
+Loop thread only, except that a held segment's file may be read from a thread. The log checks the offsets; this keeps
+positions, sizes and timestamps.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
-# Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
+# A mark beside a segment: the log before it may not be on the disk up to the segment's base offset.
 UNFLUSHED_SUFFIX: Final = ".unflushed"
 OFFSET_DIGITS: Final = 20
 LAST_OFFSET: Final = 2**63 - 1
 MAXIMUM_RELATIVE_OFFSET: Final = 2**31 - 1
-ROOM_FOR_ROLL: Final = 1  # in the time index: for the entry that is written then
+ROOM_FOR_ROLL: Final = 1  # in the time index: for the entry written when rolling
 UNKNOWN: Final = -2
 
 
 def base_offset_of(name: str) -> int | None:
-    """Of a `.log` file; None: somebody else's, though its name may be a number."""
+    """The base offset in a `.log` file's name; None for a foreign file, even if its name is a number."""
     stem = name[: -len(LOG_SUFFIX)]
     if len(stem) != OFFSET_DIGITS or not stem.isascii() or not stem.isdigit() or int(stem) > LAST_OFFSET:
         return None
@@ -43,7 +43,7 @@ def base_offset_of(name: str) -> int | None:
 
 
 class Folder:
-    """Where a partition's files are; the path changes when the folder is renamed."""
+    """Where a partition's files are. Mutable: the path changes when the folder is renamed."""
 
     __slots__ = ("path",)
 
@@ -52,7 +52,7 @@ class Folder:
 
 
 class Segment:
-    """`size` is how much of the `.log` file is valid batches; the file may be longer only if preallocated."""
+    """`size` is how much of the `.log` file holds valid batches; only a preallocated file may be longer."""
 
     __slots__ = (
         "_file",
@@ -93,7 +93,7 @@ class Segment:
         self.references = 0
         self.used_lately = False
         self.deleted = False
-        self.full = False  # an index has no room left
+        self.full = False  # an index is full
         self.created_ms = 0
         self.bytes_since_index_entry = 0
         self.first_timestamp = UNKNOWN  # of the first batch; -1: the batch has none
@@ -101,8 +101,8 @@ class Segment:
         self.offset_of_max_timestamp = base_offset
         self._file: File | None = None
         self._writable = False
-        self._held_files: list[File] = []  # opened for reading, replaced by one to write to while somebody held them
-        self._new = False  # an index has no file before something makes it
+        self._held_files: list[File] = []  # read-only files, held when a writable one replaced them
+        self._new = False  # created by us: its indexes have no files yet
         self._offset_index: SparseIndex | None = None
         self._time_index: SparseIndex | None = None
         self.aborted = AbortedIndex(disk, lambda: self.path(TRANSACTION_INDEX_SUFFIX))
@@ -129,8 +129,8 @@ class Segment:
     # Files
 
     def create(self, now_ms: int, *, preallocate_bytes: int = 0) -> None:
-        """New and empty. What is appended to it opens it, and `resume` makes the files of its indexes before that: of
-        thousands of new partitions few are written to at once."""
+        """Create the empty `.log` file. It is opened, and the index files are created (`resume`), only by the first
+        append: of thousands of new partitions few are written to at once."""
         self.created_ms = now_ms
         self.max_timestamp = -1
         self.first_timestamp = UNKNOWN
@@ -143,7 +143,7 @@ class Segment:
         self._new = True
 
     def file(self) -> File:
-        """For reading. Whoever keeps it beyond the present call holds the segment (`hold`)."""
+        """The file for reading. To keep it beyond the current call, hold the segment (`hold`)."""
         self.used_lately = True
         return self._file or self._use(self.disk.open(self.path(), writable=False), writable=False)
 
@@ -166,7 +166,7 @@ class Segment:
         return file
 
     def hold(self) -> File:
-        """The file stays open, also over deletion of the segment, until `release`."""
+        """Keep the file open, even if the segment is deleted, until `release`."""
         file = self.file()
         self.references += 1
         return file
@@ -208,7 +208,7 @@ class Segment:
     # Appending
 
     def index_batch(self, last_offset: int, position: int, size: int, max_timestamp: int, interval: int) -> None:
-        """Bookkeeping for one batch that was appended at `position`; sparse: an entry each `interval` bytes."""
+        """Account for a batch that was appended at `position`; adds an index entry every `interval` bytes."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
@@ -221,7 +221,7 @@ class Segment:
         self.size = position + size
 
     def add_time_entry(self) -> None:
-        """Only if later than the last one; so the time index ascends."""
+        """Add a time index entry, but only if later than the last one, so that the index ascends."""
         index = self._time_index or self.time_index
         last = index.last()
         if self.max_timestamp > (last[0] if last else -1):
@@ -230,7 +230,7 @@ class Segment:
                 self.full = True
 
     def resume(self) -> None:
-        """The first append, or the first after a start: the indexes grow to their full length."""
+        """Before the first append, or the first after startup: preallocate the indexes."""
         self.offset_index.preallocate()
         self.time_index.preallocate()
         self.full = self._indexes_are_full()
@@ -242,7 +242,7 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """No more appends: the last time entry, both indexes trimmed, a preallocated file cut to its size."""
+        """No more appends: add the last time entry, trim both indexes, cut a preallocated file to its size."""
         self.add_time_entry()
         self.aborted.catch_up()
         self.trim_indexes()
@@ -280,8 +280,8 @@ class Segment:
         return None
 
     def check_walked(self, start: int, end: int) -> None:
-        """A walk over all batches from `start`, where the index pointed to, ended at `end`: what lies behind a spoiled
-        header is not to be passed over."""
+        """Raise if a walk over all batches from `start`, an index position, ended at `end`, before the segment's end:
+        what lies behind a corrupt header must not be skipped."""
         if end >= self.size:
             return
         if end == start > 0:
@@ -289,16 +289,16 @@ class Segment:
         raise self.spoiled_at(end)
 
     def spoiled_at(self, position: int) -> ApiError:
-        """The disk gives back something else than was written: what lies behind is not what comes next."""
+        """The error for a corrupt file: its content is not what was written, and nothing behind it can be read."""
         return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path()} has no whole batch at {position} of {self.size}")
 
     def boundary_before(self, limit: int) -> tuple[int, int] | None:
-        """End position and next offset of the last batch that ends at or before `limit`; None: no batch does."""
+        """End position and next offset of the last batch that ends at or before `limit`; None if no batch does."""
         number = self.offset_index.floor(limit, column=1)
         start = self.offset_index.at(number)[1] if number >= 0 else 0
         first = header_at(self.file(), start, self.size) if start > 0 else None
-        if first is not None and start + first.length + LOG_OVERHEAD > limit:  # as where each batch has an entry
-            return start, first.base_offset  # what comes before it ends there
+        if first is not None and start + first.length + LOG_OVERHEAD > limit:  # usual if each batch has an entry
+            return start, first.base_offset  # the batch before it ends there
         result = None
         ahead = HEADER_BYTES if first is None else READ_AHEAD
         for position, header in walk(self.file(), start, self.size, ahead):
@@ -319,7 +319,7 @@ class Segment:
         return result
 
     def largest_timestamp(self) -> int:
-        """From memory, else the last entry of the time index; -1 where no record has one."""
+        """From memory, else from the time index's last entry; -1 if no record has a timestamp."""
         if self.max_timestamp == UNKNOWN:
             last = self.time_index.last()
             self.max_timestamp = last[0] if last else -1
@@ -328,17 +328,17 @@ class Segment:
         return self.max_timestamp
 
     def retention_timestamp(self) -> int:
-        """What retention by time goes by: the largest record timestamp, else when the file was written last."""
+        """For retention by time: the largest record timestamp, else the file's modification time."""
         timestamp = self.largest_timestamp()
         return timestamp if timestamp >= 0 else self.disk.modified_ms(self.path())
 
     def check_age(self) -> None:
-        """Before it is deleted for it: what the time index says of the segment cannot be older than its first batch."""
+        """Check before deleting by age: a time index that ends before the segment's first batch is corrupt."""
         if 0 <= self.largest_timestamp() < self.first_batch_timestamp():
             raise CorruptFile(f"{self.path(TIME_INDEX_SUFFIX)} ends before the log begins")
 
     def first_batch_timestamp(self) -> int:
-        """Rolling by time counts from here; -1: nothing to count from."""
+        """From here rolling by time counts; -1 if there is no timestamp."""
         if self.first_timestamp == UNKNOWN and self.size:
             first = next(self.batches(), None)
             self.first_timestamp = first[1].max_timestamp if first else -1

@@ -1,4 +1,4 @@
-"""What appending and reading answer with."""
+"""Defines the results of appending and reading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast_broker.storage.segment import Segment
 
 
 class AppendInfo(NamedTuple):
-    """`log_append_time_ms` is -1 for CreateTime. A duplicate has the offsets of the batch that was there already."""
+    """`log_append_time_ms` is -1 for CreateTime. A duplicate has the offsets of the batch already stored."""
 
     first_offset: int
     last_offset: int
@@ -21,7 +21,7 @@ class AppendInfo(NamedTuple):
 
 
 class LogSlice:
-    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`."""
+    """Whole batches in one file, which stays open and readable, even if deleted, until `release`."""
 
     __slots__ = ("_directory", "_segment", "file", "next_offset", "position", "size")
 
@@ -37,11 +37,11 @@ class LogSlice:
 
     @property
     def threads(self) -> Threads:
-        """Where who waits for the disk lets others have the loop."""
+        """The directory's threads, for reads that may wait for the disk."""
         return self._directory.threads
 
     def failed(self, error: OSError) -> None:
-        """Whoever sends it past us could not read it."""
+        """Report that a sendfile could not read the file."""
         self._directory.refused(error)
 
     def read(self) -> bytes:

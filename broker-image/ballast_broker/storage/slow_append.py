@@ -1,10 +1,10 @@
-"""Appending while a disk stalls: the same checks and bookkeeping on the loop, the write itself in a thread (LOG-32).
+"""Appends while a disk stalls: the same checks and bookkeeping on the loop, but the write in a thread (LOG-32).
 
-Whoever appends looks at `Log.append_is_slow` first and uses these instead of the log's own methods while it is true.
-Guarantees: appends to one log take turns in the order of the calls; the log end moves only when the bytes are in the
-file. Whatever else happens to the log meanwhile (another epoch, a cut, its end) does not wait: it interrupts
-(`Log.interrupt_appends`), and the append is refused with NOT_LEADER_OR_FOLLOWER, which clients try again. What such
-an append has left behind the log's end is cut off before the next one writes.
+Callers check `Log.append_is_slow` first, and use these instead of the log's own methods while it is true.
+Guarantees: appends to one log are made in the order of the calls; the log end moves only when the bytes are in the
+file. Other events of the log (a new leader epoch, truncation, closing) do not wait: they interrupt the append
+(`Log.interrupt_appends`), which fails with NOT_LEADER_OR_FOLLOWER, so that clients retry. The bytes that it left behind
+the log end are cut off before the next append writes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import LOG_OVERHEAD, Header
 
 T = TypeVar("T")
-# A thread also waits for the interpreter, 5 ms and more while the loop is busy: such writes must not count as the
-# disk's, or appends would never go back to being written at once.
+# A thread also waits for the GIL, 5 ms and more while the loop is busy. That must not count as a slow disk, or appends
+# would never return to the loop.
 SLOW_IN_THREAD_S = 4 * SLOW_WRITE_S
 
 
@@ -40,12 +40,12 @@ def append_as_leader(
     origin: str = CLIENT,
     verified: Verification | None = None,
 ) -> Coroutine[Any, Any, AppendInfo]:
-    """Takes its place among the appends at once; the caller awaits it or makes a task of it."""
+    """Queues the append at once; the caller must await the coroutine or make a task of it."""
 
     async def append(turn: _Turn) -> AppendInfo:
         ready = appending.check_batches(log, memoryview(batches), now_ms, origin, verified)
         if isinstance(ready, AppendInfo):
-            await turn.flush_if_due()  # the first time it may have been in vain
+            await turn.flush_if_due()  # the flush may have failed the first time
             return ready
         first = log.end_offset
         for batch in ready:
@@ -79,11 +79,11 @@ def append_as_follower(log: Log, batches: memoryview) -> Coroutine[Any, Any, App
 
 
 def _in_turn(log: Log, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]]) -> Coroutine[Any, Any, AppendInfo]:
-    """Counted from the call on, so that no append that comes later is written at once and overtakes it."""
+    """Counts the append from the call on, so that no later one is written on the loop and overtakes it."""
     log.slow_appends += 1
     turn = _Turn(log)
     if log.slow_append_turn is None:
-        log.slow_append_turn = asyncio.Lock()  # fair: who asks first is first
+        log.slow_append_turn = asyncio.Lock()  # fair: first come, first served
     lock = log.slow_append_turn
 
     async def wait_and_append() -> AppendInfo:
@@ -98,7 +98,7 @@ def _in_turn(log: Log, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]
 
 
 class _Turn:
-    """One append's time alone with the log, from the call on."""
+    """One append's exclusive turn at the log; notices interruptions from the call on."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -118,7 +118,7 @@ class _Turn:
 
     async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
         log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
-        if self._threads.silent:  # a new segment would be begun on the loop
+        if self._threads.silent:  # `place` may create a segment, on the loop
             await self._threads.answers()
             self.check()
         try:
@@ -140,7 +140,7 @@ class _Turn:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
         appending.expect_marker(log, header)
-        with log.disk_faults():  # the indexes have no room, or the directory has failed meanwhile
+        with log.disk_faults():  # an index write may fail, or the directory have failed meanwhile
             log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
 
     async def flush_if_due(self) -> None:
@@ -149,21 +149,21 @@ class _Turn:
             self.check()
 
     def _write(self, file: File, batch: memoryview, position: int) -> tuple[float, bool]:
-        """In the thread, so that what is measured is the disk: how long it took, and whether it waited."""
+        """In the thread, so that only the disk is measured. Returns how long the write took and whether it blocked."""
         directory, monotonic = self._log.directory, self._log.context.clock.monotonic
         waits, began_s = directory.waits(), monotonic()
         file.pwrite(batch, position)
         return monotonic() - began_s, directory.waits() != waits
 
     async def _finish(self, work: Awaitable[T]) -> T:
-        """A thread cannot be stopped: whoever is cancelled keeps the turn until the thread is done."""
+        """A thread cannot be cancelled: a cancelled append keeps its turn until the thread is done."""
         task = asyncio.ensure_future(work)
         if await outlast(task) is not None:
             self._cancelled = True
         return task.result()
 
     async def _cut_off(self, segment: Segment, file: File) -> None:
-        """Another cut may come in between: again, until the file is as long as the log says."""
+        """Truncate the file to the segment's size; again if another truncation has changed that meanwhile."""
         size = -1
         while size != segment.size and not segment.deleted:
             size = segment.size

@@ -1,6 +1,6 @@
-"""Loading what one directory holds: checkpoints, then every partition folder, spread over a few threads.
+"""Loads everything in one directory: the checkpoints, then every partition folder, in a few threads.
 
-The functions run by `Threads` build logs that nobody else has yet; the manager takes them over on the loop.
+The threads build logs that nobody else has yet; the manager takes them over on the loop.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ballast_wire.names import TopicPartition
 
 METADATA_TOPIC_ID = UUID(int=1)
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
-SLICE = 64  # folders that are loaded in one go
-WAITS_OF_SLOW_DISK = SLICE // 4  # what lies in memory is read without one
+SLICE = 64  # folders loaded by one call in a thread
+WAITS_OF_SLOW_DISK = SLICE // 4  # cached files are read without waiting
 
 
 @dataclass(slots=True)
 class Found:
-    """What a directory turned out to hold."""
+    """What was found in a directory."""
 
     logs: list[Log] = field(default_factory=list)
     futures: list[Log] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Found:
 
 @contextmanager
 def _naming(folder: str) -> Iterator[None]:
-    """What could not be read there: few calls of the system say it."""
+    """Add the folder's name to an OSError: few system calls include one."""
     try:
         yield
     except OSError as error:
@@ -65,9 +65,9 @@ async def load_directory(
     config_of: Callable[[str], LogConfig],
     turn: asyncio.Lock,
 ) -> Found:
-    """OSError when the directory cannot be read. Directories whose files lie in memory take turns, slice by slice:
-    threads that hand Python from one to the other at each of their system calls need three times the processor. One
-    that waits for its disk goes on beside the others."""
+    """OSError if the directory cannot be read. Directories whose files are cached take turns, slice by slice: threads
+    that pass the GIL around at every system call need three times the CPU. One that waits for its disk runs
+    concurrently with the others."""
     disk, path = context.disk, directory.path
     clean = await threads.run(directory.take_clean_shutdown_mark)
     await threads.run(directory.remove_clean_shutdown_mark)
@@ -89,9 +89,9 @@ async def load_directory(
         waits = disk.waits()
         logs = []
         for name, parsed in slice_:
-            if directory.given_up:  # nobody will have them
+            if directory.given_up:  # nobody would use the logs
                 break
-            with suppress(NotADirectoryError), _naming(f"{path}/{name}"):  # somebody's file
+            with suppress(NotADirectoryError), _naming(f"{path}/{name}"):  # a foreign file
                 logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, clean, config_of)))
         return logs, disk.waits() - waits >= WAITS_OF_SLOW_DISK
 
@@ -99,7 +99,7 @@ async def load_directory(
         for parsed, log in loaded:
             (found.futures if parsed.suffix == FUTURE_SUFFIX else found.logs).append(log)
 
-    if not clean:  # several threads, for there is much to read and to check
+    if not clean:  # several threads: there is much to read and check
         shares = [folders[number::thread_count] for number in range(thread_count)]
         for loaded, _ in await asyncio.gather(*(threads.run(partial(load, share)) for share in shares)):
             take(loaded)
@@ -121,8 +121,8 @@ def _load(
     clean: bool,
     config_of: Callable[[str], LogConfig],
 ) -> Log:
-    """Of a future log the checkpoints know the start alone. A clean stop closes it like any other, and writes all
-    checkpoints: what they say is of the logs that are there."""
+    """Of a future log only the start offset is checkpointed. After a clean shutdown, which closes future logs too and
+    writes all checkpoints, every checkpoint speaks of the present logs, so no marks are needed."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
     said = believed([] if clean else context.disk.list(path), directory.checkpoints, partition)
     log = load_log(
@@ -144,7 +144,7 @@ def _load(
 
 
 async def load_metadata_log(context: LogContext, directory: LogDirectory, threads: Threads, config: LogConfig) -> Log:
-    """`__cluster_metadata-0`, which `load_directory` leaves alone."""
+    """Load or create `__cluster_metadata-0`, which `load_directory` skips."""
     disk, partition = context.disk, METADATA_PARTITION
     folder = f"{directory.path}/{partition}"
     if not disk.exists(folder):

@@ -1,5 +1,5 @@
-"""Work in a thread that whoever is cancelled waits for: a thread does not hear of it, and goes on with what it was
-given (open files, a temporary name). Loop thread only."""
+"""Awaits work in a thread to its end, even if the caller is cancelled: the thread cannot be cancelled, and keeps using
+what it was given (open files, a temporary name). Loop thread only."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 async def to_its_end(threads: Threads, work: Callable[[], T]) -> T:
-    """CancelledError, where it came meanwhile, is raised when the thread is done, however that ended."""
+    """Run `work`. A CancelledError is raised only when the thread is done, whatever its result."""
     working = asyncio.ensure_future(threads.run(work))
     cancelled = await outlast(working)
     if cancelled is not None:
-        working.cancelled() or working.exception()  # nobody else asks how it went
+        working.cancelled() or working.exception()  # mark as retrieved
         raise cancelled
     return working.result()
 
 
 async def outlast(working: asyncio.Future[T]) -> asyncio.CancelledError | None:
-    """Returns when it is done, and what cancelled the caller meanwhile: that is the caller's to raise."""
+    """Wait until it is done. Returns the CancelledError that came meanwhile, if any, for the caller to raise."""
     cancelled: asyncio.CancelledError | None = None
     while not working.done():
         try:

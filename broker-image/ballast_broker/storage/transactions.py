@@ -1,4 +1,4 @@
-"""The end of a transaction as it lies in a partition, and what is remembered of those that were aborted. PURE.
+"""Encodes and decodes transaction markers and the entries of `.txnindex` files. PURE.
 
 A marker is a control batch of one record; an aborted transaction is an entry of a segment's `.txnindex`, in Kafka's
 format (version 0). An entry belongs to the segment that has the marker, so entries ascend by their last offset.
@@ -31,7 +31,7 @@ class Marker(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """`last_offset` is its marker's; before `last_stable_offset` nothing else was open when it ended."""
+    """`last_offset` is the marker's; `last_stable_offset` is what was stable once it had ended."""
 
     producer_id: int
     first_offset: int
@@ -52,7 +52,7 @@ def render_marker(
 
 
 def read_marker(batch: memoryview) -> Marker | None:
-    """None for a control batch that the cleaner has emptied, and for one that is no end of a transaction."""
+    """None for a control batch that the cleaner has emptied, or that does not end a transaction."""
     try:
         for record in decode_records(BatchView(batch)):
             if record.key is None or len(record.key) < _KEY.size:
@@ -79,7 +79,7 @@ def parse_entries(data: bytes | bytearray) -> Iterator[EndedTransaction]:
 
 
 def check_entries(data: bytes | bytearray, base_offset: int) -> None:
-    """`CorruptFile` for what no transactions can have left."""
+    """Raise `CorruptFile` for impossible entries."""
     if len(data) % ENTRY_BYTES:
         raise CorruptFile("a transaction index is cut")
     before = base_offset - 1
@@ -90,7 +90,7 @@ def check_entries(data: bytes | bytearray, base_offset: int) -> None:
 
 
 def entries_before(data: bytes | bytearray, offset: int) -> int:
-    """How many bytes the entries take whose markers lie before `offset`."""
+    """Size in bytes of the entries whose markers lie before `offset`."""
     low, high = 0, len(data) // ENTRY_BYTES
     while low < high:
         middle = (low + high) // 2
@@ -102,10 +102,10 @@ def entries_before(data: bytes | bytearray, offset: int) -> int:
 
 
 class CleanedTransactions:
-    """Of which transactions, in a log that is read from its beginning, anything is left.
+    """Tracks, while a log is cleaned from its beginning, which transactions still have records.
 
-    `aborted`: all that have records where it is read. Told of every batch in order, it says what may go, and keeps in
-    `index` what the transaction index of the cleaned segment has to have.
+    `aborted`: all that have records in the part that is read. Given every batch in order it tells what may be removed,
+    and collects in `index` the entries for the cleaned segment's transaction index.
     """
 
     __slots__ = ("_aborted", "_committed", "_going_on", "_seen", "index")
@@ -113,7 +113,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
         self._aborted = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._going_on: dict[int, EndedTransaction] = {}
-        self._seen: set[int] = set()  # producers of aborted ones of which there are records
+        self._seen: set[int] = set()  # producers whose current aborted transaction still has records
         self._committed: set[int] = set()
         self.index: list[EndedTransaction] = []
 
@@ -123,7 +123,7 @@ class CleanedTransactions:
             self._going_on.setdefault(entry.producer_id, entry)
 
     def is_aborted(self, batch: BatchView) -> bool:
-        """Of a batch of data: whether nobody is to see its records."""
+        """Whether a data batch belongs to an aborted transaction."""
         self._reach(batch.last_offset)
         if not batch.is_transactional:
             return False
@@ -135,7 +135,7 @@ class CleanedTransactions:
         return False
 
     def ends_nothing(self, batch: BatchView) -> bool:
-        """Of a control batch: whether no record of its transaction was there any more when this reading began."""
+        """Whether the transaction of this control batch had no records left before this cleaning."""
         self._reach(batch.last_offset)
         if not batch.header.record_count:
             return True  # emptied before
@@ -155,7 +155,7 @@ class CleanedTransactions:
 
 
 def select(data: bytes | bytearray, offset: int, upper_offset: int, found: list[EndedTransaction]) -> bool:
-    """Those that have records in [offset, upper_offset), added to `found`; True: later segments have no more."""
+    """Add those with records in [offset, upper_offset) to `found`; True if later segments have no more."""
     start = entries_before(data, offset)
     for _, *fields in _ENTRY.iter_unpack(memoryview(data)[start:]):
         entry = EndedTransaction(*fields)

@@ -1,7 +1,7 @@
-"""Cutting a log at its end (a follower that diverged) or at its start (DeleteRecords). Loop thread; part of `Log`.
+"""Truncates a log at its end (a diverged follower) or at its start (DeleteRecords). Loop thread; part of `Log`.
 
-Order on disk: whole segments from the newest down, then the cut, so that a crash in the middle leaves a log that is
-shorter than before and whole.
+Order on disk: whole segments from the newest down, then the cut, so that a crash in the middle leaves a shorter but
+consistent log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def cutting(log: Log) -> Iterator[None]:
-    """What must not be left half done: there are file descriptors for it, or it is not begun."""
+    """For work that must not be left half done: not begun unless there are file descriptors for it."""
     with log.disk_faults():
         _look_for_handles(log)
     with log.disk_faults(halves=True):
@@ -29,7 +29,7 @@ def cutting(log: Log) -> Iterator[None]:
 
 
 def _look_for_handles(log: Log) -> None:
-    """As many as are needed at once."""
+    """Open as many files as are needed at once."""
     for segment in log.segments[-1:]:
         with contextlib.suppress(FileNotFoundError):
             held = log.context.disk.open(segment.path(), writable=False)
@@ -40,7 +40,7 @@ def _look_for_handles(log: Log) -> None:
 
 
 def truncate_to(log: Log, offset: int) -> None:
-    """Nothing at or after `offset` is left; a batch that lies across it goes whole."""
+    """Remove everything at or after `offset`; a batch that straddles it goes as a whole."""
     if offset < 0:
         raise ValueError(f"cannot truncate {log.topic_partition} to {offset}")
     if offset >= log.end_offset:
@@ -62,9 +62,9 @@ def truncate_to(log: Log, offset: int) -> None:
 
 
 def _forget_after(log: Log, offset: int) -> None:
-    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long.
+    """Beyond `offset` nothing counts as flushed or cleaned from now on; checkpoints that say so are marked.
 
-    Said before the cut, and once more when it is done: a flush that began in between vouches for what is gone.
+    Called before the cut and again after it: a flush that began in between covered data that is gone now.
     """
     if offset < max(log.recovery_point, log.cleaned_to):
         log.context.flush_later(log)
@@ -77,7 +77,7 @@ def _forget_after(log: Log, offset: int) -> None:
 
 
 def _cut(log: Log, segment: Segment, offset: int, position: int) -> None:
-    """The batch across the cut goes as well; the log end is `offset` all the same, as in Kafka."""
+    """A batch that straddles the cut goes as well; the log end is `offset` all the same, as in Kafka."""
     file = segment.writable_file()
     file.truncate(position)
     log.size_bytes -= segment.size - position
@@ -86,7 +86,7 @@ def _cut(log: Log, segment: Segment, offset: int, position: int) -> None:
 
 
 def rebuild_after_cut(log: Log, segment: Segment, offset: int, position: int) -> None:
-    """Entries that point behind the cut go; the largest timestamp is looked up again."""
+    """Drop index entries that point behind the cut, and find the largest timestamp again."""
     segment.aborted.cut(offset)
     index, times = segment.offset_index, segment.time_index
     index.keep_first(index.floor(position - 1, column=1) + 1)
@@ -106,7 +106,7 @@ def rebuild_after_cut(log: Log, segment: Segment, offset: int, position: int) ->
 
 
 def truncate_fully(log: Log, offset: int) -> None:
-    """Empty, and beginning at `offset`."""
+    """Empty the log and let it begin at `offset`."""
     _forget_after(log, offset)
     for segment in reversed(log.segments):
         retention.forget_segments(log, [segment])
@@ -120,7 +120,8 @@ def truncate_fully(log: Log, offset: int) -> None:
 
 
 def hold_before_start(log: Log, offset: int) -> None:
-    """An empty log gets a batch that begins before its start: its file begins there, what is readable does not."""
+    """Prepare an empty log for a batch that begins before the log start offset, which stays: only the file begins at
+    `offset`."""
     start = log.start_offset
     truncate_fully(log, offset)
     log.move_start(start)

@@ -1,7 +1,7 @@
-"""What a batch must be before it is appended: checks of the header, never of records (those are in `conversion` and
+"""Validates batches before they are appended: their headers, not their records (see `conversion` and
 `refused_records`).
 
-PURE. Refusals are `ApiError` with Kafka's code and sentence.
+PURE. Refusals are `ApiError` with Kafka's code and message.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ballast_wire.records import (
 )
 
 LAST_CODEC: Final = 4
-# Where a batch comes from: a client, a client in a request with a transactional id; others are coordinators, one of
-# which ends a transaction with an epoch that its producer did not have before.
+# Where a batch comes from: a client, a client with a transactional id, or a coordinator that ends a transaction with a
+# bumped producer epoch; any other origin is a coordinator, too.
 CLIENT: Final = "client"
 TRANSACTION: Final = "transaction"
 END_WITH_NEW_EPOCH: Final = "end with a new epoch"
@@ -69,9 +69,9 @@ def check_crc(batch: memoryview, header: Header, partition: object) -> None:
 
 
 def is_plain(batch: memoryview, header: tuple[int, ...], config: LogConfig, now_ms: int) -> bool:
-    """One look at a client's commonest batch: True if `check_leader_batch` passes it, whoever it came from.
+    """The fast path for the most common batch: True only if `check_leader_batch` accepts it from any origin.
 
-    The rest (also whatever is wrong) is False, and that function says what it is. The order is that of `Header`.
+    False for everything else, valid or not: then that function decides. Fields are in the order of `Header`.
     """
     base_offset, length, _, magic, crc, attributes, delta, _, max_timestamp, producer_id, _, sequence, count = header
     return (
@@ -90,7 +90,7 @@ def is_plain(batch: memoryview, header: tuple[int, ...], config: LogConfig, now_
 def check_leader_batch(
     batch: memoryview, header: Header, config: LogConfig, partition: object, origin: str, now_ms: int
 ) -> None:
-    """A batch as a producer (or a coordinator) sent it, before offsets are given."""
+    """Check a batch as a producer (or a coordinator) sent it, before offsets are assigned."""
     if header.magic != 2:
         raise _magic_refused(header.magic)
     size = header.length + LOG_OVERHEAD
@@ -119,7 +119,7 @@ def check_leader_batch(
 
 
 def refuse_larger_than_segment(size: int, config: LogConfig, partition: object) -> NoReturn:
-    """A leader's: what is stored already is copied, however short segments are to be by now."""
+    """Only for a leader's appends: followers copy stored batches even if `segment.bytes` is smaller by now."""
     raise ApiError(
         ErrorCode.RECORD_LIST_TOO_LARGE,
         f"Message batch size is {size} bytes in append to partition {partition}, "
@@ -170,7 +170,7 @@ def _refuse_shape(header: Header, partition: object) -> None:
 
 
 def check_follower_batch(batch: memoryview, header: Header, partition: object) -> None:
-    """A batch that a leader has stored: offsets may have gaps (compaction), so counts are not compared."""
+    """Check a batch that a leader has stored: offsets may have gaps (compaction), so counts are not compared."""
     if header.magic != 2:
         raise _magic_refused(header.magic)
     if header.last_offset_delta < 0:

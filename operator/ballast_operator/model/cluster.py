@@ -364,6 +364,6 @@ def read_cluster(body: Mapping[str, Any]) -> KafkaCluster:
 def _check_pod_spec(spec: Mapping[str, Any]) -> None:
     """Of the fields that are added to; what is wrong with others the API server says when it gets a pod with them."""
     if not isinstance(spec.get("affinity"), Mapping | None):
-        raise FieldError("spec.podTemplate.spec.affinity: expected an object")
+        raise FieldError("spec.podTemplate.spec.affinity: must be a mapping of names to values")
     if not isinstance(spec.get("topologySpreadConstraints"), list | None):
-        raise FieldError("spec.podTemplate.spec.topologySpreadConstraints: expected a list")
+        raise FieldError("spec.podTemplate.spec.topologySpreadConstraints: must be a list")

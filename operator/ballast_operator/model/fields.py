@@ -8,6 +8,7 @@ of the API server would have refused raises `FieldError` with the path of the fi
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -87,10 +88,11 @@ def _reader_of(hint: Any) -> Reader:
 
 def _object_reader(cls: type[Any]) -> Reader:
     rows = [(attribute, name, _reader_of(unwrap_optional(hint))) for attribute, name, hint in fields_of(cls)]
+    needed = [(field.name, camel_case(field.name)) for field in dataclasses.fields(cls) if _has_no_default(field)]
 
     def read_object(data: Any) -> Any:
         if not isinstance(data, Mapping):
-            raise _WrongError("expected an object")
+            raise _WrongError("must be a mapping of names to values")
         values = {}
         for attribute, name, reader in rows:
             value = data.get(name)
@@ -100,18 +102,21 @@ def _object_reader(cls: type[Any]) -> Reader:
                 except _WrongError as error:
                     error.where.append(f".{name}")
                     raise
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise _WrongError(str(error)) from None
+        if missing := [name for attribute, name in needed if attribute not in values]:
+            raise _WrongError(f"lacks {', '.join(missing)}")
+        return cls(**values)
 
     return read_object
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _list_reader(inner: Reader) -> Reader:
     def read_list(data: Any) -> Any:
         if not isinstance(data, (list, tuple)):
-            raise _WrongError("expected a list")
+            raise _WrongError("must be a list")
         return tuple(_each(inner, enumerate(data), "[{}]"))
 
     return read_list
@@ -120,7 +125,7 @@ def _list_reader(inner: Reader) -> Reader:
 def _mapping_reader(inner: Reader) -> Reader:
     def read_mapping(data: Any) -> Any:
         if not isinstance(data, Mapping):
-            raise _WrongError("expected an object")
+            raise _WrongError("must be a mapping of names to values")
         return dict(zip(map(str, data), _each(inner, data.items(), ".{}"), strict=True))
 
     return read_mapping
@@ -142,7 +147,7 @@ def _enum_reader(hint: type[StrEnum]) -> Reader:
         try:
             return hint(value)
         except ValueError:
-            raise _WrongError(f"{value!r} is none of {', '.join(hint)}") from None
+            raise _WrongError(f"must be one of {', '.join(hint)}, not {_as_json(value)}") from None
 
     return read_enum
 
@@ -153,19 +158,24 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"
-    return str(value) if isinstance(value, (int, str)) else _refuse(value, "str")
+    return str(value) if isinstance(value, (int, str)) else _refuse(value, "text")
 
 
 def _flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else _refuse(value, "bool")
+    return value if isinstance(value, bool) else _refuse(value, "true or false")
 
 
 def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _refuse(value, "int")
+    return value if isinstance(value, int) and not isinstance(value, bool) else _refuse(value, "a whole number")
 
 
 def _refuse(value: Any, kind: str) -> typing.NoReturn:
-    raise _WrongError(f"{value!r} is no {kind}")
+    raise _WrongError(f"must be {kind}, not {_as_json(value)}")
+
+
+def _as_json(value: Any) -> str:
+    """As whoever wrote it knows it: true and null are not Python's."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 _SCALARS: dict[Any, Reader] = {Any: lambda value: value, str: _text, bool: _flag, int: _number}

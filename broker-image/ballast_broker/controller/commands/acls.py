@@ -22,11 +22,11 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 NO_AUTHORIZER = "No Authorizer is configured."
-MOST_LOOKED_AT = 2_000_000  # of entries, by all filters of a request: a second or two in which nothing else is done
+MOST_LOOKED_AT = 2_000_000  # entries scanned by all filters of a request: blocks everything else for a second or two
 
 
 def create_acls(context: CommandContext, request: Any) -> Outcome:
-    """Those that may be are created, and what is there already counts as created; the others are refused one by one."""
+    """Create the valid entries (existing ones count as created) and reject the others individually."""
     _check_authorizer(context)
     kind = message("CreateAclsResponse").AclCreationResult
     results = []
@@ -60,7 +60,7 @@ def _check_authorizer(context: CommandContext) -> None:
 
 
 def _refusal(acl: Acl) -> str | None:
-    """Why this entry may not be, in Kafka's words."""
+    """The reason to reject this entry, in Kafka's words; None if it is valid."""
     if acl.kind == ResourceKind.CLUSTER and acl.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.name:
@@ -86,7 +86,7 @@ def _known(codes: type[IntEnum], code: int) -> IntEnum:
 
 
 def delete_acls(context: CommandContext, request: Any) -> Outcome:
-    """Every filter is answered with all that it means, also with what another one in the request means."""
+    """Each filter's result lists everything it matches, including what another filter of the request matches."""
     _check_authorizer(context)
     _check_size(request, context)
     kind = message("DeleteAclsResponse").DeleteAclsFilterResult

@@ -1,4 +1,4 @@
-"""Brokers come, live, leave and die: registration, heartbeats, fencing, unregistering. PURE.
+"""The broker lifecycle: registration, heartbeats, fencing, controlled shutdown, unregistration. PURE.
 
 A broker's epoch is the offset of its RegisterBrokerRecord, which is therefore the first record of its batch.
 """
@@ -60,7 +60,7 @@ def check_broker_epoch(context: CommandContext, broker_id: int, epoch: int) -> B
 
 
 def register_broker(context: CommandContext, request: Any, *, session_is_valid: bool) -> Outcome:
-    """`session_is_valid`: whether a broker of this id has been heard of in its session time."""
+    """`session_is_valid`: whether a broker with this id has sent a heartbeat within the session timeout."""
     check_registration(context, request, session_is_valid=session_is_valid)
     before = context.image.cluster.brokers.get(request.broker_id)
     incarnation = known_id(request.incarnation_id)
@@ -82,7 +82,7 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
         places = _places_after_restart(context, registered.id, clean=clean)
         records += leave(context, places, registered.id, unclean=not clean)
     response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
-    return Outcome(records, response)  # atomic: whoever sees the registration sees that it leads nothing
+    return Outcome(records, response)  # atomic: whoever sees the registration also sees that the broker leads nothing
 
 
 def _listeners(request: Any) -> dict[str, Listener]:
@@ -90,13 +90,13 @@ def _listeners(request: Any) -> dict[str, Listener]:
 
 
 def listens_where_it_did(context: CommandContext, request: Any) -> bool:
-    """The broker that registers has the addresses of the one that is registered."""
+    """Whether the registering broker has the same listeners as the registration it replaces."""
     before = context.image.cluster.brokers.get(request.broker_id)
     return before is not None and dict(before.listeners) == _listeners(request)
 
 
 def before_registration(context: CommandContext, request: Any) -> Outcome:
-    """A broker that held many replicas leaves their ISRs piece by piece before its new life is registered."""
+    """Remove a broker with many replicas from their ISRs piece by piece, before its new incarnation is registered."""
     before = context.image.cluster.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == known_id(request.incarnation_id):
         return Outcome()
@@ -108,20 +108,21 @@ def before_registration(context: CommandContext, request: Any) -> Outcome:
 
 
 def _stopped_cleanly(before: BrokerImage | None, request: Any) -> bool:
-    """Of a broker that was unregistered nobody knows whether its logs are those it was eligible with.
+    """Whether the previous incarnation shut down cleanly, so that its logs are those it was eligible with.
 
-    Also while ELR is off: it may be on again before whoever is eligible is asked.
+    This is unknown for a broker that was unregistered. It matters even while ELR is off: ELR may be enabled again
+    before the eligible replicas are used.
     """
     return before is not None and request.previous_broker_epoch == before.epoch
 
 
 def _places_after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Place]:
-    """A new incarnation is in no ISR; after an unclean stop it may have lost data, and leaves the ELR as well."""
+    """A new incarnation leaves every ISR; after an unclean stop it may have lost data, so it leaves the ELR as well."""
     return in_sync_on(context, broker_id) if clean else in_sync_or_eligible_on(context, broker_id)
 
 
 def check_registration(context: CommandContext, request: Any, *, session_is_valid: bool) -> None:
-    """ApiError unless this broker may register."""
+    """Raise ApiError unless this broker may register."""
     _check_what_it_is(context, request)
     before = context.image.cluster.brokers.get(request.broker_id)
     if before is None or before.incarnation_id == known_id(request.incarnation_id):
@@ -178,7 +179,7 @@ def _check_features(context: CommandContext, request: Any) -> None:
 
 
 def kafka_id(value: UUID) -> str:
-    """An id as Kafka prints it: 22 characters of URL-safe base 64."""
+    """An id in Kafka's text form: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
@@ -214,7 +215,7 @@ def unregister_broker(context: CommandContext, request: Any) -> Outcome:
 
 
 def _leave_joined(context: CommandContext, leaving: Sequence[Place], broker_id: int) -> list[Any]:
-    """The broker lived while it was taken out of ISRs piece by piece: what it joined since, it leaves as well."""
+    """The broker was alive while it was removed from ISRs piece by piece: remove it from those it has joined since."""
     return leave(context, sorted(set(in_sync_on(context, broker_id)) - set(leaving)), broker_id)
 
 
@@ -226,13 +227,13 @@ def _changed(broker: BrokerImage, **fields: Any) -> Any:
 
 
 def fence_broker(context: CommandContext, broker_id: int) -> Outcome:
-    """The broker is dead or silent: it leads nothing and is in no ISR."""
+    """Fence a dead or silent broker: it leads nothing and is in no ISR."""
     broker = context.image.cluster.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Outcome()
 
     def fence(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Unless another life of it has begun meanwhile."""
+        """Unless a new incarnation has registered meanwhile."""
         present = later.image.cluster.brokers.get(broker_id)
         if present is None or present.epoch != broker.epoch or present.fenced:
             return []
@@ -256,7 +257,7 @@ def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> O
 
 
 def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> Outcome:
-    """Replicas on these directories leave ISRs and leaderships; the broker's other directories go on."""
+    """Remove replicas on these directories from ISRs and leaderships; the broker's others are unaffected."""
     newly = broker.directories & offline
     if not newly:
         return Outcome(atomic=False)
@@ -267,12 +268,12 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
     def give_up(later: CommandContext, places: Sequence[Place]) -> list[Any]:
         present = later.image.cluster.brokers.get(broker.id)
         if present is None or present.epoch != broker.epoch:
-            return []  # another life of it has begun meanwhile
+            return []  # a new incarnation has registered meanwhile
         after = _with_broker(later, replace(present, directories=present.directories - newly))
         return without_broker(after, still(after, places, concerned), broker.id)
 
     def finish(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Last: where not all of it comes to be committed, the next controller finds the directory and begins again."""
+        """Update the registration last: if interrupted, the next controller still sees the directory and retries."""
         present = later.image.cluster.brokers.get(broker.id)
         if present is None or present.epoch != broker.epoch:
             return []
@@ -300,12 +301,15 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What the controller knows beyond the image when it answers a heartbeat."""
+    """Controller state outside the image that a heartbeat response depends on."""
 
     lowest_active_offset: int
-    """The smallest metadata offset that a live broker reports to have applied."""
+    """The smallest metadata offset that any live broker reports as applied."""
     controlled_shutdown_offset: int
-    """The offset at which this broker's shutdown was written; everybody must know before it goes. NEVER: not by us."""
+    """The offset of this broker's controlled shutdown record, which every broker must apply before it may stop.
+
+    NEVER: this controller has not written it.
+    """
 
 
 def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) -> tuple[Outcome, BrokerState]:
@@ -313,7 +317,7 @@ def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) 
     state = state_of(broker)
     offline = frozenset(known_id(each) for each in request.offline_log_dirs or ())
     outcome = directories_offline(context, broker, offline)
-    # Where that takes long, what else it wants waits for its next heartbeat.
+    # While offline directories are still being handled, the rest of what it wants waits for its next heartbeat.
     following = state if outcome.rest else _next_state(context, broker, request, liveness)
     if outcome.rest is None and (following is not state or _was_left_alone(context, broker, liveness)):
         transition = _transition(context.after(outcome.records), broker, state, following)
@@ -336,7 +340,7 @@ def state_of(broker: BrokerImage) -> BrokerState:
 
 
 def _was_left_alone(context: CommandContext, broker: BrokerImage, liveness: Liveness) -> bool:
-    """It leaves, and the controller that took its leaderships from it died before it had taken all."""
+    """It is in controlled shutdown, but the previous controller died before it had moved all leaderships."""
     leaves = state_of(broker) is BrokerState.CONTROLLED_SHUTDOWN
     return leaves and liveness.controlled_shutdown_offset == NEVER and leads_something(context, broker.id)
 
@@ -366,6 +370,6 @@ def _transition(context: CommandContext, broker: BrokerImage, state: BrokerState
         return unfence_broker(context, broker)
     if following is BrokerState.CONTROLLED_SHUTDOWN:
         return enter_controlled_shutdown(context, broker)
-    if state is BrokerState.FENCED:  # a fenced broker that may go: nothing to write
+    if state is BrokerState.FENCED:  # a fenced broker may stop: nothing to write
         return Outcome()
     return fence_broker(context, broker.id)

@@ -18,7 +18,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 OPERATION_NAMES = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 MIN_ISR = "min.insync.replicas"
 MAX_VALUE_BYTES = 32_767
-# A few milliseconds of work; a resource is in one piece.
+# A few milliseconds of work. A single resource is never split.
 RESOURCES_PER_PIECE = 200
 
 
@@ -28,13 +28,13 @@ def incremental_alter_configs(context: CommandContext, request: Any) -> Outcome:
 
 
 def alter_configs(context: CommandContext, request: Any) -> Outcome:
-    """The old form: what is not named goes back to its default."""
+    """The old API: configs that are not named are reset to their defaults."""
     response = message("AlterConfigsResponse")(responses=[], throttle_time_ms=0)
     return _alter_all(context, request, response, _changes_whole)
 
 
 def _alter_all(context: CommandContext, request: Any, response: Any, changes_of: Any) -> Outcome:
-    """Each resource for itself, and of many so many at a time that nobody else waits for long."""
+    """Alter each resource independently, in pieces small enough that other requests do not wait long."""
     kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -86,10 +86,10 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
 
 
 def _clear_eligible(context: CommandContext, topic_name: str) -> list[Any]:
-    """With a lower minimum the ISR may commit what those eligible until now have not, also while ELR is off.
+    """Clear the ELR, also while ELR is off: with a lower minimum the ISR may commit what eligible replicas lack.
 
-    The record makes everybody forget who led last as well. But where nobody is in sync, nobody commits anything: who
-    may lead there still may, else a partition that is offline would stay so when all its replicas are back.
+    The record also clears the last known leaders. But where the ISR is empty nothing can be committed, so the eligible
+    replicas stay eligible: otherwise an offline partition would remain offline even after all its replicas are back.
     """
     topic = context.image.topics.by_name(topic_name)
     topics = context.image.topics if topic is None else [topic]
@@ -108,7 +108,7 @@ def _clear_eligible(context: CommandContext, topic_name: str) -> list[Any]:
 
 
 def _check_elr(context: CommandContext, resource: tuple[int, str], changes: Mapping[str, str | None]) -> None:
-    """With ELR on, the cluster has one minimum of in-sync replicas, and it is always set."""
+    """With ELR on, min.insync.replicas is always set for the whole cluster and cannot differ per broker."""
     if not context.elr_enabled or resource[0] != RESOURCE_BROKER or MIN_ISR not in changes:
         return
     if resource[1]:

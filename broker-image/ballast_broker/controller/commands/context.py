@@ -1,4 +1,4 @@
-"""What every command gets, and what it returns. PURE."""
+"""The input and output types of all controller commands. PURE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_RANDOM_ID = 100
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One effective topic config, as CreateTopics answers it."""
+    """One effective topic config, as CreateTopics returns it."""
 
     name: str
     value: str | None
@@ -31,25 +31,25 @@ class ConfigEntry:
 
 
 class ConfigRules(Protocol):
-    """What configs there are and which values they take; the table lives above this room."""
+    """The known configs and their valid values; the table itself lives in a higher layer."""
 
     def validate(self, resource_type: int, resource_name: str, configs: Mapping[str, str]) -> None:
-        """ApiError (INVALID_CONFIG, naming the config) unless these overrides may be stored."""
+        """Raise ApiError (INVALID_CONFIG, naming the config) unless these overrides may be stored."""
 
     def is_list(self, resource_type: int, name: str) -> bool: ...
 
     def default(self, resource_type: int, name: str) -> str | None:
-        """The static value or default that append and subtract begin from."""
+        """The static or default value that APPEND and SUBTRACT start from."""
 
     def effective_topic_configs(
         self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
     ) -> Iterable[ConfigEntry]:
-        """`own` and `cluster`: what this node and all brokers were given at run time."""
+        """`own` and `cluster`: the dynamic configs of this node and of all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenConfig:
-    """Of delegation tokens; the same at all nodes of a cluster."""
+    """Delegation token settings; the same on all nodes of a cluster."""
 
     secret: bytes = field(repr=False)
     max_lifetime_ms: int = 7 * 24 * 3_600_000
@@ -73,7 +73,7 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """`image` holds everything appended so far, committed or not; `next_offset` is that of the next record."""
+    """`image` contains every record appended so far, committed or not; `next_offset` is the offset of the next one."""
 
     image: MetadataImage
     config: ControllerConfig
@@ -83,18 +83,18 @@ class CommandContext:
     now_ms: int = 0
     kraft_version: int = 0
     controllers: Sequence[int] = ()
-    """The ids of those that vote."""
+    """The ids of the voters."""
     voters_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-    """What each of the others understands, where they were asked."""
+    """Supported feature ranges of the other voters, where they were asked."""
     asker: Asker | None = None
-    """Who asks, where that is known."""
+    """On whose behalf the request is sent, if known."""
     mutations: MutationQuota | None = None
-    """Of whoever asks; None: he may change as much as he likes."""
+    """The requester's quota; None: unlimited."""
     _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
-    """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
+    """Cache of `topic_setting`: losing a broker asks for the same topic once per partition."""
 
     def take_mutations(self, partitions: int) -> None:
-        """ApiError where whoever asks may not make or delete any more partitions now."""
+        """Raise ApiError if the requester may not create or delete more partitions now."""
         if self.mutations is not None:
             self.mutations.take(partitions)
 
@@ -103,7 +103,7 @@ class CommandContext:
         return self.image.features.level(ELIGIBLE_LEADER_REPLICAS) > 0
 
     def topic_setting(self, topic: str, name: str, static: str) -> str:
-        """A topic config as it counts for the controller: topic, this node, all brokers, static."""
+        """A topic config as the controller sees it; precedence: topic, this node, all brokers, static."""
         found = self._settings.get((topic, name))
         if found is None:
             found = self._settings[topic, name] = self._find_setting(topic, name, static)
@@ -119,7 +119,7 @@ class CommandContext:
 
     @property
     def dynamic_broker_configs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """What was set at run time for this node, and for all brokers."""
+        """The dynamic configs of this node, and of all brokers."""
         configs = self.image.configs
         return configs.of(RESOURCE_BROKER, str(self.config.node_id)), configs.of(RESOURCE_BROKER, "")
 
@@ -132,14 +132,14 @@ class CommandContext:
         return self.topic_setting(topic, "unclean.leader.election.enable", static).strip().lower() == "true"
 
     def default_directory(self, broker_id: int) -> UUID:
-        """Where a new replica of this broker goes, if there is but one place; else the broker decides and tells."""
+        """The broker's directory if it has exactly one; otherwise unassigned: the broker chooses and reports back."""
         broker = self.image.cluster.brokers.get(broker_id)
         if broker is not None and len(broker.directories) == 1:
             return next(iter(broker.directories))
         return DIRECTORY_UNASSIGNED
 
     def after(self, records: Iterable[Any]) -> CommandContext:
-        """The context in which these records were appended: for commands in several steps."""
+        """The context with these records applied: for commands in several steps."""
         delta = MetadataDelta(self.image)
         for each in records:
             delta.replay(each)
@@ -155,10 +155,10 @@ class CommandContext:
 
 @dataclass(slots=True)
 class Outcome:
-    """Records to commit (all in one batch unless `atomic` is off), then the response to give.
+    """Records to commit (in one batch unless `atomic` is false), then the response to send.
 
-    What may be long comes in pieces: `rest` makes the next one from the state of its own moment, and others have
-    their turn between the two. The response is given when the last piece is committed.
+    Long work is split: `rest` computes the next piece from the state at that time, and other events run between pieces.
+    The response is sent when the last piece is committed.
     """
 
     records: list[Any] = field(default_factory=list)

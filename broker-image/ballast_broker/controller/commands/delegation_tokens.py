@@ -1,6 +1,6 @@
-"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken; and what becomes of tokens that are over. PURE.
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, and the removal of expired tokens. PURE.
 
-Who asks is told by whoever sends the request on, and is known to have been believed by something else than a token.
+The forwarding broker tells who the requester is; a requester that authenticated with a token is rejected.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 USER = "User"
-NEVER_MS = -1  # as a time, in the answer of whoever has not asked the controller
+NEVER_MS = -1  # as a time, in responses given without asking the controller
 CREATE, RENEW, EXPIRE = 38, 39, 40
 
 
 def owner_of(request: Any, requester: str) -> str:
-    """For whom a token is asked: who asks, unless he names somebody."""
+    """The owner of the requested token: the requester, unless another is named."""
     name = request.owner_principal_name
     return written(request.owner_principal_type or "", name) if name else requester
 
 
 def has_other_renewers(request: Any) -> bool:
-    """Only users renew tokens."""
+    """Whether a renewer is not a user: only users may renew tokens."""
     return any(each.principal_type != USER for each in request.renewers)
 
 
@@ -50,7 +50,7 @@ def creation_answer(request: Any, requester: str, error: ErrorCode = ErrorCode.N
 
 
 def change_answer(api_key: int, error: ErrorCode = ErrorCode.NONE, *, time_ms: int = 0) -> Any:
-    """To RenewDelegationToken and ExpireDelegationToken."""
+    """The response to RenewDelegationToken or ExpireDelegationToken."""
     name = "RenewDelegationTokenResponse" if api_key == RENEW else "ExpireDelegationTokenResponse"
     return message(name)(error_code=int(error), expiry_timestamp_ms=time_ms, throttle_time_ms=0)
 
@@ -101,7 +101,7 @@ def renew_delegation_token(context: CommandContext, request: Any) -> Outcome:
 
 
 def expire_delegation_token(context: CommandContext, request: Any) -> Outcome:
-    """A period below 0 ends the token at once, also one that is over."""
+    """A negative period removes the token at once, even one that has expired."""
     requester = _requester(context)
     try:
         token = _shown(context, context.config.delegation_tokens, request.hmac)
@@ -116,7 +116,7 @@ def expire_delegation_token(context: CommandContext, request: Any) -> Outcome:
 
 
 def remove_expired_tokens(context: CommandContext) -> Outcome:
-    """As many as go into one batch; the rest has time until the next look."""
+    """Remove as many as fit into one batch; the rest waits for the next run."""
     tokens = sorted(context.image.security.delegation_tokens.values())
     expired = [_end_of(each) for each in tokens if each.is_expired(context.now_ms)]
     return Outcome(expired[:MAX_RECORDS_PER_BATCH], atomic=False)

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: a broker tells which directory holds each of its replicas. PURE."""
+"""AssignReplicasToDirs: a broker reports which directory holds each of its replicas. PURE."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _assign(
 
 
 def _is_made_anew(before: PartitionRegistration, broker: BrokerImage, directory: UUID) -> bool:
-    """Nothing can have been taken along from a directory that the broker has no more."""
+    """The replica was recreated empty: its old directory is gone from the broker, so nothing was copied from it."""
     present = before.directory_of(broker.id)
     return present is not None and present != directory and not broker.has_directory(present)
 
 
 def _acceptor(context: CommandContext, before: PartitionRegistration, broker_id: int, without: int) -> Any:
-    """By the new directory, not the old: a replica told to be on a healthy disk may lead again."""
+    """Judge the reporting broker by the new directory: a replica moved to a healthy disk may lead again."""
     by_old = leader_acceptor(context, before, without=without)
     broker = context.image.cluster.brokers[broker_id]
 

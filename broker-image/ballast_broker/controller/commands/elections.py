@@ -1,4 +1,4 @@
-"""ElectLeaders by request, and the balance of preferred leaders by itself. PURE."""
+"""ElectLeaders requests, and automatic rebalancing to preferred leaders. PURE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNCLEAN_TYPE = 1
 
 
 def elect_leaders(context: CommandContext, request: Any) -> Outcome:
-    """No list of partitions means all of them; those that need no election are then left out below their topic."""
+    """No list of partitions means all; the response then omits partitions that need no election."""
     response = message("ElectLeadersResponse")(replica_election_results=[], error_code=0, throttle_time_ms=0)
     if request.topic_partitions == []:
         return Outcome([], response)
@@ -91,7 +91,7 @@ def _elect(context: CommandContext, name: str, partition_id: int, election: Elec
 
 
 def balance_leaders(context: CommandContext) -> Outcome:
-    """Give leaderships back to preferred brokers that lack more of theirs than the allowed percentage."""
+    """Return leaderships to preferred brokers that lack more than the allowed percentage of theirs."""
     overdue = imbalanced_brokers(context.image, context.config.leader_imbalance_per_broker_percentage)
     places = [
         (topic.id, partition_id)
@@ -128,8 +128,9 @@ def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Partiti
 
 
 def offline_elections(context: CommandContext) -> Outcome:
-    """Leaders for offline partitions that may have one by now.
+    """Elect leaders for offline partitions that may have one by now.
 
-    Their topic has come to allow any live replica, or a controller died before all had the leader that came back.
+    Either unclean election was enabled for the topic, or a controller died before it had elected leaders after a
+    replica's return.
     """
     return piecewise(context, leaderless(context), lead_again)

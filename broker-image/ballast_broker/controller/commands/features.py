@@ -1,4 +1,4 @@
-"""UpdateFeatures, and the records that a new cluster begins with. PURE."""
+"""UpdateFeatures, and the bootstrap records of a new cluster. PURE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def bootstrap_records(min_insync_replicas: int) -> list[Any]:
-    """With eligible leader replicas on, the cluster's minimum of in-sync replicas has to be known to all."""
+    """The initial feature levels, and the cluster-wide min.insync.replicas that ELR requires."""
     records = [record("FeatureLevelRecord", name=name, feature_level=level) for name, level in BOOTSTRAP_LEVELS.items()]
     records.append(
         record(
@@ -31,7 +31,7 @@ def bootstrap_records(min_insync_replicas: int) -> list[Any]:
 
 
 def update_features(context: CommandContext, request: Any) -> Outcome:
-    """All or nothing; version 2 says it once for all, the older ones per feature."""
+    """All or nothing; version 2 reports one result for all features, older versions one per feature."""
     response = message("UpdateFeaturesResponse")(results=[], error_code=0, error_message=None, throttle_time_ms=0)
     records: list[Any] = []
     refusal: ApiError | None = None
@@ -56,7 +56,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
 
 
 def raises_a_level(context: CommandContext, request: Any) -> bool:
-    """Of those in the metadata: of the quorum's own level it asks the voters itself."""
+    """Whether the request raises a level kept in the metadata; for kraft.version the quorum asks the voters itself."""
     levels = context.image.features
     known = [each for each in request.feature_updates if each.feature in SUPPORTED and each.feature != KRAFT_VERSION]
     return any(levels.level(each.feature) < each.max_version_level <= SUPPORTED[each.feature][1] for each in known)
@@ -84,7 +84,7 @@ def _update(context: CommandContext, update: Any) -> list[Any]:
     if name == KRAFT_VERSION:
         if level < before:
             raise _invalid(name, level, "Can't downgrade the version of this feature.")
-        return []  # the quorum itself writes it
+        return []  # the quorum writes that record itself
     records = [record("FeatureLevelRecord", name=name, feature_level=level)]
     if name == ELIGIBLE_LEADER_REPLICAS and level > 0:
         records += _min_isr_records(context)
@@ -101,7 +101,7 @@ def _check_level(node_id: int, name: str, level: int) -> None:
     low, high = SUPPORTED.get(name, (0, -1))
     if high < 0:
         raise _invalid(name, level, f"Local controller {node_id} does not support this feature.")
-    if not low <= level <= high:  # 0 is no feature; there is no cluster without a version of its metadata
+    if not low <= level <= high:  # 0 means disabled; metadata.version cannot be 0
         raise _invalid(name, level, f"Local controller {node_id} only supports versions {low}-{high}")
 
 
@@ -117,7 +117,7 @@ def _check_nodes(context: CommandContext, name: str, level: int) -> None:
 
 
 def _min_isr_records(context: CommandContext) -> list[Any]:
-    """Setting it at the cluster's level, and taking what single brokers said."""
+    """Set min.insync.replicas cluster-wide and remove the overrides of single brokers."""
     configs = context.image.configs
     records = []
     if MIN_ISR not in configs.of(RESOURCE_BROKER, ""):

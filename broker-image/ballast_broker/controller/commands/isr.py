@@ -1,4 +1,4 @@
-"""AlterPartition: a leader asks for another ISR, and is refused where it is behind the times. PURE."""
+"""AlterPartition: a leader proposes a new ISR; stale proposals are rejected. PURE."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def alter_partition(context: CommandContext, request: Any) -> Outcome:
                 result.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
             else:
                 records.extend(_alter(context, request.broker_id, topic, data, result))
-    # Two entries for one partition would be checked against the same state: only the first may count.
+    # Duplicate entries for a partition were checked against the same state: only the first may count.
     return Outcome(_first_per_partition(records), response, atomic=False)
 
 
@@ -50,7 +50,7 @@ def _alter(context: CommandContext, broker_id: int, topic: TopicImage, data: Any
     built = change.build()
     after = partition if built is None else merge_change(partition, built)
     if after.leader not in (broker_id, partition.leader):
-        # The change completed a reassignment that takes the asking leader away.
+        # The change completed a reassignment that removes the requesting leader.
         result.error_code = int(ErrorCode.NEW_LEADER_ELECTED)
     else:
         result.leader_id = after.leader
@@ -77,7 +77,7 @@ def _refusal(
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
-        # The leader knows more than we: we are not the controller any more.
+        # The leader has newer metadata: we are no longer the controller.
         return ErrorCode.NOT_CONTROLLER
     if data.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -99,7 +99,7 @@ def _refusal(
 
 
 def _eligible(context: CommandContext, broker_id: int, epoch: int) -> bool:
-    """May join an ISR: registered, live, and still the incarnation that the leader saw."""
+    """Whether the broker may join an ISR: registered, live, and the incarnation that the leader saw."""
     broker = context.image.cluster.brokers.get(broker_id)
     return broker is not None and broker.active and epoch in (ANY_EPOCH, broker.epoch)
 

@@ -1,11 +1,12 @@
-"""One partition's next state: who leads, who is in sync, whether a reassignment is through. PURE.
+"""Computes a partition's next state: leader, ISR, ELR and the completion of a reassignment. PURE.
 
-A change is described by its targets; `build` works out what follows from them (completion of a reassignment, the
-eligible leader replicas, the election) and says it as one PartitionChangeRecord, or None where nothing changes.
+The caller sets the intended change on a `PartitionChange`; `build` derives what follows from it (completion of a
+reassignment, the eligible leader replicas, the election) and returns one PartitionChangeRecord, or None if nothing
+changes.
 
-The order of candidates is that of the assigned replicas. A leader comes from the ISR; with an empty ISR from the
-eligible leader replicas; then the last known leader when it is back; last, and only where unclean election is
-allowed, the first live replica, which then has to recover and is the whole ISR.
+Candidates are tried in the order of the assigned replicas. The leader comes from the ISR; if that is empty, from the
+ELR; then the last known leader if it is back; and finally, only where unclean election is allowed, the first live
+replica, which then has to recover and is the whole ISR.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from ballast_broker.metadata.partition_records import LEADER_UNCHANGED, Partitio
 
 class Election(Enum):
     ONLINE = "online"
-    """Keep the leader if it may lead, else choose one."""
+    """Keep the leader if it may lead, otherwise choose one."""
     PREFERRED = "preferred"
-    """Give the lead to the first assigned replica if it may have it."""
+    """Make the first assigned replica the leader if it may lead."""
     UNCLEAN = "unclean"
-    """As ONLINE, and take any live replica rather than none."""
+    """As ONLINE, but rather take any live replica than none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class PartitionChange:
     election: Election = Election.ONLINE
     unclean_shutdown_replicas: frozenset[int] = frozenset()
     lost_replicas: frozenset[int] = frozenset()
-    """Begun anew without what they had: what the others have counts for more than that they once led."""
+    """Replicas recreated empty: they must not lead on the strength of having been eligible or the last leader."""
     isr: list[int] = field(default_factory=list)
     replicas: list[int] = field(default_factory=list)
     removing: list[int] = field(default_factory=list)
@@ -68,7 +69,7 @@ class PartitionChange:
         self.directories = dict(zip(before.replicas, before.directories, strict=True))
 
     def build(self) -> PartitionChangeRecord | None:
-        """The record, or None where nothing changes."""
+        """Return the record, or None if nothing changes."""
         self._complete_reassignment()
         self._update_elr()
         elected = self._elect()
@@ -99,7 +100,7 @@ class PartitionChange:
         self.replicas, self.isr, self.removing, self.adding = target, kept_isr, [], []
 
     def _update_elr(self) -> None:
-        """Who leaves the ISR while it is below its minimum may still lead, unless it lost data or its place."""
+        """Replicas leaving an ISR below min ISR join the ELR, unless they lost data or their assignment."""
         if not self._elr_counts or len(self.isr) >= self.min_isr:
             self.elr = []
             return
@@ -126,7 +127,7 @@ class PartitionChange:
 
     @property
     def _elr_counts(self) -> bool:
-        """Also where ELR, which is off now, has left nobody in sync: else nobody could ever lead again."""
+        """Whether the ELR counts: even while ELR is off, if the ISR is empty, or nobody could ever lead again."""
         return self.elr_enabled or not self.before.isr
 
     def _may_lead(self, replica: int) -> bool:
@@ -139,12 +140,12 @@ class PartitionChange:
             return None
         if len(last_known) != 1 or last_known[0] in self.lost_replicas:
             return None
-        kept = last_known[0] in self.replicas  # not taken away since, by a reassignment that was cancelled
+        kept = last_known[0] in self.replicas  # it may have been removed since, by a cancelled reassignment
         return last_known[0] if kept and self.acceptable_leader(last_known[0]) else None
 
     def _apply_election(self, elected: Elected, fields: dict[str, Any]) -> None:
         if elected.node == self.before.leader:
-            # A replica taken away must not go on with the old epoch.
+            # Naming the leader bumps the epoch: a removed replica must not go on with the old one.
             if not set(self.before.replicas) <= set(self.replicas):
                 fields["leader"] = self.before.leader
             return
@@ -163,14 +164,14 @@ class PartitionChange:
             self.elr = []
         if self.elr != list(self.before.elr):
             fields["eligible_leader_replicas"] = self.elr
-        # Without ELR the last member of an ISR stays in it, so that it can lead again.
+        # Without ELR the last member stays in the ISR so that it can lead again.
         recordable = bool(self.isr) or self.elr_enabled
         if "isr" not in fields and recordable and self.isr != list(self.before.isr):
             fields["isr"] = self.isr
 
     def _remember_leader(self, fields: dict[str, Any]) -> None:
         leader = fields.get("leader", LEADER_UNCHANGED)
-        # Where ELR was off when the last one left, it stayed in the ISR, and leaves only now.
+        # If ELR was off when the last leader went, it stayed in the ISR and leaves it only now.
         left_now = self.before.leader == NO_LEADER and fields.get("isr") == [] and len(self.before.isr) == 1
         if self.elr_enabled and not self.before.last_known_elr and (leader == NO_LEADER or left_now):
             fields["last_known_elr"] = list(self.before.isr) if left_now else [self.before.leader]
@@ -193,7 +194,7 @@ class PartitionChange:
 def leader_acceptor(
     context: CommandContext, partition: PartitionRegistration, *, without: int = NO_LEADER
 ) -> Callable[[int], bool]:
-    """Whether a broker may lead: active (`without` never counts as that), its replica on a healthy disk."""
+    """Return a predicate: the broker is active (`without` counts as inactive), its replica on an online directory."""
     brokers = context.image.cluster.brokers
 
     def acceptable(broker_id: int) -> bool:
@@ -214,7 +215,7 @@ def change_of(
     acceptable: Callable[[int], bool] | None = None,
     election: Election | None = None,
 ) -> PartitionChange:
-    """A change with nothing changed yet; unclean election where the topic allows it, unless another is asked."""
+    """An empty change; `election` defaults to unclean if the topic allows it."""
     before = topic.partitions[partition_id]
     if election is None:
         election = Election.UNCLEAN if context.unclean_election_enabled(topic.name) else Election.ONLINE
@@ -237,7 +238,7 @@ def without_broker(
     *,
     unclean_shutdown: bool = False,
 ) -> list[Any]:
-    """The records that take a broker out of ISRs and leaderships of these partitions."""
+    """The records that remove a broker from the ISRs and leaderships of these partitions."""
     records = []
     for topic, partition_id in partitions:
         before = topic.partitions[partition_id]

@@ -1,4 +1,4 @@
-"""CreatePartitions: expanding topics, each for itself. PURE."""
+"""CreatePartitions: expands topics, each independently. PURE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast_wire.messages import message
 
 
 def create_partitions(context: CommandContext, request: Any) -> Outcome:
-    """`validate_only` checks everything and changes nothing; a topic named twice is refused, the others go on."""
+    """`validate_only` checks everything and changes nothing. A topic named twice is rejected, the others are not."""
     response = message("CreatePartitionsResponse")(results=[], throttle_time_ms=0)
     counts = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
@@ -56,7 +56,7 @@ def _expandable(context: CommandContext, wanted: Any) -> TopicImage:
     topic = context.image.topics.by_name(wanted.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    moving = context.image.topics.reassigning  # mostly none: then not a partition of thousands of topics is looked at
+    moving = context.image.topics.reassigning  # usually empty: saves checking every partition
     if moving and any((topic.id, number) in moving for number in topic.partitions):
         raise ApiError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,

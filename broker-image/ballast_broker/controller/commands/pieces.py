@@ -1,6 +1,6 @@
-"""A broker's replicas, and changes of many places: piece by piece, so that nobody's loop is held for long. PURE.
+"""Splits changes of many partitions or entities into pieces, so that none blocks the event loop for long. PURE.
 
-A piece looks at the state of its own moment: what changed since the places were collected is left alone.
+Each piece works on the state at its own time and leaves alone what has changed since the places were collected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, Topi
 from ballast_wire.errors import ApiError
 
 PLACES_PER_PIECE = 200
-RECORDS_PER_PIECE = 200  # of what is changed one by one, each whole
+RECORDS_PER_PIECE = 200  # for `one_by_one`; a single thing is never split
 Place = tuple[UUID, int]
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def where(context: CommandContext, wanted: Callable[[PartitionRegistration], boo
 def still(
     context: CommandContext, places: Iterable[Place], wanted: Callable[[PartitionRegistration], bool]
 ) -> Iterator[tuple[TopicImage, int]]:
-    """Those of the places that are there by now, and still as they were when they were looked for."""
+    """The places that still exist and still satisfy `wanted`."""
     for topic_id, number in places:
         topic = context.image.topics.by_id(topic_id)
         partition = topic.partitions.get(number) if topic is not None else None
@@ -55,7 +55,7 @@ def still(
 
 
 def leave(context: CommandContext, places: Iterable[Place], broker_id: int, *, unclean: bool = False) -> list[Any]:
-    """The records that take a broker out of the ISRs and leaderships of these places."""
+    """The records that remove a broker from the ISRs and leaderships of these places."""
 
     def concerned(partition: PartitionRegistration) -> bool:
         return broker_id in partition.isr or (unclean and broker_id in partition.elr)
@@ -65,7 +65,7 @@ def leave(context: CommandContext, places: Iterable[Place], broker_id: int, *, u
 
 
 def lead_again(context: CommandContext, places: Iterable[Place]) -> list[Any]:
-    """Leaders for what has none and may have one by now."""
+    """The records that elect leaders for leaderless partitions that may have one by now."""
     found = still(context, places, lambda partition: partition.leader == NO_LEADER)
     built = (change_of(context, topic, number).build() for topic, number in found)
     return [each for each in built if each is not None]
@@ -79,9 +79,9 @@ def piecewise(
     response: Any = None,
     finish: Callable[[CommandContext, Sequence[T]], list[Any]] = lambda _context, _places: [],
 ) -> Outcome:
-    """`change` on a number of places at a time; `finish` together with the last of them, which it is told.
+    """Apply `change` to PLACES_PER_PIECE places at a time; `finish` runs with the last piece and gets its places.
 
-    Places are a broker's replicas, or what a request names; of its `response` each piece writes its own part.
+    Places are a broker's replicas, or the partitions of a request; each piece adds its own part to `response`.
     """
     records = change(context, places[:PLACES_PER_PIECE])
     if len(places) <= PLACES_PER_PIECE:
@@ -103,8 +103,10 @@ def one_by_one(
     only_looks: bool = False,
     at_a_time: int = RECORDS_PER_PIECE,
 ) -> Outcome:
-    """Each thing for itself, with all of its records in one batch. `answer` puts into `response` what is told of it:
-    also why `change` refuses it."""
+    """Apply `change` to each thing independently, with all its records in one batch.
+
+    `answer` adds a result for the thing to `response`; if `change` raises ApiError, the error is set on that result.
+    """
 
     def some(now: CommandContext, left: Sequence[T]) -> Outcome:
         now = replace(now, asker=context.asker, mutations=context.mutations)

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: blocks of ids that no two brokers share. PURE."""
+"""AllocateProducerIds: allocates blocks of producer ids that no two brokers share. PURE."""
 
 from __future__ import annotations
 

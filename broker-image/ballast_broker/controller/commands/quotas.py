@@ -89,7 +89,7 @@ def _entity(entry: Any) -> QuotaEntity:
 
 
 def _check_address(text: str) -> None:
-    # Kafka would also resolve host names; a controller that waits for a name server serves nobody.
+    # Kafka also resolves host names; a controller that waits for a name server serves nobody.
     try:
         ipaddress.ip_address(text)
     except ValueError as error:
@@ -97,7 +97,7 @@ def _check_address(text: str) -> None:
 
 
 def _check_value(key: str, value: float) -> None:
-    if not value > 0:  # nor is what is no number
+    if not value > 0:  # also rejects NaN
         raise _refused(f"Quota {key} must be greater than 0")
     if key in DOUBLE_KEYS:
         return

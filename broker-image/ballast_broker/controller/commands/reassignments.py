@@ -1,8 +1,9 @@
 """AlterPartitionReassignments and ListPartitionReassignments. PURE.
 
-While a move runs, the replica list is the target followed by those that will leave; what is being added and removed
-stands beside it. The originals are therefore the replicas without the added ones, which is what a cancellation puts
-back and what a second plan begins from. The move ends in `PartitionChange`, when the added replicas are in sync.
+During a reassignment the replica list is the target followed by the replicas to be removed; adding_replicas and
+removing_replicas are kept beside it. The original replicas are therefore the replicas without the added ones: a
+cancellation restores them, and a second reassignment starts from them. `PartitionChange` completes the reassignment
+when the added replicas are in sync.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ballast_wire.messages import message
 
 
 def alter_partition_reassignments(context: CommandContext, request: Any) -> Outcome:
-    """Every partition for itself, and of many so many at a time; an empty target cancels."""
+    """Handle each partition independently, in pieces; a null target cancels."""
     response = message("AlterPartitionReassignmentsResponse")(
         responses=[],
         error_code=0,
@@ -99,7 +100,7 @@ def _begin(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor is changed from {len(originals)} to {len(target)}",
         )
-    # What an earlier plan was adding and this one does not want goes at once, unless nothing in sync would be left.
+    # Replicas an earlier reassignment was adding but this one does not want go at once, unless the ISR would be empty.
     dropped = [each for each in before.adding_replicas if each not in target]
     isr = [replica for replica in before.isr if replica not in dropped]
     if not isr:

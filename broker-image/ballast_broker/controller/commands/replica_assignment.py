@@ -1,4 +1,4 @@
-"""Checks of assignments that people give, and assignments made by the placer. PURE."""
+"""Validates manual replica assignments and creates automatic ones. PURE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL_DIRECTORIES = "*"
 
 
 def check_assignment(context: CommandContext, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """ApiError unless these replicas are registered brokers, each once, and as many as the other partitions have."""
+    """Raise ApiError unless the replicas are distinct registered brokers, as many as the other partitions have."""
     if not replicas:
         raise ApiError(INVALID, "The manual partition assignment includes an empty replica list.")
     for broker_id in sorted(replicas):
@@ -38,7 +38,7 @@ def check_assignment(context: CommandContext, replicas: Sequence[int], replicati
 
 
 def new_registration(context: CommandContext, replicas: Sequence[int]) -> PartitionRegistration | None:
-    """A partition's first state: all live replicas in sync, the first of them leading. None where none is live."""
+    """A new partition's state: all live replicas in sync, the first of them leading. None if none is live."""
     brokers = context.image.cluster.brokers
     isr = tuple(each for each in replicas if each in brokers and brokers[each].active)
     if not isr:
@@ -66,7 +66,7 @@ def place(
     context: CommandContext, first_partition: int, count: int, replication_factor: int
 ) -> list[PartitionRegistration]:
     usable = [
-        UsableBroker(broker.id, broker.rack, fenced=not broker.active)  # one that leaves will be soon
+        UsableBroker(broker.id, broker.rack, fenced=not broker.active)  # in controlled shutdown: will be soon
         for broker in context.image.cluster.brokers.values()
         if not is_cordoned(context, broker)
     ]
@@ -87,7 +87,7 @@ def place(
 
 
 def is_cordoned(context: CommandContext, broker: BrokerImage) -> bool:
-    """A broker all of whose directories take no new replicas."""
+    """Whether none of the broker's directories accepts new replicas."""
     configs = context.image.configs
     for name in (str(broker.id), ""):
         value = configs.of(RESOURCE_BROKER, name).get(CORDONED)

@@ -1,7 +1,7 @@
-"""AlterUserScramCredentials: what is kept of users' passwords. PURE.
+"""AlterUserScramCredentials: stores users' SCRAM credentials. PURE.
 
-The client sends the password salted and hashed; from that follow the two keys that are kept, with which nobody can
-come in.
+The client sends the salted password; the controller derives and stores only StoredKey and ServerKey, which do not
+suffice to authenticate.
 """
 
 from __future__ import annotations

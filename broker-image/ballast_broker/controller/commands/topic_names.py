@@ -1,4 +1,4 @@
-"""Which topic names exist, may exist, and which of them belong to Kafka itself. PURE."""
+"""Validates topic names and detects colliding ones. PURE."""
 
 from __future__ import annotations
 

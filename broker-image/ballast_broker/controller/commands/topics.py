@@ -27,13 +27,12 @@ from ballast_wire.names import ZERO_UUID
 from ballast_wire.wording import WORDING
 
 FIRST_THAT_KNOWS_DELETION_DISABLED = 3
-# A few milliseconds of work; a topic is in one piece with its partitions.
+# A few milliseconds of work. A topic and its partitions are never split.
 TOPICS_PER_PIECE = 50
 
 
 def create_topics(context: CommandContext, request: Any) -> Outcome:
-    """Each topic for itself: one that cannot be made does not keep the others from being made. Of many so many at a
-    time that nobody else waits for long."""
+    """Create each topic independently, in pieces small enough that other requests do not wait long."""
     response = message("CreateTopicsResponse")(topics=[], throttle_time_ms=0)
     only = bool(request.validate_only)
     _check_total(context, request)
@@ -46,7 +45,8 @@ def create_topics(context: CommandContext, request: Any) -> Outcome:
         for done, topic in enumerate(topics):
             if done == TOPICS_PER_PIECE or len(records) >= RECORDS_PER_PIECE:
                 rest = partial(create, topics=topics[done:])
-                # What is only looked at is nowhere but here, where the topics that follow find it.
+                # With validate_only nothing is stored: only this context has the topics that later names may collide
+                # with.
                 rest = partial(_as_of, now, rest) if only else rest
                 return Outcome([] if only else records, response, rest=rest)
             name, kind = topic.name, type(response).CreatableTopicResult
@@ -96,7 +96,7 @@ def _create(context: CommandContext, topic: Any, result: Any, describe: _Describ
         record("ConfigRecord", resource_type=RESOURCE_TOPIC, resource_name=name, name=key, value=value)
         for key, value in sorted(configs.items())
     ]
-    # Configs after the topic but before the partitions: a broker that makes a log knows them already.
+    # Configs come before the partitions, so that a broker knows them when it creates a log.
     head = record("TopicRecord", name=name, topic_id=topic_id)
     return [head, *config_records, *partition_records(topic_id, 0, registrations)]
 
@@ -149,7 +149,7 @@ def _automatic(context: CommandContext, topic: Any) -> list[PartitionRegistratio
 
 
 class _Describing:
-    """Tells of the topics of one request what they have become; those with equal configs share what is told of them."""
+    """Fills in the results of created topics; topics with equal configs share one list of effective configs."""
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
@@ -181,7 +181,7 @@ class _Describing:
 
 
 def delete_topics(context: CommandContext, request: Any) -> Outcome:
-    """By name (the versions before 6 have a list of names only) or by id."""
+    """Delete topics by name (versions before 6 have only a list of names) or by id."""
     if not context.config.delete_topic_enable:
         old = request.API_VERSION < FIRST_THAT_KNOWS_DELETION_DISABLED
         raise ApiError(ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
@@ -201,7 +201,7 @@ def delete_topics(context: CommandContext, request: Any) -> Outcome:
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
         else:
-            if topic.id in found:  # by its name and by its id
+            if topic.id in found:  # named both by name and by id
                 text = "The provided topic name maps to an ID that was already supplied."
                 found[topic.id].error_code, found[topic.id].error_message = int(ErrorCode.INVALID_REQUEST), text
                 continue

@@ -1,7 +1,7 @@
-"""Who is to read which partitions: Apache Kafka's assignors of the server side, equal to them in what they give. PURE.
+"""The server-side assignors `uniform` and `range`, with the same results as Apache Kafka's. PURE.
 
-`range` gives neighbouring partitions of each topic to its members in order. `uniform` gives everybody as many as
-everybody else and leaves with a member what it has; where members differ in their topics see `uniform_mixed.py`.
+`range` assigns contiguous partitions of each topic to its members in order. `uniform` balances the partition counts and
+lets members keep what they have; see `uniform_mixed.py` for members with different subscriptions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Assignment = dict[str, Partitions]
 class MemberSpec:
     topics: frozenset[UUID]  # which exist
     instance_id: str | None = None
-    target: Partitions = field(default_factory=lambda: NONE)  # what it was to have up to now
+    target: Partitions = field(default_factory=lambda: NONE)  # its target so far
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
     members: Mapping[str, MemberSpec]
-    alike: bool  # all members are subscribed to the same
-    partitions: Mapping[UUID, int]  # how many a topic has
+    alike: bool  # all members have the same subscription
+    partitions: Mapping[UUID, int]  # topic id → number of partitions
 
 
 def assign_uniform(group: GroupSpec) -> Assignment:
@@ -64,14 +64,14 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
         room = least + one_more
         kept[member_id], given_back, room = _keep(group.members[member_id].target, frozenset(topics), room)
         free += given_back
-        if one_more and room and len(members) - place > more:  # who has one more already is to keep it
+        if one_more and room and len(members) - place > more:  # the extra ones go to members that have them already
             one_more, room = False, room - 1
         more -= one_more
         if room:
             places.append((member_id, room))
     coming = iter(free)
     for member_id, room in places:
-        for _, (topic_id, number) in zip(range(room), coming, strict=False):  # in this order: none is lost
+        for _, (topic_id, number) in zip(range(room), coming, strict=False):  # this order: none of `coming` is lost
             kept[member_id].setdefault(topic_id, set()).add(number)
     return {member_id: frozen(partitions) for member_id, partitions in kept.items()}
 
@@ -79,7 +79,7 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
 def _keep(
     target: Partitions, topics: frozenset[UUID], room: int
 ) -> tuple[dict[UUID, set[int]], list[tuple[UUID, int]], int]:
-    """What a member keeps of what it had, what it gives back, and for how many it has room then."""
+    """What the member keeps of its target, what it gives up, and how much room it has left."""
     kept: dict[UUID, set[int]] = {}
     given_back: list[tuple[UUID, int]] = []
     for topic_id in ids_in_order(target):
@@ -120,7 +120,7 @@ def assign_range(group: GroupSpec) -> Assignment:
 
 
 def _rank(group: GroupSpec, member_id: str) -> tuple[bool, bytes]:
-    """Static members first, by the name that stays theirs; then the others. As Java compares texts."""
+    """Static members first, by instance id, then the others by member id; strings compare as in Java."""
     instance_id = group.members[member_id].instance_id
     return instance_id is None, (member_id if instance_id is None else instance_id).encode("utf-16-be")
 

@@ -1,7 +1,8 @@
-"""Members of the classic protocol in a group of the consumer protocol: a fleet goes from one to the other. PURE.
+"""Classic-protocol members in a consumer-protocol group, as during a rolling migration of clients. PURE.
 
-To such a member its epoch is the generation, and the group the leader: it joins with what it owns, syncs to get what it
-is to have, and learns from a heartbeat that it has to join again, to give back or to take over.
+To a classic member, its member epoch is the generation and the coordinator is the group leader. It joins with the
+partitions it owns, syncs to get its assignment, and learns from a heartbeat that it has to rejoin, to revoke or to
+receive partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.metadata.image import TopicsImage
 from ballast_wire.errors import ApiError, ErrorCode
 
-REJOINING = 1  # of a static member under the id that it has; which epoch it is at it does not say
+REJOINING = 1  # a static member rejoining under its member id; it does not tell its epoch
 
 
 def join(group: ConsumerGroup, ask: JoinAsk, topics: TopicsImage, limits: ConsumerLimits, *, refresh: bool) -> Answer:
@@ -56,14 +57,14 @@ def join(group: ConsumerGroup, ask: JoinAsk, topics: TopicsImage, limits: Consum
 
 
 def _supports(group: ConsumerGroup, ask: JoinAsk) -> bool:
-    """One of the protocols has to be known to all that are classic members now."""
+    """Whether all current classic members support one of its protocols."""
     classic = [each.about.classic for each in group.members.values() if each.about.classic is not None]
     counted = Counter(name for each in classic for name in {protocol.name for protocol in each.protocols})
     return ask.protocol_type == CONSUMER and any(counted[each.name] == len(classic) for each in ask.protocols)
 
 
 def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
-    """The classic member that is at this generation; raises ApiError where it is not."""
+    """Return the classic member at this generation; raise ApiError if there is none."""
     member = group.members.get(member_id) if instance_id is None else known_static(group, instance_id, member_id)
     if member is None or member.about.classic is None:
         raise unknown_member(group.group_id, member_id)
@@ -73,8 +74,10 @@ def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
 
 
 def has_to_rejoin(group: ConsumerGroup, member: Member, *, refresh: bool) -> bool:
-    """For the group went on, or it has to give back, or all that it waits for is free. `refresh`: topics may have
-    changed; where there are classic members alone nobody else would see to that."""
+    """Whether a classic member has to rejoin: the epoch advanced, it has to revoke, or all it waits for is free.
+
+    `refresh`: topics may have changed; with classic members only, nobody else would trigger the new assignment.
+    """
     current = member.current
     if refresh and group.is_classic_without():
         return True
@@ -93,7 +96,7 @@ def _waits(group: ConsumerGroup, member: Member) -> bool:
 
 
 def is_behind(group: ConsumerGroup, member: Member) -> bool:
-    """It is to join again before it gets an assignment; who gives back first comes to that by itself."""
+    """Whether it must rejoin before it gets an assignment; one that has to revoke first rejoins afterwards anyway."""
     return group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS
 
 

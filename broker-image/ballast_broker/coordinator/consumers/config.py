@@ -1,4 +1,4 @@
-"""How long members of groups of the consumer protocol are waited for, and how large groups may be."""
+"""Timeouts and size limits of consumer-protocol groups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ballast_broker.metadata.image import RESOURCE_GROUP, MetadataImage
 class ConsumerConfig:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
-    session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # the least and the most that a group may have
+    session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # minimum and maximum a group may configure
     heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
     limits: ConsumerLimits = field(default_factory=ConsumerLimits)
     patterns_take_rights: bool = False
-    upgrades: bool = True  # a group with members goes to this protocol for one that speaks it
-    downgrades: bool = True  # and back when the last of them is gone
+    upgrades: bool = True  # convert classic groups with members when a consumer-protocol member joins
+    downgrades: bool = True  # and back when the last such member is gone
 
     def session_timeout_of(self, group_id: str, image: MetadataImage) -> int:
         """In milliseconds."""

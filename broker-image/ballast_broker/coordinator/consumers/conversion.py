@@ -1,4 +1,4 @@
-"""A group of the classic protocol becomes one of the consumer protocol, with its members, and back. PURE."""
+"""Converts a group with its members from the classic to the consumer protocol and back. PURE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
 from ballast_broker.coordinator.group import Member as ClassicMember
 from ballast_broker.metadata.image import TopicsImage
 
-# What librdkafka's add to an assignment is that assignment once more: it may be lost.
+# The userdata these assignors of librdkafka add merely repeats the assignment: it may be dropped.
 OF_ALL_CLIENTS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 CUSTOM_ASSIGNOR = (
     "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
@@ -39,10 +39,12 @@ CUSTOM_ASSIGNOR = (
 
 
 def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
-    """All that makes the same group of the consumer protocol: each member has what it was assigned last, and its epoch
-    is the generation; what it had as it joined and was not assigned again, it may read still, and is to give back.
-    ValueError where that cannot be: a member's bytes cannot be read, a custom assignor adds its own data, which would
-    be lost, or two members have the same partition."""
+    """The changes that create the same group in the consumer protocol.
+
+    Each member keeps its last assignment, with the generation as its epoch. Partitions that it owned on joining and was
+    not assigned again may still be in use, so they are pending revocation. Raises ValueError if a member's bytes are
+    malformed, a custom assignor adds userdata, which would be lost, or a partition is assigned twice.
+    """
     members = [_upgraded(each, group, topics) for each in group.members.values()]
     owned = [pair for each in members for pair in pairs(each.current.assigned)]
     if len(owned) != len(set(owned)):
@@ -57,7 +59,7 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     }
     hashed = topics_hash(names, topics)
     if not group.is_in(GroupState.STABLE) or every != set(owned):
-        hashed = ~hashed  # it was about to be assigned anew, or lacks what there is by now: it is, whoever joins
+        hashed = ~hashed  # a rebalance is due, or partitions are unassigned: a wrong hash forces an assignment
     return [
         *(AboutChange(each.member_id, each.about) for each in members),
         EpochChange(group.generation, hashed),
@@ -68,7 +70,7 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
 
 
 def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Member:
-    """To give back is all that it had as it joined, until it is known who has what."""
+    """Until the owners of all partitions are known, everything it owned on joining is pending revocation."""
     try:
         subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
         assigned, of_assignor = assignment_of(member.assignment)
@@ -91,8 +93,10 @@ def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Membe
 
 
 def _with_what_they_give_back(members: list[Member], taken: set[Pair]) -> list[Member]:
-    """A cooperative member keeps what it has until it was told what it is to have, and a while longer. Of what it had,
-    that is what nobody has by now."""
+    """Limit what members have to revoke to partitions that nobody else has.
+
+    A cooperative member goes on reading what it owned until it has its new assignment, and a while longer.
+    """
     found = []
     for each in members:
         revoking = without(each.current.revoking, taken)
@@ -103,8 +107,10 @@ def _with_what_they_give_back(members: list[Member], taken: set[Pair]) -> list[M
 
 
 def downgraded(group: ConsumerGroup, going: Collection[str], topics: TopicsImage, wall_ms: int) -> Group:
-    """The group without these members, all others being classic ones. What one had is its assignment; what it has not
-    given back yet counts, for it may read it still."""
+    """The classic group without the members in `going`; all others must be classic.
+
+    A member's assignment includes partitions it has not revoked yet, since it may still read them.
+    """
     classic = Group(
         group.group_id,
         state=GroupState.STABLE,

@@ -1,4 +1,4 @@
-"""Until when members of a group are waited for: to be heard of, to give partitions back, to join and to sync again."""
+"""The deadlines of group members: for heartbeats, for revoking partitions, for rejoining and for syncing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ballast_broker.coordinator.shard import Shard
 
 RETRY_S = 5.0
 Expire = Callable[[Life, Shard, ConsumerGroup], Coroutine[Any, Any, None]]
-"""Members of the group are late: see which, and let them go."""
+"""Called when members may have missed deadlines: find them and remove them."""
 
 
 class Deadlines:
-    """Those of a group are in its `Life`, with one timer, which wakes when the first of them may be over."""
+    """A group's deadlines live in its `Life`, with one timer that fires when the first of them may have passed."""
 
     def __init__(self, host: Host, config: ConsumerConfig, expire: Expire) -> None:
         self._host = host
@@ -26,7 +26,7 @@ class Deadlines:
         self._expire = expire
 
     def beat(self, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
-        """It was heard of: it has a whole session from now on."""
+        """The member was heard from: restart its session timeout."""
         if classic is not None:
             timeout_ms = classic.session_timeout_ms
         else:
@@ -34,8 +34,10 @@ class Deadlines:
         life.sessions[member_id] = self._host.now().monotonic_ms + timeout_ms
 
     def note_revocation(self, life: Life, group: ConsumerGroup, member_id: str) -> None:
-        """Who is to give partitions back has its own rebalance timeout to do it in. A classic member has it from the
-        heartbeat on that tells it to join again."""
+        """Start the rebalance timeout of a member that has to revoke partitions.
+
+        For a classic member it starts with the heartbeat that tells it to rejoin.
+        """
         member = group.members.get(member_id)
         if member is None or not member.current.revoking or member.about.classic is not None:
             life.revocations.pop(member_id, None)
@@ -43,12 +45,12 @@ class Deadlines:
             life.revocations[member_id] = member.current.epoch, self._until_ms(member)
 
     def await_join(self, life: Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
-        """A classic member was told to join again."""
+        """A classic member was told to rejoin."""
         life.joins.setdefault(member.member_id, self._until_ms(member))
         self.set_timer(life, shard, group)
 
     def await_sync(self, life: Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
-        """A classic member has joined, and is to ask for what it gets."""
+        """A classic member has joined and has to sync."""
         life.joins.pop(member.member_id, None)
         life.syncs[member.member_id] = self._until_ms(member)
         self.set_timer(life, shard, group)
@@ -64,7 +66,7 @@ class Deadlines:
         at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
         if life.timer is not None:
             if life.timer.when() <= at:
-                return  # it wakes early enough; deadlines that moved back are found then
+                return  # it fires early enough; deadlines that moved back are found then
             life.timer.cancel()
         life.timer = loop.call_at(at, self._wake, life, shard, group)
 
@@ -86,7 +88,7 @@ class Deadlines:
         return [member_id for member_id in dict.fromkeys(late) if member_id in group.members]
 
     def expired(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        """All that could be done about late members was; those that are still there are looked at again later."""
+        """Late members were handled as far as possible; check again later for those that remain."""
         alive = self._host.is_current(shard) and shard.consumers.get(group.group_id) is group
         if alive and life.timer is None:
             delay_s = RETRY_S if self.due(life, group) else 0.0

@@ -1,7 +1,7 @@
-"""What consumers of the classic protocol tell each other through the coordinator, to values and back. PURE.
+"""Encodes and decodes the embedded consumer protocol: subscriptions and assignments of classic members. PURE.
 
-The bytes come from clients: what cannot be read is a ValueError. Of a version that is not known yet the fields of the
-last known one are read, as all consumers do.
+The bytes come from clients: malformed ones raise ValueError. For unknown newer versions, the fields of the last known
+version are read, as all consumers do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WITH_OWNED, WITH_RACK = 1, 3  # versions of subscriptions
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
 
-Named = Mapping[str, frozenset[int]]  # partitions of topics
+Named = Mapping[str, frozenset[int]]  # topic name → partitions
 
 
 class Subscription(NamedTuple):
@@ -90,7 +90,7 @@ def subscription_of(metadata: bytes) -> Subscription:
 
 
 def assignment_of(data: bytes) -> tuple[Named, bytes]:
-    """The partitions, and what an assignor adds for itself."""
+    """Return the partitions and the assignor's userdata."""
     if not data:
         return {}, b""
     reader = _Reader(data)
@@ -99,7 +99,7 @@ def assignment_of(data: bytes) -> tuple[Named, bytes]:
 
 
 def assignment(partitions: Partitions, topics: TopicsImage, version: int) -> bytes:
-    """For a member whose subscription has this version; topics that are gone are left out."""
+    """Encode for a member with this subscription version; deleted topics are left out."""
     named = sorted(
         (topic.name, sorted(numbers))
         for topic_id, numbers in partitions.items()

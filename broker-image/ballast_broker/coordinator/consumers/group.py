@@ -1,7 +1,7 @@
-"""One group of the consumer protocol (KIP-848): what its records in `__consumer_offsets` say of it. PURE.
+"""The state of one consumer-protocol group (KIP-848), as its records in `__consumer_offsets` define it. PURE.
 
-A group is changed by its records alone: `apply` takes one, when the log is read and when a record is committed, so
-that what a coordinator knows is what the next one will load. `heartbeat.py` decides which records there are.
+Only its records change a group: `apply` takes one, both when the log is loaded and when a record is committed, so that
+the next coordinator will load exactly what this one knows. `heartbeat.py` decides which records to write.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ballast_broker.coordinator.group import Protocol
 
 JOINING = 0
 LEAVING = -1
-LEAVING_FOR_A_WHILE = -2  # of a static member, which will be back
+LEAVING_FOR_A_WHILE = -2  # a static member that will return
 
 Pair = tuple[UUID, int]
-Partitions = Mapping[UUID, frozenset[int]]  # of each topic; none of them is empty
+Partitions = Mapping[UUID, frozenset[int]]  # topic id → partitions, never empty
 NONE: Partitions = MappingProxyType({})
 
 
@@ -33,17 +33,17 @@ class GroupState(Enum):
 
 
 class MemberState(IntEnum):
-    """The numbers are those in the record."""
+    """The numbers are those used in the records."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # it has to give some back before it goes on
-    UNRELEASED_PARTITIONS = 2  # it waits for some that others have not given back
+    UNREVOKED_PARTITIONS = 1  # it has to revoke some before it can advance
+    UNRELEASED_PARTITIONS = 2  # it waits for some that others have not revoked yet
     UNKNOWN = 127
 
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """What a member of the classic protocol says beside: `classic_members.py`."""
+    """The additional data of a classic-protocol member; see `classic_members.py`."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -51,22 +51,22 @@ class Classic:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a member says of itself."""
+    """What a member reports about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
-    pattern: str = ""  # none, where it is empty
+    pattern: str = ""  # empty: no pattern
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    classic: Classic | None = None  # of a member of the consumer protocol
+    classic: Classic | None = None  # None: a consumer-protocol member
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """How far a member has come."""
+    """A member's epoch and current assignment."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -87,7 +87,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The topics that a pattern stood for at an offset of the metadata."""
+    """The topics that matched a pattern at a metadata offset."""
 
     topics: frozenset[str]
     version: int
@@ -103,7 +103,7 @@ class EpochChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicsGoneChange:
-    """Ends a record that Apache Kafka wrote until 4.0: which topics a group was subscribed to."""
+    """Tombstone of a record that Apache Kafka wrote until 4.0: the topics a group was subscribed to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ Change = EpochChange | TopicsGoneChange | AboutChange | TargetEpochChange | Targ
 
 
 def is_end(change: Change) -> bool:
-    """It ends a record, and is none itself."""
+    """Whether the change is a tombstone."""
     match change:
         case EpochChange(epoch=None) | TargetEpochChange(epoch=None) | TopicsGoneChange():
             return True
@@ -161,8 +161,8 @@ class ConsumerGroup:
     targets: dict[str, Partitions] = field(default_factory=dict)
     resolved: dict[str, Resolved] = field(default_factory=dict)
     owners: dict[Pair, str] = field(default_factory=dict)
-    """Who has a partition, or has not given it back yet."""
-    _subscribed: frozenset[str] | None = field(default=None, compare=False, repr=False)  # until it may be another
+    """The member that has a partition or has not revoked it yet."""
+    _subscribed: frozenset[str] | None = field(default=None, compare=False, repr=False)  # cache; None: recompute
 
     @property
     def state(self) -> GroupState:
@@ -181,7 +181,7 @@ class ConsumerGroup:
         return {member.about.pattern for member in self.members.values() if member.about.pattern}
 
     def topics_of(self, about: About) -> frozenset[str]:
-        """All that a member is subscribed to; a pattern counts once it is resolved."""
+        """All topics of a member's subscription; a pattern counts only once it is resolved."""
         resolved = self.resolved.get(about.pattern) if about.pattern else None
         return about.topics if resolved is None else about.topics | resolved.topics
 
@@ -192,12 +192,12 @@ class ConsumerGroup:
         return self._subscribed
 
     def is_classic_without(self, member_ids: Collection[str] = ()) -> bool:
-        """Whether some members are left when these go, and all of them are of the classic protocol."""
+        """Whether, without these members, some are left and all of those are classic."""
         left = [member.about.classic for member in self.members.values() if member.member_id not in member_ids]
         return bool(left) and None not in left
 
     def after(self, changes: Iterable[Change]) -> ConsumerGroup:
-        """Another group, as this one would be."""
+        """A copy of this group with the changes applied."""
         group = replace(
             self,
             members=dict(self.members),
@@ -252,7 +252,7 @@ class ConsumerGroup:
             self.resolved[change.pattern] = change.resolved
 
     def _topics_gone(self, _change: TopicsGoneChange) -> None:
-        """Nothing is kept of it."""
+        """Nothing is stored for this record."""
 
     def _put(self, member: Member) -> None:
         old = self.members.get(member.member_id)
@@ -279,7 +279,7 @@ class ConsumerGroup:
             del self.static_members[instance_id]
 
     def farewell(self) -> list[Change]:
-        """What ends every record that there may be of a group."""
+        """The tombstones of all records the group may have."""
         changes: list[Change] = [CurrentChange(each, None) for each in self.members]
         changes += [TargetChange(each, None) for each in {**self.members, **self.targets}]
         changes += [TargetEpochChange(None)]

@@ -1,7 +1,7 @@
-"""The order in which a Java HashMap gives what was put into it. PURE.
+"""Reproduces the iteration order of a Java HashMap. PURE.
 
-Where members or partitions are equal, Apache Kafka's assignors take them in this order; a group that is led by one and
-then by the other would be assigned anew without need if ours took another.
+Apache Kafka's assignors break ties in this order. With another one, a group that moves between an Apache Kafka and a
+Ballast coordinator would be rebalanced for no reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MASK = 0xFFFFFFFF
 
 
 def in_hash_order(entries: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
-    """Entries that share a place in the table keep their order."""
+    """Sort by table slot; entries in the same slot keep their order."""
     all_of_them = list(entries)
     size = SMALLEST_TABLE
     while len(all_of_them) > size * 3 // 4:

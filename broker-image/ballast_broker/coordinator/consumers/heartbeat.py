@@ -1,8 +1,8 @@
-"""What a heartbeat of a member, or its silence, does to a group of the consumer protocol. PURE.
+"""Decides what a member's heartbeat, leave or timeout changes in a consumer-protocol group. PURE.
 
-Each function looks at the group as it is committed and answers the changes that are to be written; nothing is changed
-before they are. The rules are Kafka's: a new group epoch whenever members, subscriptions or topics change, a new
-target for all at the next heartbeat, and each member led to its own target by itself (`reconcile.py`).
+Each function reads the committed group and returns the changes to write; nothing changes before they are committed. The
+rules are Kafka's: a new group epoch whenever members, subscriptions or topics change, a new target assignment for all
+at the next heartbeat, and each member reconciled with its own target independently (`reconcile.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConsumerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A ConsumerGroupHeartbeat, as the core needs it; None: as it was."""
+    """A ConsumerGroupHeartbeat as the core needs it; None: unchanged."""
 
     member_id: str
     epoch: int
@@ -60,11 +60,11 @@ class Ask:
     pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
-    classic: Classic | None = None  # it is a JoinGroup (`classic_members.py`)
+    classic: Classic | None = None  # set: it is a JoinGroup (`classic_members.py`)
 
     @property
     def is_whole(self) -> bool:
-        """Says all of itself, and is told all that it is to have."""
+        """A full request, with all fields set: the response contains the full assignment."""
         says = self.topics is not None or self.pattern is not None
         return self.epoch == JOINING or (self.rebalance_timeout_ms != -1 and says and self.owned is not None)
 
@@ -78,7 +78,7 @@ class Answer:
 
 
 def heartbeat(group: ConsumerGroup, ask: Ask, topics: TopicsImage, limits: ConsumerLimits, *, refresh: bool) -> Answer:
-    """`refresh`: topics that the group reads may have changed since this was last looked at."""
+    """`refresh`: subscribed topics may have changed since the last check."""
     check_size(group, ask.member_id, limits)
     return _Heartbeat(group, ask, topics, limits).beat(refresh)
 
@@ -96,7 +96,7 @@ class _Heartbeat:
         self._topics = topics
         self._limits = limits
         self._changes: list[Change] = []
-        self._former: str | None = None  # whose place a static member takes
+        self._former: str | None = None  # the member id a returning static member replaces
 
     def beat(self, refresh: bool) -> Answer:
         group, ask = self._group, self._ask
@@ -123,7 +123,7 @@ class _Heartbeat:
         return Answer(ask.member_id, current.epoch, current.assigned if changed else None, self._changes)
 
     def _all(self, about: About) -> dict[str, About]:
-        """The members as they are to be."""
+        """The members as they will be after this heartbeat."""
         members = {each.member_id: each.about for each in self._group.members.values()}
         members.pop(self._former or "", None)
         return {**members, self._ask.member_id: about}
@@ -149,7 +149,7 @@ class _Heartbeat:
         return known
 
     def _in_place_of(self, known: Member) -> Member:
-        """A static member is back: it goes on with what it had. Who goes to the other protocol need not have left."""
+        """Replace a static member that returned under a new id. A protocol switch needs no leave before."""
         ask = self._ask
         goes_over = ask.classic is not None or known.about.classic is not None
         if known.current.epoch != LEAVING_FOR_A_WHILE and not goes_over:
@@ -171,7 +171,7 @@ class _Heartbeat:
 
     # -- what it wants --------------------------------------------------------------------------------------------
     def _new_pattern(self, old: str, new: str) -> bool:
-        """Whether the epoch has to change for it: one that nobody had is first to be resolved."""
+        """Record a change of pattern; return whether it needs a new epoch. A new pattern is resolved first."""
         if old == new:
             return False
         others = [
@@ -243,8 +243,12 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _check_epoch(member: Member, ask: Ask) -> None:
-    """One behind is let pass where the answer may have been lost: with no more than what it has. Who joins again has
-    given up everything, as it was told to: it would have to wait for the end of its own session otherwise."""
+    """Raise FENCED_MEMBER_EPOCH unless the member is at its epoch.
+
+    The previous epoch is accepted if the member owns no more than it is assigned: the last response may have been lost.
+    A rejoining member has given up everything, as has a classic one: rejected, it would have to wait for its own
+    session to expire.
+    """
     known, current = member.current.epoch, member.current
     if ask.epoch in (known, JOINING) or ask.classic is not None:
         return
@@ -292,7 +296,7 @@ def leave(group: ConsumerGroup, ask: Ask, topics: TopicsImage) -> Answer:
 
 
 def without(group: ConsumerGroup, member_ids: Sequence[str], topics: TopicsImage) -> list[Change]:
-    """The group goes on without these."""
+    """The changes that remove these members."""
     changes: list[Change] = []
     for member_id in member_ids:
         changes += _farewell_of(member_id)
@@ -309,8 +313,10 @@ def _farewell_of(member_id: str) -> list[Change]:
 
 # -- the topics -------------------------------------------------------------------------------------------------------
 def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
-    """What patterns stand for now; a new epoch where that is something else than before. One that is new, and stands
-    for nothing yet, is only written."""
+    """Record resolved patterns, with a new epoch if their topics changed.
+
+    A new pattern that matches nothing is only recorded.
+    """
     wanted = group.patterns()
     fresh = {each.pattern: each.resolved for each in found if each.pattern in wanted and each.resolved is not None}
     before = {pattern: resolved.topics for pattern, resolved in group.resolved.items()}
@@ -351,9 +357,11 @@ def new_targets(
 
 
 def preferred_assignor(abouts: Iterable[About], limits: ConsumerLimits, before: Iterable[About] | None = None) -> str:
-    """The one that most members name; where none does, the first that the broker has. Of two that are named as often,
-    the one that none of those named who were there `before`, the asking member taken out: a Java HashMap gives first
-    what is computed into it."""
+    """The assignor that most members name; the broker's first if none is named.
+
+    Ties go to one not named by `before`, the members without the requesting one: in Kafka's Java HashMap, newly
+    computed entries come first.
+    """
     named = _named(abouts, limits)
     known = texts_in_order(dict.fromkeys(named if before is None else _named(before, limits)))
     new = [each for each in dict.fromkeys(named) if each not in known]

@@ -1,4 +1,4 @@
-"""Keeps what a group's patterns stand for up to date: as topics come and go, and as rights change."""
+"""Keeps the topics matched by a group's patterns up to date, as topics and ACLs change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ballast_wire.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-# After so long a pattern is looked at again where rights may have changed; no record of the group tells when they do.
+# How long resolved patterns are trusted where ACLs apply: nothing tells the group when those change.
 RIGHTS_HOLD_MS = 600_000
 RETRY_S = 5.0
 TakeTurn = Callable[[Shard, str], AbstractAsyncContextManager[Turn]]
@@ -47,7 +47,7 @@ class PatternResolver:
             self._host.start(self._resolve(life, shard, group))
 
     async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        """What the group's patterns stand for; it is part of the group once it is written."""
+        """Resolve the group's patterns; the result takes effect once it is committed."""
         try:
             while self._host.is_current(shard):
                 life.resolve_again = False

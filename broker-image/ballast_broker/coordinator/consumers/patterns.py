@@ -1,10 +1,9 @@
-"""Patterns of names in RE2's syntax, matched in a time that follows the name's length alone. PURE.
+"""Matches names (of topics, transactional ids) against RE2 patterns in time linear in their length. PURE.
 
-Python's own `re` may try for ever, and these come from clients. So a pattern becomes a set of states and what leads
-from one to the next, and a name is taken through it once. Only what can be in a name is looked at, so a set of letters
-is an int: the sixty-odd of topics' names, or those of the names that there are. What RE2 has and a pattern of names
-does not need is refused, by name: flags other than i and s, Unicode classes, boundaries of words, repetition of more
-than a thousand times.
+Python's `re` may backtrack forever, and these patterns come from clients. So a pattern is compiled to an NFA, through
+which a name is taken once. The alphabet has only the letters that names may or do contain, so that a set of letters
+fits into an int. RE2 features that no pattern of names needs are rejected explicitly: flags other than i and s, Unicode
+classes, word boundaries, repetition of more than a thousand times.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits, hexd
 
 MOST_REPEATS = 1000
 MOST_STATES = 2_000
-MOST_STEPS = 10 * MOST_STATES  # of making them: what is repeated may be nothing
+MOST_STEPS = 10 * MOST_STATES  # limits compilation: empty parts may be repeated without creating states
 MOST_DEPTH = 100
 MOST_REMEMBERED = 2_000
-MOST_REMEMBERED_STATES = 100_000  # of all that is remembered: one step may lead to every state that there is
+MOST_REMEMBERED_STATES = 100_000  # total over all cached steps: one step may lead to every state
 MOST_LENGTH = 10_000
-MOST_WORK = 5_000_000  # its letters, times those of the alphabet
+MOST_WORK = 5_000_000  # length of the pattern times size of the alphabet
 
 
 class BadPattern(ValueError):
-    """What is wrong with it, as the end of a sentence."""
+    """The message says what is wrong, as the end of a sentence."""
 
 
 WORD_LETTERS = ascii_letters + digits + "_"
@@ -43,7 +42,7 @@ CONTROLS = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
 
 
 class Alphabet:
-    """The letters of which names are made; a set of them is an int."""
+    """The letters names may consist of; a set of them is a bit mask."""
 
     def __init__(self, letters: Iterable[str]) -> None:
         own = set(letters)
@@ -72,7 +71,7 @@ class Alphabet:
         return allowed
 
     def a_class(self, name: str) -> int | None:
-        """That of a letter behind a backslash, a capital one for all that is not in it."""
+        """The class of the letter after a backslash; a capital letter negates it. None: not a class."""
         found = CLASSES.get(name.lower())
         if found is None:
             return None
@@ -117,13 +116,13 @@ class _Repeat:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """The beginning (or the end) of the name."""
+    """An anchor: the beginning or the end of the name."""
 
     begin: bool
 
 
 _Node = _Letter | _Sequence | _Choice | _Repeat | _Edge
-FLAGS = _Sequence(())  # nothing to repeat: what repeats behind them repeats what is before
+FLAGS = _Sequence(())  # a no-op: a repetition operator after it applies to what precedes
 
 
 class _Reader:
@@ -132,7 +131,7 @@ class _Reader:
         self._alphabet = alphabet
         self._at = 0
         self._any_case = False
-        self._dot_is_all = False  # the end of a line, too
+        self._dot_is_all = False  # flag s: dot matches newline, too
         self._depth = 0
         self._names: set[str] = set()
 
@@ -176,7 +175,7 @@ class _Reader:
         times = self._times()
         if times is None:
             return part
-        self._takes("?")  # whether it takes few or many does not matter to a whole name
+        self._takes("?")  # lazy or greedy makes no difference to a full match
         self._check_not_repeated()
         return _Repeat(part, *times)
 
@@ -194,7 +193,7 @@ class _Reader:
             return None
         low, comma, high = self._text[self._at + 1 : end].partition(",")
         if not _is_number(low) or (high and not _is_number(high)):
-            return None  # it is a brace
+            return None  # a literal brace
         least, most = int(low[:9]), int((high if comma else low)[:9]) if high or not comma else None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
             raise BadPattern(f"invalid repetition operator: {self._text[self._at : end + 1]}")
@@ -218,7 +217,7 @@ class _Reader:
         return self._literal(letter)
 
     def _check_brace(self) -> None:
-        """What repeats has nothing to repeat here; but a brace may stand for itself, and then, as in RE2/J, once."""
+        """An operator has nothing to repeat here; but a brace may be literal, and then, as in RE2/J, only once."""
         self._at -= 1
         begin = self._at
         if self._times() is not None:
@@ -240,7 +239,7 @@ class _Reader:
                 self._name(self._until(">", "invalid named capture"))
             elif self._flags(begin):
                 self._depth -= 1
-                return FLAGS  # what follows, up to the end of the group around it, has these flags
+                return FLAGS  # flags apply up to the end of the enclosing group
         found = self._choice()
         if not self._takes(")"):
             raise BadPattern("missing closing )")
@@ -256,7 +255,7 @@ class _Reader:
         self._names.add(name)
 
     def _flags(self, begin: int) -> bool:
-        """True for flags of all that follows, False for those of a group that begins here."""
+        """True for flags that apply to the rest of the enclosing group, False for those of a group that begins here."""
         wanted, is_said = True, True
         while True:
             flag = self._take()
@@ -295,7 +294,7 @@ class _Reader:
         return self._literal(self._escape())
 
     def _escape(self) -> str:
-        """The letter that is meant by what follows a backslash."""
+        """The letter an escape stands for."""
         letter = self._take()
         if not letter:
             raise BadPattern("trailing backslash at end of expression")
@@ -303,7 +302,7 @@ class _Reader:
             return chr(CONTROLS[letter])
         if letter == "x":
             return self._hexadecimal()
-        if letter in "01234567" and (letter == "0" or self._peek() in OCTAL):  # else it means what a group has matched
+        if letter in "01234567" and (letter == "0" or self._peek() in OCTAL):  # otherwise it is a backreference
             while len(letter) < MOST_OCTAL and self._peek() in OCTAL:
                 letter += self._take()
             return chr(int(letter, 8))
@@ -335,7 +334,7 @@ class _Reader:
 
     def _of_set(self) -> int:
         end = self._text.find(":]", self._at + 1) if self._text.startswith("[:", self._at) else -1
-        if end >= 0:  # else it is a bracket
+        if end >= 0:  # otherwise a literal bracket
             name = self._text[self._at + 2 : end]
             self._at = end + 2
             known = NAMED.get(name.removeprefix("^"))
@@ -367,10 +366,10 @@ def _is_number(text: str) -> bool:
 # -- what it matches --------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Pattern:
-    """States are numbers. A state has letters that lead on, or leads on by itself, perhaps only at one of the ends."""
+    """An NFA with numbered states: a state consumes a letter, or is an epsilon state, perhaps only at one end."""
 
     alphabet: Alphabet
-    _letters: list[int] = field(default_factory=list)  # of each state; 0 for those that lead on by themselves
+    _letters: list[int] = field(default_factory=list)  # per state: the letters it consumes; 0: epsilon
     _next: list[tuple[int, ...]] = field(default_factory=list)
     _edges: list[bool | None] = field(default_factory=list)  # True: at the beginning only; False: at the end only
     _start: int = 0
@@ -379,7 +378,7 @@ class Pattern:
     _known_states: int = 0
 
     def matches(self, name: str) -> bool:
-        """The whole of it."""
+        """Whether the whole name matches."""
         states = self._reached([self._start], at_begin=True, at_end=not name)
         for place, letter in enumerate(name):
             last = place == len(name) - 1
@@ -427,7 +426,7 @@ class Pattern:
         return len(self._letters) - 1
 
     def _build(self, node: _Node, following: int) -> int:
-        """The state in which `node` begins, where `following` comes after it."""
+        """Build the states of `node`, followed by state `following`; return its first state."""
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise BadPattern("expression too large")
@@ -454,11 +453,11 @@ class Pattern:
 
 
 def compiled(text: str, alphabet: Alphabet = OF_TOPICS) -> Pattern:
-    """Of names that are made of this alphabet. Raises BadPattern."""
+    """Compile a pattern for names over this alphabet. Raises BadPattern."""
     if len(text) > MOST_LENGTH or len(text) * len(alphabet.bits) > MOST_WORK:
         raise BadPattern("expression too large")
     node = _Reader(text, alphabet).read()
     pattern = Pattern(alphabet)
-    pattern._state(0, ())  # state 0: the name is over
+    pattern._state(0, ())  # state 0: accepting
     pattern._start = pattern._build(node, 0)
     return pattern

@@ -1,7 +1,7 @@
-"""One step of a member from the partitions that it has to those that it is to have. PURE.
+"""Takes a member one step from its current to its target assignment. PURE.
 
-First it gives back what is not meant for it any more, and is heard of with what it still has; then it gets what nobody
-else holds. So no partition has two readers, and nobody waits for the whole group.
+First it revokes what is no longer in its target and confirms that by a heartbeat; then it gets the target partitions
+that nobody else holds. So no partition ever has two readers, and nobody waits for the whole group.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ IsOwned = Callable[[UUID, int], bool]
 
 
 class Fenced(Exception):
-    """The member has to give up all that it has, and join again."""
+    """The member has to give up all its partitions and rejoin."""
 
 
 def next_step(
     member: Member, assignment_epoch: int, target: Partitions, is_owned: IsOwned, owned: Partitions | None
 ) -> Current:
-    """`owned`: what the member says that it has, None where it does not say. `is_owned`: by anybody."""
+    """`owned`: what the member reports to own, None if unreported. `is_owned`: by any member."""
     current = member.current
     if current.state is MemberState.STABLE:
         if current.epoch == assignment_epoch:
@@ -41,7 +41,7 @@ def next_step(
 
 
 def _has_some(owned: Partitions | None, of: Partitions) -> bool:
-    """Who does not say what it has may have them still."""
+    """A member that does not report what it owns may still have them."""
     return owned is None or any(not numbers.isdisjoint(of.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 

@@ -1,4 +1,4 @@
-"""Records of groups of the consumer protocol in `__consumer_offsets`, to bytes and back: kinds 3 to 8 and 16. PURE."""
+"""Encodes and decodes consumer-protocol group records in `__consumer_offsets`: types 3 to 8 and 16. PURE."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = {
 LONGEST_NAME = 2**15 - 1
 ABOUT_KIND = 5
 NO_TAGS = b"\0"
-# One tagged field, number 0, of one byte: none. A member of which it is not said is to Apache Kafka a classic one.
+# One tagged field, number 0, of one byte: null. Without it, Apache Kafka takes the member for a classic one.
 NOT_CLASSIC = bytes((1, 0, 1, 0))
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
@@ -152,7 +152,7 @@ _ENCODE: dict[type, Callable[[Any], _Fields]] = {
 
 
 def listed(kind: Any, partitions: Partitions) -> list[Any]:
-    """As structs of `kind`: a topic's id and its partitions."""
+    """Convert to structs of `kind`: topic id and partitions."""
     return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()]
 
 
@@ -201,7 +201,7 @@ def _classic_tag(classic: Classic | None) -> bytes:
 
 def _classic_of(value: bytes) -> Classic | None:
     reader = Reader(memoryview(value), _short.size)
-    for _ in range(4):  # instance, rack, client and host
+    for _ in range(4):  # instance id, rack id, client id, host
         reader.bytes_view(compact=True)
     for _ in range(reader.unsigned_varint() - 1):  # topics
         reader.bytes_view(compact=True)

@@ -1,4 +1,4 @@
-"""Which topics a pattern stands for, a few names at a time."""
+"""Resolves a pattern to the topics it matches, a few names at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.turns import LONGEST_TURN_S
 
-NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
-RESTS = 4  # others have so much of the time of a pattern that makes much work of each name
+NAMES_PER_TURN = 500  # a millisecond or two, then other tasks run
+RESTS = 4  # an expensive pattern leaves the loop to others this many times as long as it ran
 
 
 MayDescribe = Callable[[str], bool]
@@ -21,7 +21,7 @@ async def resolve(text: str, image: MetadataImage, wall_ms: int, may_describe: M
     topics: list[str] = []
     try:
         pattern = compiled(text)
-    except BadPattern:  # of a group that comes from elsewhere, where more is understood
+    except BadPattern:  # loaded from a group of another implementation, which understands more
         return Resolved(frozenset(), image.offset, wall_ms)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -36,5 +36,5 @@ async def resolve(text: str, image: MetadataImage, wall_ms: int, may_describe: M
 
 
 def rest_s(took_s: float) -> float:
-    """For how long others have the loop to themselves."""
+    """How long to leave the loop to others."""
     return RESTS * took_s if took_s > LONGEST_TURN_S else 0.0

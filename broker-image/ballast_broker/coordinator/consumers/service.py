@@ -1,4 +1,4 @@
-"""The groups of the consumer protocol that this broker answers for: members of either protocol, and their time."""
+"""Runs the consumer-protocol groups this broker coordinates, with members of either protocol and their timeouts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 TURN_TIMEOUT_S = 5.0
-LET_GO_AT_ONCE = 100  # members of which nothing is heard: what is written of them has to go into one batch
+LET_GO_AT_ONCE = 100  # expired members removed at a time: their changes have to fit into one batch
 TOO_LARGE = CLIENT_ERROR[ErrorCode.MESSAGE_TOO_LARGE]
 
 
@@ -60,7 +60,7 @@ class ConsumerGroups:
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
-        """From now on every member has a whole session to be heard of."""
+        """Start the session of every member afresh."""
         for group in shard.consumers.values():
             self._forget(group.group_id)
             life = self._life(group.group_id)
@@ -75,8 +75,11 @@ class ConsumerGroups:
             self._forget(group_id)
 
     def topics_changed(self, shards: Iterable[Shard], names: frozenset[str]) -> None:
-        """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it. One
-        that is being written may read other topics by then than it is known to, or is not known at all."""
+        """Topics were created, deleted or extended: groups that read them react at their next heartbeat.
+
+        A group that is being written may be subscribed to other topics by then, or be unknown yet: it has to check,
+        too.
+        """
         for life in self._lives.values():
             life.topics_changed = life.topics_changed or life.turn.locked()
         for shard in shards:
@@ -102,12 +105,12 @@ class ConsumerGroups:
         return self._config.heartbeat_interval_of(group_id, self._host.image())
 
     async def heartbeat(self, group_id: str, ask: Ask, may_describe: MayDescribe | None = None) -> Answer:
-        """`may_describe`: which topics the asker may know of, where that is not all."""
+        """`may_describe`: whether the requester may describe a topic; None: all."""
         shard = self._host.shard_of(group_id)
         known = shard.consumers.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if known is not None and member is not None and member.current.epoch == ask.epoch:
-            # It is alive, however long it waits for its turn.
+            # It is alive, however long it has to wait for its turn.
             self._deadlines.beat(self._life(group_id), group_id, ask.member_id)
         async with self._turn(shard, group_id) as turn:
             if ask.pattern or (member is not None and member.about.pattern):
@@ -147,8 +150,10 @@ class ConsumerGroups:
 
     @staticmethod
     def _check_not_gone_back(shard: Shard, group_id: str, ask: Ask) -> None:
-        """Who was not heard of while the group went back joins again: where it is told that there is no such group, it
-        ends. Unless somebody else is in its place."""
+        """Make a member that missed the downgrade to the classic protocol rejoin, unless another has its place.
+
+        On GROUP_ID_NOT_FOUND the client would give up.
+        """
         group = shard.groups.get(group_id)
         if group is None or group.protocol_type != CONSUMER or not group.members:
             return
@@ -169,8 +174,7 @@ class ConsumerGroups:
         return self._existing(self._host.shard_of(group_id), group_id)
 
     async def remove(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode] | None:
-        """LeaveGroup of the classic protocol: a member of it goes, or an administrator takes some out. None: by now it
-        is no group of this protocol."""
+        """LeaveGroup, by a classic member or an administrator. None: this is no longer a consumer-protocol group."""
         shard = self._host.shard_of(group_id)
         async with self._turn(shard, group_id) as turn:
             group = shard.consumers.get(group_id)
@@ -194,8 +198,7 @@ class ConsumerGroups:
     async def end(
         self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
     ) -> None:
-        """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty. `before`: what has
-        to be done first where it is."""
+        """Delete an empty group with its `offsets`, after `before`; raise NON_EMPTY_GROUP if it is not empty."""
         async with self._turn(shard, group_id) as turn:
             group = self._existing(shard, group_id)
             if group.state is not GroupState.EMPTY:
@@ -204,8 +207,7 @@ class ConsumerGroups:
             await turn.write(shard, group, group.farewell(), offsets)
 
     async def make_way(self, shard: Shard, group_id: str) -> None:
-        """An empty group goes, for one of the classic protocol; unless another member of that was quicker, or somebody
-        joined it meanwhile."""
+        """Delete an empty group to make way for a classic one, unless that happened already or somebody joined."""
         async with self._turn(shard, group_id) as turn:
             group = shard.consumers.get(group_id)
             if group is not None and group.state is GroupState.EMPTY:
@@ -213,7 +215,7 @@ class ConsumerGroups:
 
     # -- from one protocol to the other ---------------------------------------------------------------------------
     def _of_classic(self, shard: Shard, group_id: str) -> list[Change]:
-        """What a group of the classic protocol brings along, members and all."""
+        """The changes that convert a classic group of this name with its members; none if there is no such group."""
         group = shard.group(group_id)
         if group is None or group.is_in(ClassicState.EMPTY, ClassicState.DEAD):
             return []
@@ -239,8 +241,11 @@ class ConsumerGroups:
     async def _write_without(
         self, turn: Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
     ) -> None:
-        """Members go; if it is the last ones of this protocol, the group goes to the other. Where that is too much for
-        one batch the group stays, and they go all the same: others wait for what they had."""
+        """Write the removal of members; downgrade the group to the classic protocol if only classic members remain.
+
+        If the downgrade does not fit into one batch, the group stays as it is, and the members go all the same: others
+        wait for their partitions.
+        """
         if self._downgrades(group, going):
             try:
                 return await self._write_classic(turn, shard, group, group, going, rejoins=True)
@@ -264,7 +269,7 @@ class ConsumerGroups:
         *,
         rejoins: bool,
     ) -> None:
-        """`last`: the group as it would be, were it to stay one of this protocol."""
+        """Write the downgrade to a classic group. `last`: the final state the group would have had otherwise."""
         now = self._host.now()
         classic = downgraded(last, going, self._host.image().topics, now.wall_ms)
         log.info("group %s goes back to the classic protocol", group.group_id)
@@ -273,7 +278,7 @@ class ConsumerGroups:
 
     # -- members of the classic protocol --------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
-        """None: there is no such group with members any more."""
+        """None: there is no longer such a group with members."""
         shard = self._host.shard_of(group_id)
         known = shard.consumers.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
@@ -313,8 +318,10 @@ class ConsumerGroups:
     async def _replace_last(
         self, turn: Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
     ) -> JoinResult | None:
-        """The last member of this protocol, a static one, is back with the other. Where nothing else changes, all go on
-        with what they have; else all join again, this one at once."""
+        """The last consumer-protocol member, a static one, came back as a classic one.
+
+        If nothing else changes, all keep their assignments; otherwise all rejoin, this one at once.
+        """
         rejoins = last.state is not GroupState.STABLE or last.epoch != group.epoch
         await self._write_classic(turn, shard, group, last, [], rejoins=rejoins)
         return None if rejoins else joined
@@ -354,7 +361,7 @@ class ConsumerGroups:
     # -- offsets --------------------------------------------------------------------------------------------------
     @staticmethod
     def check_committer(group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool) -> None:
-        """Who commits has to be a member at its present epoch, or nobody at all while there are no members."""
+        """A committer has to be a member at its current epoch, or no member at all while the group is empty."""
         if epoch < 0 and not group.members:
             return
         member = group.members.get(member_id)
@@ -403,7 +410,7 @@ class ConsumerGroups:
             self._forget(group_id)
 
     def _applied(self, life: Life, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
-        """What is committed becomes what is known."""
+        """Apply committed changes to the group and its deadlines."""
         for change in changes:
             shard.change(group, change)
         if shard.consumers.get(group.group_id) is not group or not self._host.is_current(shard):
@@ -426,7 +433,7 @@ class ConsumerGroups:
             self._patterns.resolve(life, shard, group)
 
     async def _expire(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
-        """Members that were not heard of, or kept what they were to give back, are no members any more."""
+        """Remove members whose session ended or that did not revoke partitions, rejoin or sync in time."""
         try:
             async with self._turn(shard, group.group_id) as turn:
                 while shard.consumers.get(group.group_id) is group:

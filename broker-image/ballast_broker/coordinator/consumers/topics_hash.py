@@ -1,7 +1,7 @@
-"""One number for the topics that a group reads: it changes when they do. PURE.
+"""Hashes a group's subscribed topics: the hash changes when they change. PURE.
 
-It is kept with the group's epoch, so that who takes the group over sees whether topics changed meanwhile. Apache Kafka
-reckons it by another function: a group that comes from there is assigned once more, to the same members.
+It is stored with the group's epoch, so that a new coordinator sees whether topics changed meanwhile. Apache Kafka uses
+another hash function: a group coming from there is assigned once more, with the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ballast_broker.metadata.image import TopicsImage
 
 
 def topics_hash(names: Iterable[str], topics: TopicsImage) -> int:
-    """0 where there are none."""
+    """0 if none of the topics exists."""
     hashed = hashlib.blake2b(digest_size=8)
     known = 0
     for name in sorted(names):

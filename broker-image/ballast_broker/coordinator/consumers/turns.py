@@ -1,6 +1,6 @@
-"""A group of the consumer protocol has one turn at a time, in which what is decided is written.
+"""Serialises the writes of a consumer-protocol group: one turn at a time.
 
-Only when it is committed does the group change and the next one get its turn. So nobody is told of an assignment that
+The group changes and the next turn begins only when the changes are committed. So no member is told an assignment that
 the next coordinator would not find in the log.
 """
 
@@ -20,21 +20,21 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 @dataclass(slots=True)
 class Life:
-    """What is known of a group beside its records. Times are monotonic milliseconds."""
+    """The volatile state of a group, not in its records. Times are monotonic milliseconds."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     sessions: dict[str, int] = field(default_factory=dict)
-    revocations: dict[str, tuple[int, int]] = field(default_factory=dict)  # the epoch that is to be left, until when
-    joins: dict[str, int] = field(default_factory=dict)  # until when classic members are to have joined again
-    syncs: dict[str, int] = field(default_factory=dict)  # until when those that joined are to ask for what they get
+    revocations: dict[str, tuple[int, int]] = field(default_factory=dict)  # member → epoch to leave, deadline
+    joins: dict[str, int] = field(default_factory=dict)  # deadlines for classic members to rejoin
+    syncs: dict[str, int] = field(default_factory=dict)  # deadlines for those that joined to sync
     topics_changed: bool = True
     timer: asyncio.TimerHandle | None = None
     resolving: bool = False
     resolve_again: bool = False
-    resolved_ms: int = 0  # when what patterns stand for was looked at last, changed or not
-    unresolved: bool = False  # it was to be done, and nobody was there whose rights it takes
-    may_describe: MayDescribe | None = None  # of the last member with a pattern that was heard of
-    users: int = 0  # who have, or wait for, a turn
+    resolved_ms: int = 0  # when patterns were last resolved, changed or not
+    unresolved: bool = False  # due, but no member's permissions were known
+    may_describe: MayDescribe | None = None  # of the last member with a pattern heard from
+    users: int = 0  # tasks that hold or wait for a turn
 
     def next_deadline_ms(self) -> int | None:
         deadlines = [*self.sessions.values(), *self.joins.values(), *self.syncs.values()]
@@ -42,7 +42,7 @@ class Life:
         return min(deadlines, default=None)
 
     def end(self) -> None:
-        """Nobody is waited for any more."""
+        """Drop all deadlines."""
         for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
             deadlines.clear()
         self.stop_timer()
@@ -54,7 +54,7 @@ class Life:
 
 
 Applied = Callable[[Life, Shard, ConsumerGroup, Sequence[Change]], None]
-"""What is committed becomes what is known."""
+"""Applies committed changes."""
 
 
 class Turn:
@@ -73,8 +73,11 @@ class Turn:
         ending: Callable[[], Ending | None] | None = None,
         following: Ending | None = None,
     ) -> None:
-        """Raises where it is not written; until it is known whether it is, nobody else has a turn. `ending`: of what
-        goes with it; asked last, when nothing can go wrong any more but the log. `following`: what comes after it."""
+        """Write the changes; raise ApiError if that fails. The turn lasts until the outcome is known.
+
+        `ending`: returns what else to write, before the changes; called last, when only the append can still fail.
+        `following`: what to write after them.
+        """
         entries = [records.encode(group.group_id, change) for change in changes]
         before, also = (ending and ending()) or ((), None)
         behind, then = following or ((), None)

@@ -1,8 +1,9 @@
-"""The `uniform` assignor where members are subscribed to different topics. PURE.
+"""The `uniform` assignor for members with different subscriptions. PURE.
 
-A member keeps what it had of the topics that it still wants. What nobody has goes, topic by topic, to those of its
-readers who have least. Then partitions go from readers who have most to readers who have least, until none of a
-topic's readers has two more than another or, where topics overlap in odd ways, until it has been tried often enough.
+A member keeps what it had of the topics it still subscribes to. Unassigned partitions go, topic by topic, to the
+subscribers with the fewest partitions. Then partitions move from subscribers with the most to those with the fewest,
+until no two subscribers of a topic differ by more than one or, where subscriptions overlap unfavourably, a maximum
+number of rounds is reached.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def assign_uniform_mixed(
 
 
 class _State:
-    """Members are numbers here."""
+    """The assignment being built; members are identified by index."""
 
     def __init__(self, subscribed: list[frozenset[UUID]], partitions: Mapping[UUID, int]) -> None:
         self._subscribed = subscribed
@@ -58,7 +59,7 @@ class _State:
         return [{topic_id: frozenset(numbers) for topic_id, numbers in each.items()} for each in found]
 
     def _in_order(self, topics: Iterable[UUID]) -> list[UUID]:
-        """First those with most partitions for each of their readers, then those with fewest readers."""
+        """Topics with the most partitions per reader first, then those with the fewest readers."""
 
         def rank(topic_id: UUID) -> tuple[float, int, int, int]:
             readers = len(self.readers[topic_id])
@@ -92,7 +93,7 @@ class _State:
                     last_moved = place
 
     def _level_topic(self, topic_id: UUID) -> int:
-        """How many partitions were moved."""
+        """Level one topic; return how many partitions moved."""
         readers = self.readers[topic_id]
         if max(self.sizes[each] for each in readers) - min(self.sizes[each] for each in readers) <= 1:
             return 0
@@ -117,7 +118,7 @@ class _State:
 
 
 class _Scale:
-    """The readers of a topic by how much they have: those with least, level by level, and those with most."""
+    """A topic's readers sorted by size: hands out those with the least, level by level, and those with the most."""
 
     def __init__(self, readers: list[int], sizes: list[int]) -> None:
         self._sizes = sizes
@@ -153,7 +154,7 @@ class _Scale:
         return self._sorted[self._next_high + 1]
 
     def leave_out(self) -> None:
-        """The one that `next_most` gave last has none that it could give."""
+        """Skip the reader last returned by `next_most`: it has none of this topic to give."""
         self._high_end -= 1
         order, place = self._sorted, self._next_high + 1
         order[place], order[self._high_end] = order[self._high_end], order[place]
@@ -163,5 +164,5 @@ class _Scale:
 
 
 def _signed(half: int) -> int:
-    """Java compares the halves of an id as numbers with a sign."""
+    """Java compares the halves of a UUID as signed numbers."""
     return half - (1 << 64) if half >= 1 << 63 else half
