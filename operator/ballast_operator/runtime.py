@@ -281,11 +281,10 @@ class Runtime:
                     try:
                         await look()
                     except (ApiError, ApiUnavailableError) as error:
+                        # What waits to be known for certain, as a deletion does after a start, does not wait for long.
+                        self._relist_at = monotonic() + min(pause, self._relist_seconds)
                         failed = True
                         log.warning("the objects could not be listed: %s", error)
-                if failed:
-                    # What waits to be known for certain, as a deletion does after a start, does not wait for long.
-                    self._relist_at = monotonic() + min(pause, self._relist_seconds)
                 pause = min(2 * pause, self._relist_seconds) if failed else RELIST_AGAIN_SECONDS
 
     async def _look_at_definitions(self) -> None:
