@@ -270,19 +270,26 @@ class Runtime:
     # Housekeeping.
 
     async def _keep_house(self) -> None:
+        pause = RELIST_AGAIN_SECONDS
         while True:
             await asyncio.sleep(1.0)
             self._beat = monotonic()
             if monotonic() >= self._relist_at:
                 self._relist_at = monotonic() + self._relist_seconds
-                try:
-                    await self.relist()
-                    if await self._shared.definitions.look(self.api):
-                        self._look_at_clusters()
-                except (ApiError, ApiUnavailableError) as error:
-                    # What waits to be known for certain, as a deletion does after a start, waits no longer for that.
-                    self._relist_at = monotonic() + min(RELIST_AGAIN_SECONDS, self._relist_seconds)
-                    log.warning("the objects could not be listed: %s", error)
+                failed = False
+                for look in (self.relist, self._look_at_definitions):
+                    try:
+                        await look()
+                    except (ApiError, ApiUnavailableError) as error:
+                        # What waits to be known for certain, as a deletion does after a start, does not wait for long.
+                        self._relist_at = monotonic() + min(pause, self._relist_seconds)
+                        failed = True
+                        log.warning("the objects could not be listed: %s", error)
+                pause = min(2 * pause, self._relist_seconds) if failed else RELIST_AGAIN_SECONDS
+
+    async def _look_at_definitions(self) -> None:
+        if await self._shared.definitions.look(self.api):
+            self._look_at_clusters()
 
     def begin_anew(self) -> None:
         """The watches failed. What was deleted unheard is looked for, and whatever Kopf took down with it stands up.
@@ -301,10 +308,17 @@ class Runtime:
                 task.cancel()
 
     async def relist(self) -> None:
-        """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever."""
+        """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever. What
+        cannot be listed keeps no other kind or namespace waiting."""
+        failed: list[ApiError | ApiUnavailableError] = []
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
-                await self._relist(kind, plural, namespace)
+                try:
+                    await self._relist(kind, plural, namespace)
+                except (ApiError, ApiUnavailableError) as error:
+                    failed.append(error)
+        if failed:
+            raise failed[0]
         self.cache.whole = True
         self._end_workers()
 

@@ -304,7 +304,8 @@ class LivesWorld:
         self._were_up = (self._were_up & names) | up
         if len(down) > self.most_down:
             self._finding(f"down at the same time: {sorted(down)}")
-        if self._were_up and len(self.kafka.voters) > 1 and self.kafka.leader < 0:
+        alone = self.most_down >= len(self.kafka.voters)
+        if self._were_up and not alone and self.kafka.leader < 0:
             self._finding(f"no majority of {sorted(self.kafka.voters)} is up")
         claims = {claim["metadata"]["uid"] for claim in self.kube.all("persistentvolumeclaims.")}
         for (topic, index, broker), log in self.kafka.logs.items():

@@ -25,10 +25,12 @@ NO_TOPIC, NOT_YET, EXISTS, NO_MOVE = 3, 9, 36, 85
 
 @dataclass
 class Node:
-    """What runs in a pod that is ready: the claims of its directories, and whether it is a controller, too."""
+    """What runs in a pod that is ready: the claims of its directories, whether it is a controller, too, and what of its
+    configuration never changes, by the directory of the metadata log and the replicas of a topic."""
 
     claims: Mapping[str, str]
     controls: bool
+    born: tuple[str, str] = ("", "")
 
 
 @dataclass
@@ -77,6 +79,7 @@ class StillKafka:
         self.offset = 0
         self.findings: list[str] = []
         self._ids = 0
+        self._born: dict[int, tuple[str, str]] = {}
 
     @property
     def brokers(self) -> list[int]:
@@ -90,6 +93,9 @@ class StillKafka:
         self.voters = self.voters or set(voters)
         self.offset += 1
         self.registered |= set(self.brokers)
+        for number, one in self.nodes.items():
+            if self._born.setdefault(number, one.born) != one.born:
+                self._finding(f"node {number} was born with {self._born[number]}, and is told {one.born}")
         for name, topic in self.topics.items():
             for index, part in enumerate(topic.partitions):
                 self._go_on(name, index, part)

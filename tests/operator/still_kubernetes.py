@@ -178,4 +178,5 @@ class StillKubernetes:
             claim = self.client.get("persistentvolumeclaims.", "default", source["claimName"]) if source else None
             if claim is not None and volume != "metadata":
                 claims[path] = claim["metadata"]["uid"]
-        return Node(claims, "controller" in told.get("process.roles", ""))
+        born = (told.get("metadata.log.dir") or told["log.dirs"].split(",")[0], told["default.replication.factor"])
+        return Node(claims, "controller" in told["process.roles"], born)

@@ -73,6 +73,20 @@ async def put_on_the_set(world: LivesWorld) -> None:
     await world.merge("apps/v1", "statefulsets", KEY.name, patch)
 
 
+async def lose_identity(world: LivesWorld) -> None:
+    await world.delete("v1", "configmaps", f"{KEY.name}-identity")
+
+
+async def identity_of_before(world: LivesWorld) -> None:
+    """Versions before this one did not keep where the metadata log is."""
+    await world.merge("v1", "configmaps", f"{KEY.name}-identity", {"data": {"metadataVolume": None}})
+
+
+async def lose_the_set(world: LivesWorld) -> None:
+    world.most_down = 3  # its pods go with it
+    await world.delete("apps/v1", "statefulsets", KEY.name)
+
+
 STORIES = {
     "born": Story([], [cluster(), topics]),
     "fewer brokers": Story(
@@ -99,6 +113,13 @@ STORIES = {
     "reached from outside": Story([cluster(), topics], [cluster(listeners=OUTSIDE)]),
     "no more from outside": Story([cluster(4, listeners=OUTSIDE), topics], [cluster(3)]),
     "another setting": Story([cluster(), topics], [cluster(config=SETTING), cluster()], apart=2),
+    "identity lost, and later the set": Story(
+        [cluster(1), cluster(), topics, cluster(volumes=VOLUMES[::-1])],
+        [lose_identity, lose_the_set, cluster(volumes=VOLUMES[::-1], config=SETTING)],
+    ),
+    "an identity of before, and the set lost": Story(
+        [cluster(), topics, identity_of_before, cluster(volumes=VOLUMES[::-1])], [lose_the_set]
+    ),
     "topics and a move": Story(
         [cluster(), topics, moved_topic, leave_moved_alone], [move, change_topics, approve, cluster(config=SETTING)]
     ),

@@ -380,7 +380,7 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     pods = {0: PodFacts("demo-0", "uid", 0, ready=True, address="10.0.0.1", ports=(9092,))}
 
     async def identity(_: object) -> Identity:
-        return scene.identity
+        return replace(scene.identity, metadata="a")
 
     async def facts(_: object) -> KubeFacts:
         return replace(scene.kube, pods=pods)

@@ -898,6 +898,43 @@ def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: 
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-04", "OPR-05")
+def test_a_kind_that_cannot_be_listed_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the look at the definitions, which may tell why. What is gone for certain is known only from all of them."""
+
+    async def scenario() -> None:
+        runtime, looked = Runtime(NOBODY, ("one", "default")), asyncio.Event()
+        runtime.cache.put_reassignment(body("gone", {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}))
+
+        async def items(path: str, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
+            if path.endswith("kafkatopics") or "/one/" in path:
+                raise ApiError(403, "Forbidden", f"{path} is forbidden")
+            for one in list[dict[str, Any]]():
+                yield one
+
+        async def not_found(_: str) -> None:
+            return None
+
+        async def look(_: object) -> bool:
+            looked.set()
+            return False
+
+        monkeypatch.setattr(runtime.api, "items", items)
+        monkeypatch.setattr(runtime.api, "find", not_found)
+        monkeypatch.setattr(runtime._shared.definitions, "look", look)
+        runtime._relist_at = 0.0
+        house = asyncio.create_task(runtime._keep_house())
+        await asyncio.wait_for(looked.wait(), 10)
+        assert runtime.cache.reassignments_of(CLUSTER) == []
+        assert not runtime.cache.whole
+        assert runtime._relist_at - monotonic() < 10
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        await runtime.stop()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.spec("OPR-35", "OPR-01")
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> None:

@@ -90,6 +90,7 @@ class ManagedCluster:
         self._kube = replace(self._kube, pods=self._late.as_before(self._kube.pods))
         self._kube, self._held = await self._secured.look(cluster, self._kube)
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
+            await self._locate_metadata(cluster, self._identity)
             layout = layouts.held_layout(cluster, self._identity, self._kube)
             beside = await self._lay_out(layout, self._kube)
             self._kube = replace(self._kube, not_added=beside.not_added, not_restarted=beside.not_restarted)
@@ -101,6 +102,14 @@ class ManagedCluster:
                 again.cluster_within(0.5)
         self._reach = reach_of(cluster, self._kube)
         return self._reach
+
+    async def _locate_metadata(self, cluster: KafkaCluster, identity: Identity) -> None:
+        """Once it is known where the metadata log is, that is kept: without the StatefulSet nobody could tell."""
+        found = layouts.metadata_volume(cluster, self._kube)
+        if not identity.metadata and found:
+            with self._refusal_told():
+                await self._objects.change_identity(cluster, identity, replace(identity, metadata=found))
+                self._identity = await self._objects.identity(cluster)
 
     async def _lay_out(self, layout: Layout, kube: KubeFacts) -> Beside:
         """What is refused is told; what is there already is served all the same."""
@@ -269,6 +278,8 @@ class ManagedCluster:
             bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
             voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
             kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
+            metadata_volume=scene.identity.metadata or None,
+            default_replication=scene.identity.replication,
             broker_count=kube.replicas,
             brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",
             selector=names.selector_text(cluster, BROKER_ROLE),

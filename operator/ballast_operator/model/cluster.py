@@ -325,6 +325,8 @@ class ClusterStatus:
     controller: int | None = None
     voters: tuple[int, ...] = ()
     kraft_version: int | None = None
+    metadata_volume: str | None = None
+    default_replication: int | None = None
     broker_count: int | None = None
     brokers_online: int | None = None
     brokers_text: str | None = None

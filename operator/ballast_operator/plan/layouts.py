@@ -13,6 +13,7 @@ from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.plan.claims import claims_of_other_classes
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources.layout import Identity, Layout
+from ballast_operator.resources.names import METADATA_VOLUME
 
 
 def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> Layout:
@@ -92,6 +93,13 @@ def given_up(cluster: KafkaCluster, kube: KubeFacts, brokers: Collection[int]) -
     mounted = {volume for pod in kube.pods.values() for volume in pod.claims}
     wanted = {volume.name for volume in cluster.spec.volumes}
     return {one for one in brokers if one >= cluster.spec.brokers}, tuple(sorted((mounted | {*kube.volumes}) - wanted))
+
+
+def metadata_volume(cluster: KafkaCluster, kube: KubeFacts) -> str:
+    """The volume with the metadata log, as far as spec and StatefulSet tell; empty where they do not."""
+    if cluster.spec.metadata_volume is not None:
+        return METADATA_VOLUME
+    return next(iter(kube.volumes), "") if kube.exists else ""
 
 
 def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> str | None:

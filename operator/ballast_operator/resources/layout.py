@@ -99,8 +99,9 @@ def restored_identity(cluster: KafkaCluster) -> Identity | None:
     if status.cluster_id is None or not status.voters:
         return None
     dedicated = min(status.voters) >= FIRST_CONTROLLER_ID
-    dynamic = bool(status.kraft_version)
-    return Identity(status.cluster_id, status.voters, dedicated, min(3, cluster.spec.brokers), dynamic=dynamic)
+    replication = status.default_replication or min(3, cluster.spec.brokers)
+    metadata, dynamic = status.metadata_volume or "", bool(status.kraft_version)
+    return Identity(status.cluster_id, status.voters, dedicated, replication, metadata, dynamic)
 
 
 def read_identity(data: Mapping[str, Any]) -> Identity:
