@@ -41,7 +41,7 @@ BYTES: Final = (bytes, memoryview)
 
 
 class _Slot:
-    """A place in the order of replies."""
+    """A reply's place in the order of replies."""
 
     __slots__ = ("parts", "pending", "ready")
 

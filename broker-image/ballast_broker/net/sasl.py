@@ -166,7 +166,7 @@ class Authentication:
         body = skip_header_tags(frame, header.end) if is_flexible(name + "Request", version) else header.end
         try:
             request = message(name + "Request").decode(bytes(frame[body:]), version=version)
-        except Exception as error:  # the codec raises whatever the bytes lead it to
+        except Exception as error:  # the codec may raise anything on bad bytes
             raise MalformedRequest(f"{name} version {version} cannot be read") from error
         answer = self._handshake if key == SASL_HANDSHAKE else self._authenticate
         return answer(request, version, header.correlation_id)
