@@ -413,7 +413,7 @@ class RaftDriver:
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
             self.store.flushed(Position(snapshot.epoch, snapshot.offset))
-            self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
+            self.core.flushed(self.now(), snapshot.offset)  # in any role, since the log begins there now
         self.run()
         self._handing_over.go_on()
 

@@ -84,7 +84,7 @@ class Timeouts:
         return self.fetch_s * 1.5
 
     def stretched(self, factor: float) -> Timeouts:
-        """For peers that need longer to answer."""
+        """Longer timeouts, for peers that take longer to answer."""
         return replace(self, election_s=self.election_s * factor, fetch_s=self.fetch_s * factor)
 
 

@@ -54,7 +54,7 @@ Throttle = Callable[[int], None]
 
 @dataclass(slots=True)
 class CleanJob:
-    """`segments`: (base offset, size) of all sealed segments up to `dirty_end`, oldest first."""
+    """`segments`: (base offset, size) of all sealed segments up to `dirty_end_offset`, oldest first."""
 
     folder: str
     segments: list[tuple[int, int]]
