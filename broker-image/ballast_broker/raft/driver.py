@@ -106,7 +106,7 @@ class RaftDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over = HandingOver(self, listener)
         self._reading = asyncio.Lock()
-        """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
+        """One snapshot at a time: a later one removes the file of an earlier one, and must be applied last."""
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0

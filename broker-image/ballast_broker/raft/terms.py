@@ -18,7 +18,7 @@ class Position(NamedTuple):
     """A log's end, ordered as Raft compares logs: the greater one may have committed records that the other lacks."""
 
     epoch: int
-    """Of the last record."""
+    """The epoch of the last record."""
     end_offset: int
 
 
