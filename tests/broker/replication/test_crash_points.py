@@ -14,7 +14,7 @@ from tests.broker import turning
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 from tests.broker.replication.stopping_disk import Killed, StoppingDisk
 
-from ballast_broker.replication import movers
+from ballast_broker.replication import assignments, movers
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ApiError
 from ballast_wire.names import TopicPartition
@@ -28,8 +28,10 @@ DELETED = 5  # records: the first file has later ones as well
 
 @pytest.fixture(autouse=True)
 def _the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of copying have their share of a small log, and no operation's place depends on the machine."""
+    """Both ways of copying have their share of a small log, nothing waits a second for more to report, and no
+    operation's place depends on the machine."""
     monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 300)
+    monkeypatch.setattr(assignments, "LULL_S", 0.0)
     turning.never_end(monkeypatch)
 
 
