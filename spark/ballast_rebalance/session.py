@@ -35,7 +35,7 @@ class InterruptedLookError(SystemExit):
 def lasting_session(master: str | None = None, memory: str | None = None) -> Iterator[SparkSession]:
     """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
 
-    While Java starts, Ctrl-C waits for it, the first time: left alone before it has told where it listens, it would
+    While Java starts, either waits for it, the first time: left alone before it has told where it listens, it would
     stay for ever. Afterwards nothing more is said to it, since the answer to what was asked last may still be coming:
     it ends by itself when this process does.
     """
@@ -43,7 +43,7 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
 
     def note(number: int, _frame: FrameType | None) -> None:
         if asked:
-            raise KeyboardInterrupt
+            raise InterruptedLookError(128 + number)
         asked.append(number)
         print("rebalance ends when Java has started, so that none is left behind", file=sys.stderr)
 
@@ -51,12 +51,12 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
         asked.append(number)
         raise InterruptedLookError(128 + number)
 
-    before = signal.signal(signal.SIGINT, note), signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGINT, note), signal.signal(signal.SIGTERM, note)
     try:
         session = _started(master, memory)
         if asked:
             session.stop()
-            raise KeyboardInterrupt
+            raise InterruptedLookError(128 + asked[0])
         signal.signal(signal.SIGINT, leave)
         signal.signal(signal.SIGTERM, leave)
         try:

@@ -296,11 +296,11 @@ def java_of(process: subprocess.Popen[bytes]) -> int:
                     return os.pidfd_open(int(child))
 
 
-def ends_with_its_java(process: subprocess.Popen[bytes], java: int) -> bytes:
+def ends_with_its_java(process: subprocess.Popen[bytes], java: int, sent: signal.Signals) -> bytes:
     """Interrupted; what it said."""
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     try:
-        assert process.wait(60) == 130
+        assert process.wait(60) == 128 + sent
         gone = select.poll()
         gone.register(java, select.POLLIN)
         assert gone.poll(60_000), "its Java is still there"
@@ -313,9 +313,10 @@ def ends_with_its_java(process: subprocess.Popen[bytes], java: int) -> bytes:
 
 
 @pytest.mark.timeout(180)
-def test_an_interrupt_while_java_starts_leaves_none_behind() -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_java_starts_leaves_none_behind(sent: signal.Signals) -> None:
     with silent() as address, rebalancing("--bootstrap", address) as process:
-        told = ends_with_its_java(process, java_of(process))
+        told = ends_with_its_java(process, java_of(process), sent)
     assert b"rebalance ends when Java has started" in told
     assert b"Traceback" not in told
 
