@@ -11,6 +11,7 @@ import errno
 from collections.abc import Awaitable, Callable
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
+from tests.sim.apart import ApartFaults, ApartRun
 from tests.sim.clients import move_replica
 from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine, SimThreads
@@ -119,3 +120,15 @@ class DirectoryFaults(AimedFaults):
         threads.hung = True
         await asyncio.sleep(self.rng.choice([0.5, LAGGING_S]))
         await self._kill_and_return(machine)
+
+
+class ApartDirectoriesRun(DirectoriesRun, ApartRun):
+    """With controllers apart that fail as well, so that whoever may lead is chosen as directories go: among those that
+    are eligible, or uncleanly, also while replicas are between two of them."""
+
+    def _faults(self, hosts: list[str]) -> AimedFaults:
+        return ApartDirectoryFaults(self, hosts)
+
+
+class ApartDirectoryFaults(DirectoryFaults, ApartFaults):
+    pass
