@@ -1,4 +1,4 @@
-"""Kafka's four codecs over cramjam; decompression is bounded, for the bytes come from clients."""
+"""Implements Kafka's four compression codecs with cramjam. Decompression is bounded: the bytes come from clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
-# Magic, independent blocks of at most 64 KiB, no checksums, and the checksum of exactly this descriptor. Kafka's Java
-# clients refuse frames whose blocks depend on one another, which is what the library's own framing makes unless told.
+# Magic, descriptor (independent blocks of at most 64 KiB, no checksums), and the descriptor's checksum. Kafka's Java
+# clients refuse frames with dependent blocks, which the library's own framing produces by default.
 LZ4_FRAME_START = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 * 1024
 LZ4_STORED_FLAG = 1 << 31
 LZ4_END = bytes(4)
-GZIP_DEFAULT = -1  # as Kafka counts: zlib's own
-LZ4_DEFAULT = 9  # the fast way, unlike its neighbours
+GZIP_DEFAULT = -1  # Kafka's notation for zlib's default level
+LZ4_DEFAULT = 9  # stands for the fast compressor; other levels use the level-based one
 
 
 class Codec(IntEnum):
@@ -33,11 +33,11 @@ class Codec(IntEnum):
 
 
 class CompressionError(ValueError):
-    """The compressed bytes cannot be read."""
+    """The compressed bytes are corrupt."""
 
 
 class TooLarge(CompressionError):
-    """It would become larger than the bound."""
+    """The decompressed data would exceed the limit."""
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
@@ -56,7 +56,7 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int =
 
 
 def _into_growing(module: Any, raw: bytes, limit: int) -> bytes:
-    """Into a buffer that doubles up to the limit: a small input that claims to be huge never gets that memory."""
+    """Decompress into a buffer that doubles up to the limit: a small input that claims to be huge gets no memory."""
     size = max(4096, len(raw) * FIRST_GUESS_RATIO)
     while True:
         size = min(size, limit)
@@ -74,7 +74,7 @@ def _into_growing(module: Any, raw: bytes, limit: int) -> bytes:
 
 
 def _unsnap(raw: bytes, limit: int) -> bytes:
-    """Snappy as Java clients frame it (xerial: blocks with a length each), or one raw block."""
+    """Snappy in the Java clients' framing (xerial: blocks with a length each), or one raw block."""
     if not raw.startswith(XERIAL_MAGIC):
         return _unsnap_block(raw, limit)
     parts, position, left = [], XERIAL_HEADER_BYTES, limit
@@ -96,7 +96,7 @@ def _unsnap_block(raw: bytes, limit: int) -> bytes:
 
 
 def compress(codec: int, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
-    """By the codec's default level, or another one of Kafka's."""
+    """Compress with one of Kafka's levels; None is the codec's default."""
     raw = bytes(data)
     if codec == Codec.NONE:
         return raw

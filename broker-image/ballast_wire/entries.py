@@ -1,21 +1,21 @@
-"""How many things a request names, by which goes what its answer costs: elements of arrays, and those in them. PURE."""
+"""Counts the array elements of a message, nested ones included: what a request costs depends on them. PURE."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-_Arrays = tuple[tuple[str, "_Arrays"], ...]  # fields that are arrays, and those of their elements
+_Arrays = tuple[tuple[str, "_Arrays"], ...]  # array fields, each with the array fields of its elements
 
 
 def entries_in(message: Any, version: int, most: int) -> int:
-    """Counts no further than it takes to find more than `most`."""
+    """The number of array elements; stops counting once it exceeds `most`."""
     kind: Any = type(message)
     return _count(message, _arrays(kind, version), most)
 
 
 def things_in(response: Any, version: int, most: int) -> int:
-    """The same of an answer; one that is made by hand is there already."""
+    """The same for a response; 0 for a hand-made one, which is already encoded."""
     return entries_in(response, version, most) if hasattr(type(response), "_struct") else 0
 
 

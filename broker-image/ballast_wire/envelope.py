@@ -1,6 +1,6 @@
-"""A request that is sent on for somebody else: Envelope, as Kafka's brokers send it to a controller.
+"""Wraps and unwraps forwarded requests: Envelope, as Kafka's brokers send it to a controller.
 
-In it are the whole request with its header, who sent it, and from where. PURE.
+It contains the whole request with its header, the client's principal and address. PURE.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ USER = "User"
 
 
 class Asker(NamedTuple):
-    """For whom a request is sent on."""
+    """The client for whom a request is forwarded."""
 
     user: str
     client_id: str
     host: str  # as Kafka writes it: "/127.0.0.1"
-    by_token: bool = False  # known by a delegation token
+    by_token: bool = False  # authenticated by a delegation token
 
 
 class Enclosed(NamedTuple):
-    """A request as it lay in an envelope."""
+    """A request taken from an envelope."""
 
     name: str  # without Request
     version: int
@@ -65,7 +65,7 @@ def enclose(request: Any, version: int, asker: Asker) -> Any:
 
 
 def disclose(envelope: Any, names: dict[int, str]) -> Enclosed:
-    """`names` are the APIs that may be sent on; MalformedRequest where it is none of them, or cannot be read."""
+    """`names`: the APIs that may be forwarded. MalformedRequest if it is none of them, or cannot be decoded."""
     frame = memoryview(bytes(envelope.request_data))
     header = parse_request_header(frame)
     name = names.get(header.api_key)
@@ -77,14 +77,14 @@ def disclose(envelope: Any, names: dict[int, str]) -> Enclosed:
         request = kind.decode(bytes(frame[position:]), version=header.version)
         principal = _principal(envelope.request_principal)
         host = f"/{ipaddress.ip_address(bytes(envelope.client_host_address))}"
-    except Exception as error:  # the codec raises whatever the bytes lead it to
+    except Exception as error:  # the codec may raise anything on bad bytes
         raise MalformedRequest(f"what is in an envelope cannot be read: {error}") from error
     asker = Asker(principal.name, header.client_id or "", host, principal.token_authenticated)
     return Enclosed(name, header.version, header.correlation_id, request, asker)
 
 
 def enclose_answer(enclosed: Enclosed, response: Any) -> Any:
-    """The answer's own header lies in the envelope as well."""
+    """Wrap a response, with its own header, in an EnvelopeResponse."""
     version = enclosed.version
     flexible = is_flexible(enclosed.name + "Request", version)
     frame = frame_response(
@@ -98,7 +98,7 @@ def refusal(error: ErrorCode, answer: bytes | None = None) -> Any:
 
 
 def disclose_answer(envelope: Any, request_name: str, version: int) -> Any:
-    """The answer to the request of this name that was sent in an envelope."""
+    """The response to the request of this name, taken from an EnvelopeResponse."""
     tags_bytes = 1 if is_flexible(request_name, version) else 0
     body = bytes(envelope.response_data)[LENGTH_BYTES + tags_bytes :]
     return message(request_name.removesuffix("Request") + "Response").decode(body, version=version)

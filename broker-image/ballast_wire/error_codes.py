@@ -1,4 +1,4 @@
-"""Finds the errors that a response tells, wherever its schema has a place for one."""
+"""Finds the error codes in a response, wherever its schema has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Places(NamedTuple):
 
 
 def errors_in(response: Any, version: int) -> Iterator[int]:
-    """Every error code that is not 0. A response that is made by hand has `error_codes`."""
+    """Every error code that is not 0. A hand-made response has `error_codes`."""
     kind: Any = type(response)
     if not hasattr(kind, "_struct"):
         codes: Iterator[int] = response.error_codes()
@@ -22,7 +22,7 @@ def errors_in(response: Any, version: int) -> Iterator[int]:
 
 
 def codes_in(response: Any, version: int) -> Iterator[int]:
-    """Every error code, 0 as well, of a response that is not made by hand."""
+    """Every error code, including 0, of a response that is not hand-made."""
     kind: Any = type(response)
     return _find(response, _places(kind, version))
 

@@ -1,7 +1,7 @@
-"""Kafka's error codes as values.
+"""Defines Kafka's error codes, and the exception that carries one.
 
-Wire failures are values: a handler puts one of these into a response, it does not raise across rooms.
-`ApiError` carries a code (and the sentence for `error_message` fields) inside one room, up to the handler.
+In responses errors are values: a handler puts a code into its response. `ApiError` carries a code (and the text for
+`error_message` fields) up to the handler.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ErrorCode(IntEnum):
 
 
 class ApiError(Exception):
-    """A request, or one entry of it, is refused with `code`; `message` goes to the client where the schema has room."""
+    """A request, or one entry of it, is refused with `code`; `message` goes to the client if the schema has a field."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)

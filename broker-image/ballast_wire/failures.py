@@ -1,7 +1,7 @@
-"""The answer to a request that failed as a whole: Kafka's error at the place where that response has room for it.
+"""Makes the response to a request that failed as a whole, with the error where that response has room for it.
 
-A response with an error code of its own has it there; one without repeats what was asked (topics, partitions, groups,
-resources) with the error at each. Both follow from the schemas: what is asked and what is answered have the same shape
+A response with a top-level error code has it there; any other repeats the request's entries (topics, partitions,
+groups, resources) with the error in each. Both follow from the schemas: requests and responses have the same shape
 and mostly the same names. PURE.
 """
 
@@ -13,16 +13,16 @@ from typing import Any
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
-# These repeat what was asked beside their own error code.
+# Responses that repeat the request's entries although they have a top-level error code.
 REPEATED_BESIDE = frozenset({"AlterPartitionReassignments", "ElectLeaders", "ListPartitionReassignments", "Metadata"})
-# What is answered is not what was asked: nothing to repeat.
+# The response has other entries than the request: nothing to repeat.
 NEVER_REPEATED = frozenset({"DescribeLogDirs"})
 ERROR_CODES = frozenset({"error_code", "partition_error_code"})
-# Parts of an entry that say which one it is, though they are lists.
+# Lists that identify their entry.
 IDENTITY_LISTS = frozenset({"entity"})
-# Entries that have an empty name where they were asked for by id.
+# Entries that get an empty name if they were requested by id.
 NAMED = frozenset({"MetadataResponseTopic"})
-# What stands for "none" in place of the schema's default.
+# Values for "none" that differ from the schema's default.
 NOTHING: dict[str, Any] = {
     "committed_offset": -1,
     "committed_leader_epoch": -1,
@@ -37,13 +37,13 @@ NOTHING: dict[str, Any] = {
 
 
 def failure_response(name: str, request: Any | None, version: int, error: ErrorCode, text: str | None) -> Any:
-    """`name` is the API's, as in "Metadata"; `request` is None where it could not be read."""
+    """`name` is the API's, as in "Metadata"; `request` is None if it could not be decoded."""
     kind = message(name + "Response")
     response = kind(version=version)
     own_error = _has(kind, "error_code", version)
     _fill(response, kind, version, error, text)
     if name == "DescribeUserScramCredentials":
-        # As Kafka does: the error once for each user who was asked for, and nothing else.
+        # As in Kafka: the error once for each requested user, and nothing else.
         response.error_message = None
         result = kind.DescribeUserScramCredentialsResult
         response.results = [
@@ -75,10 +75,10 @@ def _struct_lists(kind: Any, version: int) -> Iterator[Any]:
 
 
 def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
-    """The request's first list, by its name."""
-    if name == "AlterReplicaLogDirs":  # asked by directory, answered by topic
+    """The name and content of the request's first list."""
+    if name == "AlterReplicaLogDirs":  # requested by directory, answered by topic
         return "topics", [topic for directory in request.dirs for topic in directory.topics]
-    if name == "AlterUserScramCredentials":  # asked by what happens to passwords, answered by user
+    if name == "AlterUserScramCredentials":  # requested by kind of change, answered by user
         users = {each.name: None for each in (*request.deletions, *request.upsertions)}
         return "results", list(users)
     for field in _fields(type(request), version):
@@ -98,7 +98,7 @@ def _fill(answer: Any, kind: Any, version: int, error: ErrorCode, text: str | No
 
 
 def _repeat(kind: Any, asked: Any, version: int, error: ErrorCode, text: str | None) -> Any:
-    """An entry of the answer for an entry (or a mere name or number) of the request."""
+    """The response's entry for an entry (or a bare name or number) of the request."""
     answer = kind(version=version)
     _fill(answer, kind, version, error, text)
     if not hasattr(asked, "_struct"):
@@ -128,7 +128,7 @@ def _inner_list(asked: Any, name: str, version: int) -> list[Any]:
 
 
 def _identity(kind: Any, version: int) -> str:
-    """The field that names an entry: its first one beside the error."""
+    """The field that identifies an entry: the first one that is not the error."""
     names = [each.name for each in _fields(kind, version) if not each.name.startswith("error_")]
     name: str = names[0]
     return name

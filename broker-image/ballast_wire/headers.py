@@ -1,4 +1,4 @@
-"""Request and response headers, and which versions of which messages are flexible."""
+"""Encodes and parses request and response headers; tells which message versions are flexible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class RequestHeader(NamedTuple):
     version: int
     correlation_id: int
     client_id: str | None
-    end: int  # where the body begins; with flexible versions, after `skip_header_tags`
+    end: int  # where the body begins; in flexible versions the header's tags come first
 
 
 def parse_request_header(frame: memoryview) -> RequestHeader:
-    """The part that is the same for every version; the client id's length is 16 bits even where all else is compact."""
+    """The part common to all versions; the client id's length is 16 bits even if everything else is compact."""
     try:
         key, version, correlation_id = _START.unpack_from(frame)
         reader = Reader(frame, _START.size)
@@ -48,7 +48,7 @@ def is_flexible(request_name: str, version: int) -> bool:
 
 
 def frame_response(api_key: int, correlation_id: int, body: bytes | bytearray, *, flexible: bool) -> bytes:
-    """Length, response header, body. ApiVersions keeps the old header always: its reader knows no version yet."""
+    """Length, response header, body. ApiVersions always has the old header: its reader knows no versions yet."""
     tagged = flexible and api_key != API_VERSIONS_KEY
     size = 4 + len(body) + (1 if tagged else 0)
     return _FRAME.pack(size, correlation_id) + (b"\x00" if tagged else b"") + body

@@ -1,10 +1,10 @@
-"""One class per Kafka message, version as a field, both directions: kafka-python's engine behind one adapter.
+"""Provides a class for each Kafka message, for both directions, by an adapter of kafka-python's message engine.
 
-`message("MetadataResponse")` returns the class; it is made at first use (all at once would cost 0.3 s and 15 MB).
-Versions belong to encoding: what a message is made of needs none. A response that names one is encoded in that one,
-and not in its request's (ApiVersions, where the request's is unknown).
+`message("MetadataResponse")` returns the class, created at first use (all at once would cost 0.3 s and 15 MB).
+The version is a parameter of encoding, not needed to build a message. A response that has a version of its own is
+encoded in that one instead of its request's (ApiVersions, if the request's version is unknown).
 Schemas come from kafka-python; those it lacks (inter-broker RPCs, metadata and group records) are ours, in `schemas/`.
-kafka-python's own package start would import its whole client; in the broker only the protocol part is loaded.
+Importing the package `kafka` would load its whole client; in the broker only the protocol part is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OWN_SCHEMAS = "ballast_wire.schemas"
 
 
 def _enter_kafka_package() -> None:
-    """Make `kafka.protocol` importable without running `kafka/__init__`, unless somebody imported it whole already."""
+    """Make `kafka.protocol` importable without running `kafka/__init__`, unless that is imported already."""
     if "kafka" in sys.modules:
         return
     spec = importlib.util.find_spec("kafka")
@@ -36,8 +36,8 @@ def _enter_kafka_package() -> None:
 
 @cache
 def _bases() -> tuple[Any, ...]:
-    """What requests and answers are made from, what records are made from, and of what coders are made: what emits
-    their source, and what they write to."""
+    """The base classes of requests and responses, those of records, and the parts of coders: the class that emits their
+    source, and the buffer they write to."""
     partial = "kafka" not in sys.modules
     _enter_kafka_package()
     try:
@@ -46,14 +46,14 @@ def _bases() -> tuple[Any, ...]:
         from kafka.protocol.schemas.fields.codecs import encode_buffer
         from kafka.protocol.schemas.fields.codecs import types as codecs
     finally:
-        if partial:  # leave no half package behind for somebody who wants the client, by whichever door
+        if partial:  # leave no partial package for somebody who imports the client
             sys.modules.pop("kafka", None)
             sys.modules.pop("kafka.protocol", None)
     make_strict(codecs, struct.StructField)
     engine: Any = api_message.ApiMessage
 
     class Message:
-        """Goes before the engine's class and replaces two things that serve the engine's own client."""
+        """A mixin that overrides two things of the engine's class that serve only its own client."""
 
         __slots__ = ()
         _json: ClassVar[dict[str, Any]]
@@ -61,14 +61,14 @@ def _bases() -> tuple[Any, ...]:
         _valid_versions: ClassVar[Any]
 
         def __init_subclass__(cls) -> None:
-            # The engine's method enters each class in the table by which its client decodes answers: passed over.
+            # Skip the engine's method, which registers each class for its client's decoding of responses.
             super(engine, cls).__init_subclass__()
             cls._flexible_versions = schemas.BaseField.parse_versions(cls._json["flexibleVersions"])
             cls._valid_versions = schemas.BaseField.parse_versions(cls._json["validVersions"])
 
         @classmethod
         def decode(cls, *data: Any, **how: Any) -> Any:
-            """What comes out can be encoded again: requests are forwarded to controllers."""
+            """Drop the header, so that the message can be encoded again: requests are forwarded to controllers."""
             found = super().decode(*data, **how)  # type: ignore[misc]
             found._header = None
             return found

@@ -1,4 +1,4 @@
-"""The words that the protocol's rooms share: partitions, and Java's string hash that spreads them."""
+"""Defines names shared by all packages: partitions, and Java's string hash by which they are spread."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Their numbers, as requests and answers list them: under the name of each topic."""
+    """The partition numbers by topic name, as requests and responses list them."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
     return topics
 
 
-@lru_cache(maxsize=16_384)  # making one costs more than all else that a request says of a partition
+@lru_cache(maxsize=16_384)  # creating one costs more than parsing the rest of a request's partition
 def uuid_of(raw: bytes) -> UUID:
     return UUID(bytes=raw)
 
 
-@lru_cache(maxsize=4_096)  # a topic is spread once for each of its partitions
+@lru_cache(maxsize=4_096)  # asked once for each partition of a topic
 def java_string_hash(text: str) -> int:
     """`String.hashCode()`: what Kafka uses to spread topics over fetchers, movers and coordinators."""
     result = 0

@@ -1,4 +1,4 @@
-"""Finds null where a message's schema allows none: the engine reads it, Kafka refuses the message."""
+"""Finds nulls that a message's schema does not allow: the engine accepts them, but Kafka refuses the message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Check(NamedTuple):
 
 
 def misplaced_null(message: Any, version: int) -> str | None:
-    """The path of the first field that is null and must not be; None for a sound message."""
+    """The path of the first field that is null and must not be; None if there is none."""
     kind: Any = type(message)
     return _find(message, _checks(kind, version))
 
@@ -28,7 +28,7 @@ def _checks(kind: Any, version: int) -> tuple[_Check, ...]:
 
 
 def _checks_of(struct: Any, version: int) -> tuple[_Check, ...]:
-    """Only of the fields that can be wrong, or have such fields in them."""
+    """Checks only for fields that can be wrong, or contain such fields."""
     checks = []
     for field in struct.fields.values():
         if not field.for_version_q(version):

@@ -1,8 +1,8 @@
-"""Record batches of magic 2: a view on the header, batches one after the other, and records only where it must be.
+"""Encodes and decodes record batches of magic 2: a view of the header, iteration over batches, and records if needed.
 
-The broker moves batches as opaque bytes; what it reads and stamps is the 61-byte header. Decoding records is for the
-cleaner, the coordinators, the metadata log and old timestamps, never for the path of a produce or a fetch.
-Input comes from disk or network: whatever is wrong with it raises `CorruptBatch`.
+The broker moves batches as opaque bytes; it reads and stamps only the 61-byte header. Decoding records is for the
+cleaner, the coordinators, the metadata log and old timestamps, not for the hot path of produce and fetch.
+Input comes from disk or network: anything wrong with it raises `CorruptBatch`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ NO_EPOCH: Final = -1
 
 
 class CorruptBatch(ValueError):
-    """These bytes are not a whole, sound record batch of magic 2."""
+    """The bytes are not a complete, valid record batch of magic 2."""
 
 
 class OversizedBatch(CorruptBatch):
-    """There is more in it than whoever opens it takes."""
+    """The batch holds more than the caller's limit."""
 
 
 class Header(NamedTuple):
     base_offset: int
-    length: int  # of what follows this field
+    length: int  # of everything after this field
     leader_epoch: int
     magic: int
     crc: int
@@ -77,7 +77,7 @@ class Record(NamedTuple):
 
 
 class BatchView:
-    """One batch in a buffer that the view does not own. Setters need a writable buffer and change it in place."""
+    """A view of one batch in a buffer that it does not own. Stamping changes the buffer, which must be writable."""
 
     __slots__ = ("buffer", "header", "position")
 
@@ -124,7 +124,7 @@ class BatchView:
 
     @property
     def payload(self) -> memoryview:
-        """The records as they are: compressed, if the batch is."""
+        """The records' bytes: compressed, if the batch is."""
         return self.buffer[self.position + HEADER_BYTES : self.position + self.size_bytes]
 
     def crc_is_right(self) -> bool:
@@ -136,13 +136,13 @@ class BatchView:
             raise CorruptBatch(f"the batch at offset {self.base_offset} has another CRC than it says")
 
     def stamp(self, base_offset: int, leader_epoch: int) -> None:
-        """Neither field is under the CRC: that is what lets a broker stamp without reading the records."""
+        """Set both fields. The CRC does not cover them, so a broker can stamp without reading the records."""
         struct.pack_into(">q", self.buffer, self.position, base_offset)
         struct.pack_into(">i", self.buffer, self.position + EPOCH_POSITION, leader_epoch)
         self.header = self.header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
 
     def stamp_append_time(self, now_ms: int) -> None:
-        """LogAppendTime: one attribute and the maximum timestamp, then a new CRC."""
+        """LogAppendTime: set the timestamp type and the maximum timestamp, and recompute the CRC."""
         attributes = self.header.attributes | TIMESTAMP_TYPE_MASK
         struct.pack_into(">h", self.buffer, self.position + ATTRIBUTES_POSITION, attributes)
         struct.pack_into(">q", self.buffer, self.position + MAX_TIMESTAMP_POSITION, now_ms)
@@ -152,7 +152,7 @@ class BatchView:
 
 
 def iterate_batches(buffer: memoryview, *, whole: bool = True) -> Iterator[BatchView]:
-    """The batches of a buffer. `whole`: bytes left over at the end are an error; else they are passed over."""
+    """The batches of a buffer. `whole`: bytes left over at the end are an error; otherwise they are ignored."""
     position, end = 0, len(buffer)
     while position < end:
         if end - position < HEADER_BYTES:
@@ -239,10 +239,10 @@ def encode_batch(
     last_offset: int | None = None,
     newest_ms: int | None = None,
 ) -> bytearray:
-    """A batch of these records. Offsets count up from `base_offset` unless records carry their own (the cleaner's do).
+    """Encode a batch. Offsets count up from `base_offset` unless records have their own (the cleaner's do).
 
-    `last_offset` keeps the end of a batch that lost its last records; an empty batch keeps only its place and, by
-    `newest_ms`, its time.
+    `last_offset` preserves the end of a batch that lost its last records, `newest_ms` the maximum timestamp of one
+    that lost all of them.
     """
     offsets = [r.offset if r.offset >= 0 else base_offset + i for i, r in enumerate(records)]
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP

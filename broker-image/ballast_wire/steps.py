@@ -1,7 +1,7 @@
-"""The message engine step by step: what it reads or writes of thousands takes longer than others can wait.
+"""Encodes and decodes messages in steps: coding thousands of entries at once would block the event loop too long.
 
-Its coders are functions made from source that each field emits; here the same source gets a `yield` in each of its
-loops. What comes out is the same, byte for byte. PURE.
+The engine's coders are functions compiled from source that each field emits; here the same source gets a `yield` in
+each loop. The result is the same, byte for byte. PURE.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _stepping() -> Any:
 
 
 def encoding(message: Any, version: int) -> Generator[None, None, bytearray]:
-    """What `message.encode(version)` makes; nobody may change it meanwhile."""
+    """Like `message.encode(version)`, in steps; the message must not change meanwhile."""
     out = parts_of_coders()[1]()
     kind: Any = type(message)
     yield from _encoder(kind, version)(message, out)
@@ -39,7 +39,7 @@ def encoding(message: Any, version: int) -> Generator[None, None, bytearray]:
 
 
 def decoding(kind: Any, data: bytes, version: int) -> Generator[None, None, Any]:
-    """What `kind.decode(data, version=version)` reads."""
+    """Like `kind.decode(data, version=version)`, in steps."""
     found, _ = yield from _decoder(kind, version)(memoryview(data), 0)
     found._header = None
     return found
@@ -53,7 +53,7 @@ def _encoder(kind: Any, version: int) -> Any:
         context.emit(INDENT, line)
     kind._struct.emit_encode_into(context, "item", INDENT, version=version, compact=flexible, tagged=flexible)
     context.emit(INDENT, "out.pos = pos")
-    context.emit(INDENT, "yield")  # one without a loop as well
+    context.emit(INDENT, "yield")  # so that it is a generator even without a loop
     return _made(context, "_encode", f"{kind.__name__} {version}")
 
 

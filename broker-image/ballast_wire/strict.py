@@ -1,9 +1,9 @@
-"""What the message engine reads with more trust than bytes from a stranger deserve.
+"""Hardens the message engine's decoders against untrusted bytes.
 
-Its decoders are made from source that each type emits. Four of them are replaced: a length may have as many bytes as
-there are (each longer number costs more than the one before), what reaches past the end is cut short in silence, a
-text may be longer than a record can keep it, and all that follows is copied for each entry that has tags. And where it
-has too little: a text that is no UTF-8 is read as Java reads it, with other letters, instead of being refused.
+The decoders are compiled from source that each type emits. Four emitters are replaced, since the engine's accept a
+varint of any length (at a growing cost), silently truncate fields that reach past the end, allow strings longer than a
+record can store, and copy the rest of the message for each entry with tags. In one respect the engine is too strict:
+invalid UTF-8 is now decoded as in Java, with replacement characters, instead of being refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAST_SHIFT = 28
 
 
 def make_strict(types: Any, struct_field: Any) -> None:
-    """`types` is the engine's module of codecs, `struct_field` its class of structures."""
+    """`types` is the engine's module of codecs, `struct_field` its class of struct fields."""
     types.UnsignedVarInt32.emit_decode_from = classmethod(_emit_varint)
     types.String.emit_decode_from = _emit_text
     types.Bytes.emit_decode_from = classmethod(_emit_bytes)
@@ -85,7 +85,7 @@ def _emit_tags(struct: Any, context: Any, name: str, indent: str, version: int) 
 
 
 def _read_tags(data: memoryview, position: int, known: Any, version: int, into: Any) -> int:
-    """Fields that nobody here knows are passed over."""
+    """Read tagged fields; unknown ones are skipped."""
     count, position = _varint(data, position)
     for _ in range(count):
         tag, position = _varint(data, position)

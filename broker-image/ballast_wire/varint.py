@@ -1,4 +1,4 @@
-"""Varints, zigzag (records) and unsigned (flexible messages). Bounded: an endless varint is refused, not followed."""
+"""Reads and writes varints, zigzag (records) and unsigned (flexible messages). Overlong varints are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MAX_SHIFT = 63
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The value and the position after it. IndexError past the end, ValueError where it has too many bytes."""
+    """The value and the position after it. IndexError past the end, ValueError if it has too many bytes."""
     byte = data[position]
     position += 1
     if byte < 0x80:

@@ -1,4 +1,4 @@
-"""What Kafka says of an error where nothing more particular is said; only those that are said so. PURE."""
+"""Lists Kafka's default messages of error codes; only those that are used. PURE."""
 
 from __future__ import annotations
 

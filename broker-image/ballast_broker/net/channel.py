@@ -1,7 +1,7 @@
-"""The client side: one connection to another broker or controller, as `seams.Network` wants it. Loop thread only.
+"""Connects to other brokers and controllers as a client; implements `seams.Network`. Loop thread only.
 
-Requests go out at once and answers are matched by correlation id; a peer that breaks off, or whose machine is silent,
-fails all that wait.
+Requests are sent at once, and responses are matched by correlation id. If the peer closes the connection, or its
+machine is silent, all pending requests fail.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ RECEIVE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 MAX_WAITING = 10_000
 RECORDS_PER_TURN = 64
-RENEWED_AT = 0.5  # of the time that a login holds: a renewal waits its turn behind fetches, which wait themselves
+RENEWED_AT = 0.5  # share of a login's lifetime: a renewal has to queue behind fetches, which may wait long
 Decode = Callable[..., Any]
-# A machine that acknowledges nothing for four seconds is cut off. Once it is back, a new connection finds it sooner
-# than what the kernel sends again, ever more rarely. A process that is busy or stopped has a kernel that answers.
+# A machine that acknowledges nothing for four seconds counts as unreachable: once it is back, a new connection reaches
+# it sooner than the kernel's backed-off retransmissions. If only the process is busy or stopped, its kernel still acks.
 UNHEARD = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_USER_TIMEOUT": 4000}
 
 
 class SocketNetwork:
-    """`going`: what is asked of us, and what we ask, where we go; by default nothing."""
+    """`going`: TLS and login for outgoing connections; by default neither."""
 
     def __init__(self, client_id: str, going: Going | None = None) -> None:
         self._client_id = client_id
@@ -45,8 +45,8 @@ class SocketNetwork:
         self._renewals: set[asyncio.Task[None]] = set()
 
     async def connect(self, host: str, port: int, *, timeout_s: float) -> SocketChannel:
-        """To the first of the host's addresses where somebody answers: a name may have one of each family, and a
-        listener only one of them."""
+        """Connect to the first of the host's addresses that answers: a name may have an IPv4 and an IPv6 address while
+        the listener has only one of them."""
         loop = asyncio.get_running_loop()
         began, refusal = loop.time(), OSError(f"{host} has no address")
         async with asyncio.timeout(timeout_s):
@@ -61,7 +61,7 @@ class SocketNetwork:
         raise refusal
 
     async def _channel(self, sock: socket.socket, host: str, port: int) -> SocketChannel:
-        """One that is let in; ConnectionError where it is not, which is told once and not at each attempt."""
+        """Shake hands and log in, if configured. ConnectionError if refused; logged once, not at each attempt."""
         going = self._going
         if going.tls is None and going.login is None:
             return SocketChannel(sock, self._client_id)
@@ -87,14 +87,14 @@ class SocketNetwork:
         return channel
 
     def _renew_later(self, channel: SocketChannel, login: Login, lifetime_ms: int, host: str) -> None:
-        """A login that does not hold for ever is renewed in time, between other requests."""
+        """Renew a login with limited lifetime in time, between other requests."""
         loop = asyncio.get_running_loop()
 
         async def renew() -> None:
             try:
                 self._renew_later(channel, login, await authenticate(channel, login, host), host)
             except OSError as error:
-                if isinstance(error, ConnectionAbortedError):  # else the connection has ended anyway
+                if isinstance(error, ConnectionAbortedError):  # otherwise the connection has ended anyway
                     log.warning("a login is not renewed: %s", error)
                 channel.close()
 
@@ -123,7 +123,7 @@ async def _connected(family: int, address: Any) -> socket.socket:
 def _notice_silence(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in UNHEARD.items():
-        option = getattr(socket, name, None)  # elsewhere than on Linux some are missing
+        option = getattr(socket, name, None)  # some exist only on Linux
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -160,7 +160,7 @@ class SocketChannel:
         flexible = is_flexible(name, version)
         frame = frame_request(request.API_KEY, version, correlation_id, self._client_id, body, flexible=flexible)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        # A request may know better than the message engine how its answer is read.
+        # A request may bring its own decoder of the response.
         self._waiting[correlation_id] = (answer, name, version, getattr(request, "decode_response", None))
         self._send(memoryview(frame))
         try:
@@ -247,7 +247,7 @@ class SocketChannel:
         (correlation_id,) = struct.unpack_from(">i", frame)
         waiting = self._waiting.get(correlation_id)
         if waiting is None:
-            return  # whoever asked has given up
+            return  # the caller has given up
         future, name, version, decode = waiting
         if future.done():
             return
@@ -279,7 +279,7 @@ class SocketChannel:
 
 
 class TlsChannel(SocketChannel):
-    """A turn of the loop reads more than one record, and what is decrypted already."""
+    """Reads several TLS records per turn of the loop, and what is decrypted already."""
 
     def __init__(self, sock: TlsSocket, client_id: str) -> None:
         self._tls = sock

@@ -1,11 +1,11 @@
-"""One client connection: frames in, replies out in order, bounded in every direction.
+"""Implements one client connection: frames in, replies out in order, bounded in every direction.
 
-Raw non-blocking sockets on the event loop. Frames are handled where they lie in a buffer that all connections share; of
-a large one that is not complete the connection keeps the buffer, or gets one of its own that grows with what really
-comes; the kernel fills it directly. A produce may be answered later (acks=all) while further produces come in; anything
-else is handled one after the other. Nothing is read while replies cannot be written or a request is being worked on:
-that is the backpressure. A turn of the loop handles at most `REQUESTS_PER_TURN` requests of one connection, for
-`LONGEST_TURN_S` at most. Loop thread only.
+Raw non-blocking sockets on the event loop. Frames are handled in place, in a buffer shared by all connections. For a
+large incomplete frame the connection keeps that buffer, or gets its own one that grows with the data received; the
+kernel fills it directly. A produce may be answered later (acks=all) while further produces come in; all other requests
+are handled one after the other. Backpressure: nothing is read while replies cannot be written or a request is being
+worked on. A turn of the loop handles at most `REQUESTS_PER_TURN` requests of one connection, for at most
+`LONGEST_TURN_S`. Loop thread only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BYTES: Final = (bytes, memoryview)
 
 
 class _Slot:
-    """A place in the order of replies."""
+    """A reply's place in the order of replies."""
 
     __slots__ = ("parts", "pending", "ready")
 
@@ -92,24 +92,24 @@ class Connection:
         self.host = host
         self.listener = listener
         self.principal = ANONYMOUS
-        self.time: Time | None = None  # measures what it takes, where there is a quota of that
+        self.time: Time | None = None  # measures the time used, if there is a request quota
         self.max_frame_bytes = server.max_request_bytes
         self.closed = False
         self.last_active = self._loop.time()
-        self._head = b""  # the first bytes of a frame whose length is not complete
-        self._frame: bytearray | None = None  # a frame that did not come whole
-        self._frame_start = 0  # where in its buffer it begins
+        self._head = b""  # the first bytes of an incomplete length field
+        self._frame: bytearray | None = None  # the buffer of an incomplete frame
+        self._frame_start = 0  # where the frame begins in its buffer
         self._frame_size = 0
         self._frame_filled = 0
-        self._backlog: memoryview | None = None  # came in while the connection was busy; a buffer of its own
+        self._backlog: memoryview | None = None  # received while busy, in a buffer of its own
         self._slots: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
-        self._unsent: list[bytes] = []  # of this turn of the loop, before whatever is in `_out`
+        self._unsent: list[bytes] = []  # replies of this turn of the loop, to be sent before `_out`
         self._file_sent = 0
-        self._working = False  # a request that allows no other beside it
-        self._held: asyncio.TimerHandle | None = None  # a client over its quota
+        self._working = False  # a request that must not run beside others
+        self._held: asyncio.TimerHandle | None = None  # set while the client is over its quota
         self._warming = False
-        self._warmed: FileData | None = None  # what a thread has read; it is sent, be it in memory still or not
+        self._warmed: FileData | None = None  # read by a thread; send it without another check of the page cache
         self._close_callbacks: list[Callable[[], None]] = []
         self.events = 0
         self._loop.wait_for(self, EVENT_READ)
@@ -121,7 +121,7 @@ class Connection:
 
     @property
     def awaited(self) -> bool:
-        """The client waits for us: it may be silent as long as that takes."""
+        """Whether the client waits for us: then it does not count as idle."""
         return not self._out and (self._working or self._held is not None or bool(self._slots))
 
     def on_readable(self) -> None:
@@ -149,7 +149,7 @@ class Connection:
             self.time.ends()
 
     def _read_small(self) -> None:
-        """The hot path: one read, and mostly what it brings is one whole frame."""
+        """The hot path: one read, which usually brings one complete frame."""
         buffers = self._server.buffers
         scratch = buffers.scratch
         count = self._socket.recv_into(scratch, buffers.read_bytes)
@@ -163,7 +163,7 @@ class Connection:
             self._take(scratch[:count], own=False)
 
     def _read_on(self, head: bytes) -> None:
-        """The first bytes of a frame's length came before."""
+        """Read on after the first bytes of a length field."""
         buffers = self._server.buffers
         scratch = buffers.scratch
         count = self._socket.recv_into(scratch[len(head) :], buffers.read_bytes - len(head))
@@ -177,7 +177,7 @@ class Connection:
 
     def _fill_frame(self, frame: bytearray) -> None:
         start, size = self._frame_start, self._frame_size
-        if start + self._frame_filled == len(frame):  # only where it has the buffer for itself: start is 0
+        if start + self._frame_filled == len(frame):  # only in a buffer of its own, where start is 0
             frame += bytes(min(len(frame), size - len(frame)))
         with memoryview(frame) as view:
             count = self._socket.recv_into(view[start + self._frame_filled : start + size])
@@ -194,11 +194,11 @@ class Connection:
                 self._server.give_back(size, frame)
 
     def _take(self, data: memoryview, *, own: bool) -> None:
-        """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
+        """Handle the complete frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
         position, end, handled = 0, len(data), 0
         until_s = monotonic() + LONGEST_TURN_S
         while end - position >= FRAME_LENGTH_BYTES:
-            if (  # as `busy` has it
+            if (  # `busy`, inlined
                 self._working
                 or self._out
                 or self._held is not None
@@ -294,7 +294,7 @@ class Connection:
         self.resume()
 
     def resume(self) -> None:
-        """Go on with what came in meanwhile, then listen again."""
+        """Handle what came in meanwhile, then listen again."""
         if self.closed or self.busy:
             return
         waiting = self._backlog
@@ -340,7 +340,7 @@ class Connection:
         self._flush()
 
     def send_unsent(self) -> None:
-        """The small replies of this turn: mostly they fit into the socket, in one piece. What does not is queued."""
+        """Send the small replies of this turn together; usually they fit into the socket. The rest is queued."""
         unsent = self._unsent
         if not unsent:
             return
@@ -362,7 +362,7 @@ class Connection:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what the socket takes; the rest when it takes more."""
+        """Write what the socket accepts; the rest once it is writable again."""
         out = self._out
         if self._unsent:
             out.appendleft(b"".join(self._unsent))
@@ -385,7 +385,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            if error.errno == errno.EIO and not isinstance(part, BYTES):  # no socket says that
+            if error.errno == errno.EIO and not isinstance(part, BYTES):  # a socket never raises EIO, so it is the file
                 self._loop.call_soon(part.failed, error)
             self.close(error)
             return
@@ -395,7 +395,7 @@ class Connection:
         self._loop.wait_for(self, self.events & ~EVENT_WRITE | wanted)
 
     def _send_file(self, part: FileData) -> bool:
-        """True when all of it is sent."""
+        """Send more of a file; True when all of it is sent."""
         if self._file_sent == 0 and part is not self._warmed and not self._server.is_warm(part):
             self._warm(part)
             return False
@@ -412,13 +412,13 @@ class Connection:
         return True
 
     def _warm(self, part: FileData) -> None:
-        """The data is not in memory: a thread fetches it, so that the loop does not wait for the disk."""
+        """The data is not cached: let a thread read it first, so that the loop does not wait for the disk."""
         self._warming = True
 
         def done(warmed: asyncio.Future[None]) -> None:
             self._warming = False
             if self.closed:
-                warmed.cancelled() or warmed.exception()  # nobody else asks how it went
+                warmed.cancelled() or warmed.exception()  # mark as retrieved
             elif warmed.cancelled() or warmed.exception() is not None:
                 self.close(None if warmed.cancelled() else warmed.exception())
             else:
@@ -441,7 +441,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        self.send_unsent()  # what was answered before the end is still told
+        self.send_unsent()  # replies already made are still sent
         if isinstance(error, MalformedRequest):
             log.info("closing the connection from %s: %s", self.host, error)
         elif error is not None and not isinstance(error, OSError):
@@ -467,7 +467,7 @@ class Connection:
 
 
 def _seems(data: memoryview, position: int) -> str:
-    """What those send who take this for another kind of listener."""
+    """A hint, if the bytes look like those of another protocol."""
     start = bytes(data[position : position + FRAME_LENGTH_BYTES])
     if start.startswith(b"\x16\x03"):
         return ", which seems to be TLS: this listener has none"

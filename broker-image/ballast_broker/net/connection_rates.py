@@ -1,8 +1,8 @@
-"""How many connections a second may be made: in all, through one listener, and from one address. PURE.
+"""Limits the rate of new connections: in total, per listener, and per client address. PURE.
 
-As in Kafka: where a listener or all of them are over, the next connection waits to be let in; whoever comes from an
-address that is over is let in nowhere, and hears of that late. Through the cluster's own listeners nodes come from
-wherever they run: only a rate of such a listener's own counts there.
+As in Kafka: if a listener's rate or the total is exceeded, the next connection has to wait; a connection from an
+address over its rate is refused, after a delay. On the cluster's own listeners only the listener's own rate counts,
+since nodes may come from any address.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ballast_broker.seams import Clock
 
 UNLIMITED = 2**31 - 1
 MOST_ADDRESSES = 10_000
-SMALLEST_LIMIT = 1e-9  # a rate of 0: nobody more
+SMALLEST_LIMIT = 1e-9  # stands for a rate of 0: no more connections
 
 
 @dataclass(frozen=True, slots=True)
 class CreationRates:
-    """What may change at run time. Addresses are written as `canonical` has them; None is any other address."""
+    """The limits that may change at run time. Addresses are in `canonical` form; None is any other address."""
 
     of_all: int = UNLIMITED
     of_addresses: Mapping[str | None, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ConnectionRates:
         return TokenBucket(self._clock, max(limit, SMALLEST_LIMIT), self._window.past_s, least=1.0)
 
     def change(self, rates: CreationRates) -> None:
-        """What came counts under the new limits, too."""
+        """Set the limits. Connections made before count under the new ones, too."""
         self._limits = rates
         self._of_all.change_limit(max(rates.of_all, SMALLEST_LIMIT))
         for address, rate in list(self._of_addresses.items()):
@@ -61,7 +61,7 @@ class ConnectionRates:
                 rate.change_limit(max(limit, SMALLEST_LIMIT))
 
     def wait_s(self, listener: str) -> float:
-        """How long the next connection has to wait, whoever it is, until it is worth asking again."""
+        """How long the next connection has to wait, from any address; then ask again."""
         of_listener = self._of_listeners.get(listener)
         wait_s = 0.0 if of_listener is None else of_listener.wait_s(1)
         if self._limits.of_all < UNLIMITED and listener not in self._own:
@@ -69,7 +69,7 @@ class ConnectionRates:
         return min(wait_s, self._window.size_s)
 
     def admit(self, listener: str, address: str) -> float:
-        """0 where somebody from this address may come in, which counts; else after how long he is to hear that not."""
+        """0 if a connection from this address is admitted, and counted; otherwise after how long to refuse it."""
         if listener not in self._own:
             of_address = self._rate_of(address)
             wait_s = 0.0 if of_address is None else of_address.wait_s(1)
@@ -100,13 +100,13 @@ class ConnectionRates:
         return rate
 
     def _forget_some(self) -> None:
-        """Who has made no connection lately, and of the others those that are known for longest."""
+        """Forget addresses without recent connections, and of the others the oldest."""
         left = [(address, kept) for address, kept in self._of_addresses.items() if kept.wait_s(1)]
         self._of_addresses = dict(left[-MOST_ADDRESSES // 2 :])
 
 
 def canonical(address: str) -> str:
-    """The same for all ways to write it; what is no address stays as it is."""
+    """The canonical form of an address; anything else is returned unchanged."""
     try:
         return str(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:

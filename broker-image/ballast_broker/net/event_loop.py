@@ -1,9 +1,9 @@
-"""The broker's event loop: asyncio's, but connections that are ready are called where it finds out. Loop thread only.
+"""Implements the broker's event loop: asyncio's, but its selector calls ready connections directly. Loop thread only.
 
-To be called by asyncio costs each request a handle, a context and a second turn to answer; connections are registered
-with the loop's own selector, which calls them itself, turn after turn, and goes back to asyncio only where that has
-something to do. Where thousands are ready, as many as `LONGEST_TURN_S` allows are called, then timers and tasks have
-theirs; the others come next.
+A callback through asyncio costs each request a handle, a context and a second turn to answer. So connections are
+registered with the loop's own selector, which calls them itself, turn after turn, and returns to asyncio only if that
+has something to do. If thousands are ready, as many as fit into `LONGEST_TURN_S` are called, then timers and tasks have
+their turn, then the others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _Ts = TypeVarTuple("_Ts")
 EPOLL = hasattr(select, "epoll")
 EPOLLIN, EPOLLOUT = (select.EPOLLIN, select.EPOLLOUT) if EPOLL else (EVENT_READ, EVENT_WRITE)
 
-# To fall asleep and be woken takes longer than a client needs for its next request once it has its answer. Where so
-# many waits in a row were short, sleep and all, the next one is awake at first.
+# Sleeping and waking up takes longer than a client needs to send its next request after a response. After STEADY short
+# waits in a row the next wait starts with busy polling.
 SHORT_S: Final = 100e-6
 AWAKE_S: Final = 50e-6
 STEADY: Final = 16
 
 
 class Waiting(Protocol):
-    """Who waits: closed when it raises anything."""
+    """What the loop can call; it is closed if it raises anything."""
 
     events: int  # what it waits for; 0 at first, and kept by `wait_for`
 
@@ -47,7 +47,7 @@ class Waiting(Protocol):
 
 
 class Lag(Protocol):
-    """Told of every turn: what lies between the end of one wait and the beginning of the next."""
+    """Called at the ends of every turn: the time between the end of one wait and the beginning of the next."""
 
     def turn_begins(self) -> None: ...
     def turn_ends(self) -> None: ...
@@ -55,12 +55,12 @@ class Lag(Protocol):
 
 class EventLoop(asyncio.SelectorEventLoop):
     def __init__(self, lag: Lag | None = None) -> None:
-        self.turn_began_s = monotonic()  # when those who are called now were found ready
+        self.turn_began_s = monotonic()  # when the connections called now were found ready
         self._connections = _Connections(self, lag)
         super().__init__(self._connections)
 
     def wait_for(self, waiting: Waiting, events: int) -> None:
-        """To read, to write, both, or nothing: that before its descriptor is closed."""
+        """Wait for reading, writing, both, or nothing: the latter before its descriptor is closed."""
         if events == waiting.events:
             return
         if not waiting.events:
@@ -72,7 +72,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         waiting.events = events
 
     def after_turn(self, callback: Callable[[], None]) -> None:
-        """Once all who are ready have been called; where nobody is being called, soon."""
+        """Call once all ready connections have been called; outside of a turn, soon."""
         if self._connections.in_turn:
             self._connections.afterwards.append(callback)
         else:
@@ -86,7 +86,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
     @property
     def has_work(self) -> bool:
-        """Something is to be called soon, or the loop is to end."""
+        """Whether callbacks are ready to run, or the loop is to stop."""
         return bool(self._ready) or self._stopping  # type: ignore[attr-defined]
 
 
@@ -102,13 +102,13 @@ class _Connections(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._lag = lag
-        # Who has one alone keeps those from it whom it waits for; who has a limit uses it up by waiting.
+        # With a single CPU, polling would keep it from those we wait for; with a limit, it would use that up.
         self._may_stay_awake = processors.usable() >= 2
         self._short_waits = 0  # in a row
         self.in_turn = False
         self.afterwards: list[Callable[[], None]] = []
-        self._places: dict[int, int] = {}  # by descriptor, where a turn was over before all who were ready were called
-        self.timer_made = False  # and may be due before `select` was to answer
+        self._places: dict[int, int] = {}  # descriptor → position in the next turn, if one ended before all were called
+        self.timer_made = False  # during a turn; it may be due before `select` would return
 
     def select(self, timeout: float | None = None) -> Ready:
         until_s = None if timeout is None else monotonic() + timeout
@@ -131,7 +131,7 @@ class _Connections(selectors.DefaultSelector):
                     return others
 
     def _poll(self, timeout: float | None) -> Ready:
-        """As the class above does it, whose every step is interpreted: a good part of what a small request costs."""
+        """Like the base class, which is not compiled: a good part of the cost of a small request."""
         if not EPOLL:
             return super().select(timeout)
         keys: dict[int, selectors.SelectorKey] = self._fd_to_key  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ class _Connections(selectors.DefaultSelector):
         for descriptor, mask in self._selector.poll(timeout, len(keys) or 1):  # type: ignore[attr-defined]
             key = keys.get(descriptor)
             if key is not None:
-                # Whose connection is broken finds out by what it was to do next.
+                # A broken connection finds out by its next read or write.
                 found = (EVENT_READ if mask & ~EPOLLOUT else 0) | (EVENT_WRITE if mask & ~EPOLLIN else 0)
                 ready.append((key, found & key.events))
         return ready
@@ -158,7 +158,7 @@ class _Connections(selectors.DefaultSelector):
         return ready
 
     def _call(self, ready: Ready) -> Ready:
-        """Calls the connections; answers what is asyncio's."""
+        """Call the connections; returns asyncio's own entries."""
         others: Ready = []
         self.in_turn = True
         if self._places:
@@ -169,7 +169,7 @@ class _Connections(selectors.DefaultSelector):
         left = iter(ready)
         for each in left:
             waiting, events = each[0].data, each[1]
-            if type(waiting) is tuple:  # asyncio's two handles
+            if type(waiting) is tuple:  # asyncio's own: a pair of handles
                 others.append(each)
                 continue
             try:
@@ -191,14 +191,14 @@ class _Connections(selectors.DefaultSelector):
             afterwards, self.afterwards = self.afterwards, []
             for callback in afterwards:
                 self._guarded(callback)
-        # Whom a connection has taken away from the loop, or put there anew, is not ready any more as far as is known.
+        # A connection may have unregistered or replaced some of them, so those are not known to be ready any more.
         if not others:
             return others
         registered = self.get_map()
         return [each for each in others if registered.get(each[0].fileobj) is each[0]]
 
     def _guarded(self, callback: Callable[..., None], *arguments: BaseException) -> None:
-        """What goes wrong is told as asyncio tells it; it must not end the loop."""
+        """Report an exception the way asyncio does; it must not end the loop."""
         try:
             callback(*arguments)
         except Exception as error:

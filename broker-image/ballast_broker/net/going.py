@@ -1,4 +1,4 @@
-"""Where this node goes to others: the handshake of TLS and the login, before a request. Loop thread only."""
+"""Sets up outgoing connections: the TLS handshake and the SASL login, before any request. Loop thread only."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ async def _ready(descriptor: int, *, to_read: bool) -> None:
 
 
 async def authenticate(channel: Channel, login: Login, host: str) -> int:
-    """To a node at this host. How many milliseconds it holds, 0 for ever. ConnectionError where either side does not
-    believe the other."""
+    """Log in to a node at this host. Returns the login's lifetime in milliseconds, 0 if unlimited. ConnectionError if
+    either side does not accept the other."""
     asked = message("SaslHandshakeRequest")(version=HANDSHAKE_VERSION, mechanism=login.mechanism)
     answer = await channel.call(asked, HANDSHAKE_VERSION)
     if answer.error_code:
@@ -99,7 +99,7 @@ async def _show_token(channel: Channel, login: Login) -> Any:
     assert login.tokens is not None
     token = await login.tokens.current()
     said = await _say(channel, login, first_message(token, login.tokens.extensions))
-    if said.auth_bytes:  # what is wrong with it; the exchange ends with an error when that is acknowledged
+    if said.auth_bytes:  # the refusal; once we acknowledge it the exchange ends with an error
         login.tokens.refused(token)
         await _say(channel, login, AFTER_FAILURE)
         raise ConnectionAbortedError(f"{login.mechanism} failed: {said.auth_bytes[:200]!r}")

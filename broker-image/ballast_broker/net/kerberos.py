@@ -1,7 +1,7 @@
-"""GSSAPI (RFC 4752): a client is who Kerberos says, and so is this node to others. Loop thread, but for what runs in
-threads: each message of an exchange is read and made there.
+"""Implements GSSAPI (RFC 4752), for clients and for this node's own logins. Loop thread, except what runs in threads:
+each message of an exchange is processed there.
 
-Imported only where GSSAPI is asked for: with it come `gssapi` and libkrb5.
+Imported only if GSSAPI is configured, since it needs `gssapi` and libkrb5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ballast_broker.security.kerberos_names import NameOf, NoLocalName, local_na
 from ballast_broker.security.kerberos_settings import KerberosSettings
 
 KERBEROS = gssapi.MechType.kerberos
-NO_LAYER = 1  # of the security layers of RFC 4752: the others are TLS's business
+NO_LAYER = 1  # the only security layer of RFC 4752 that we support: the others are left to TLS
 MOST_BYTES = 65_536
 OFFER = bytes([NO_LAYER]) + MOST_BYTES.to_bytes(3, "big")
 INVALID = "Authentication failed during authentication due to invalid credentials with SASL mechanism GSSAPI"
@@ -30,24 +30,24 @@ _caches = count()
 
 
 class KerberosError(Exception):
-    """Kerberos does not do it; the text says why, in its own words."""
+    """Kerberos failed; the message has its own words."""
 
 
 class _Context(gssapi.SecurityContext):  # type: ignore[misc]
-    """One whose errors are raised at once, not with what is asked of it next."""
+    """Raises errors at once, not at the next call."""
 
 
-_Context.__DEFER_STEP_ERRORS__ = False  # its metaclass takes this from no body of a class
+_Context.__DEFER_STEP_ERRORS__ = False  # the metaclass ignores it in a class body
 
 
 def reason_of(error: GSSError) -> str:
-    """In one line: what the mechanism says, else what GSSAPI says."""
+    """The mechanism's message, else GSSAPI's, in one line."""
     said = list(error.get_all_statuses(error.min_code, False)) or list(error.get_all_statuses(error.maj_code, True))
     return "; ".join(" ".join(str(each).split()) for each in said)
 
 
 def _own_key(settings: KerberosSettings) -> Any:
-    """KerberosError where the keytab does not have it."""
+    """The principal's credentials; KerberosError if the keytab has no key for it."""
     try:
         name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
         keytab = {"keytab": f"FILE:{settings.keytab}"}
@@ -57,7 +57,7 @@ def _own_key(settings: KerberosSettings) -> Any:
 
 
 def default_realm() -> str:
-    """Of krb5.conf; nothing where it names none, as in Apache Kafka."""
+    """The default realm in krb5.conf; empty if it names none, as in Apache Kafka."""
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(KERBEROS)
     except GSSError:
@@ -67,8 +67,8 @@ def default_realm() -> str:
 
 # -- who comes in -----------------------------------------------------------------------------------------------------
 class KerberosListener:
-    """What is the same for all connections of a listener. Made at the start; KerberosError where its keytab has no key
-    of its principal."""
+    """The part shared by all connections of a listener. Created at startup; KerberosError if the keytab has no key for
+    the principal."""
 
     def __init__(self, settings: KerberosSettings) -> None:
         self.name_of: NameOf = local_names(settings.rules, default_realm())
@@ -82,11 +82,11 @@ class KerberosListener:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     token: bytes = b""
-    principal: str | None = None  # where that was the last message
+    principal: str | None = None  # set by the last message
 
 
 class Gssapi:
-    """One authentication. `tell`: why it fails, which the other side is not told."""
+    """One authentication. `tell` gets the reason of a failure, which the client is not told."""
 
     def __init__(self, listener: KerberosListener, tell: Callable[[str], None]) -> None:
         self._listener = listener
@@ -139,7 +139,7 @@ class Gssapi:
         chosen = context.unwrap(message).message
         if len(chosen) < len(OFFER) or not chosen[0] & NO_LAYER:
             raise KerberosError(f"it chooses a security layer that was not offered: {chosen[:4].hex()}")
-        # Whom it would rather be, the rest of what it says, Apache Kafka does not look at: it is who the ticket says.
+        # The rest of the message is an authorization id. Apache Kafka ignores it: the ticket names the principal.
         try:
             return _Answer(principal=str(context.initiator_name))
         except UnicodeDecodeError:
@@ -147,15 +147,15 @@ class Gssapi:
 
 
 def _tell(answer: asyncio.Future[_Answer], ready: asyncio.Future[None]) -> None:
-    answer.exception()  # is seen to, where the client has not gone meanwhile
+    answer.exception()  # mark as retrieved; `step` handles it, unless the client has gone
     ready.set_result(None)
 
 
 # -- where this node goes ---------------------------------------------------------------------------------------------
 class OwnTickets:
-    """As whom this node goes to others: the key in its keytab, and the tickets that libkrb5 gets by it, keeps in memory
-    and gets anew when half of their time has gone; while none is to be had, the old ones are shown until they end.
-    Made at the start; KerberosError where its keytab has no key of its principal."""
+    """This node's Kerberos identity towards others: the key in its keytab, and the tickets that libkrb5 gets with it,
+    caches in memory and renews after half of their lifetime; while no new ones can be had, the old ones are used until
+    they expire. Created at startup; KerberosError if the keytab has no key for the principal."""
 
     def __init__(self, settings: KerberosSettings) -> None:
         _own_key(settings)
@@ -166,7 +166,7 @@ class OwnTickets:
         self._getting = Lock()
 
     async def begin(self, host: str) -> OwnExchange:
-        """ConnectionAbortedError where there is no ticket for the service at that host."""
+        """Begin a login. ConnectionAbortedError if there is no ticket for the service at that host."""
         exchange = OwnExchange(self._threads)
         await exchange.begin(lambda: self._context(host))
         return exchange
@@ -182,7 +182,7 @@ class OwnTickets:
 
 
 class OwnExchange:
-    """One login of ours: what is to be sent is in `token`, until `done`."""
+    """One login of this node: `token` is to be sent next, until `done`."""
 
     def __init__(self, threads: KerberosThreads) -> None:
         self._threads = threads

@@ -1,7 +1,7 @@
-"""Where libkrb5 works: it reads files, asks for names and waits for the KDC, and the loop waits for nobody.
+"""Runs libkrb5 in threads: it reads files, looks up names and waits for the KDC, and must not block the loop.
 
-Bounds: `AT_ONCE` threads, and `MOST_WAITING` pieces of work that wait for one. A thread is a daemon: a node that stops
-does not wait for a KDC that does not answer.
+Bounds: `AT_ONCE` threads, and `MOST_WAITING` queued calls. The threads are daemons: a node that stops does not wait for
+a KDC that does not answer.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class TooBusy(Exception):
-    """Too much waits already, or there is no thread to be had."""
+    """Too many calls are queued, or no thread can be started."""
 
 
 class KerberosThreads:
-    """Loop thread only, but for what runs in the threads."""
+    """Loop thread only, except what runs in the threads."""
 
     def __init__(self) -> None:
         self._running = 0
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Its result or what it raised, sometime; TooBusy at once where too much waits."""
+        """A future of the result or exception; raises TooBusy if too many calls are queued."""
         if len(self._waiting) >= MOST_WAITING:
             raise TooBusy(f"{MOST_WAITING} logins wait for Kerberos already")
         ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -42,13 +42,13 @@ class KerberosThreads:
     def _begin(self) -> None:
         while self._waiting and self._running < AT_ONCE:
             work, ended = self._waiting.popleft()
-            if ended.done():  # whoever wanted it has gone
+            if ended.done():  # nobody wants it any more
                 continue
             self._running += 1
             thread = threading.Thread(target=self._work, args=(work, ended), name="ballast-kerberos", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # this machine has no more of them
+            except RuntimeError as error:  # no more threads on this machine
                 self._running -= 1
                 ended.set_exception(TooBusy(str(error)))
 

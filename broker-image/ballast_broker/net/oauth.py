@@ -1,6 +1,6 @@
-"""OAUTHBEARER on the server's side: a client is who the token that it shows says. Loop thread only.
+"""Implements OAUTHBEARER on the server's side: the client's token names its principal. Loop thread only.
 
-Imported only where a listener asks for it: with it comes what checks signatures.
+Imported only if a listener uses it, since it brings in the library that checks signatures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TokenChecker:
-    """What is the same for all connections of a listener."""
+    """The part shared by all connections of a listener."""
 
     keys: TokenKeys
     rules: TokenRules
@@ -31,7 +31,7 @@ class TokenChecker:
 
 
 class Oauthbearer:
-    """One authentication. `tell`: what is wrong with a token, which its owner is not told."""
+    """One authentication. `tell` gets the reason why a token is refused, which the client is not told."""
 
     def __init__(self, checker: TokenChecker, tell: Tell) -> None:
         self._checker = checker
@@ -44,7 +44,7 @@ class Oauthbearer:
         self.lifetime_ms: int | None = None
 
     def step(self, message: bytes) -> bytes:
-        if self._failed:  # whatever it says now that it knows: the exchange has to end so
+        if self._failed:  # the client's acknowledgement, whatever it is: the exchange has to end this way
             raise Refused(INVALID_TOKEN.decode())
         first, now_s = parse_first(message), self._checker.now_s()
         try:
@@ -65,7 +65,7 @@ class Oauthbearer:
         return b""
 
     def _wait_for_keys(self) -> None:
-        """Once: a key that is used for the first time may have been published since keys were asked for."""
+        """Fetch the keys again, once: a new key may have been published since the last fetch."""
         if not self._asked_anew:
             self._asked_anew = True
             ready = self._checker.keys.anew()

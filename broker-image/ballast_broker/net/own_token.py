@@ -1,8 +1,8 @@
-"""The token with which this node goes to others: from an endpoint (RFC 6749, client credentials) or from a file.
+"""Gets the token with which this node logs in to others: from an endpoint (RFC 6749, client credentials) or a file.
 
-It is had when it is first needed, kept, and asked for anew when most of its time has gone, or when somebody does not
-believe it: the key that it is signed with may be no longer. While nothing newer can be had, the old one is shown for as
-long as it holds. Loop thread only.
+The token is fetched when first needed, cached, and renewed when most of its lifetime has passed, or when a peer refuses
+it: its signing key may have been revoked. While no new one can be had, the old one is used as long as it is valid. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ballast_broker.security.oauth_settings import OwnToken
 
 log = logging.getLogger(__name__)
 
-LEAST_BETWEEN_S = 1.0  # also where what is given has little time left, or is what was given before
-LEAST_BETWEEN_REFUSED_S = 5.0  # those who do not believe it may believe no other one either
+LEAST_BETWEEN_S = 1.0  # even if the new token is short-lived, or the same as before
+LEAST_BETWEEN_REFUSED_S = 5.0  # a peer that refuses it may refuse any other token as well
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
 
@@ -57,11 +57,11 @@ class OwnTokens:
         self._asking: asyncio.Task[None] | None = None
 
     def read_file(self) -> None:
-        """At the start; RemoteError where there is no token in it."""
+        """Call at startup; RemoteError if the file has no token."""
         self._hold(self._remote.read_file().decode("utf-8", "replace").strip())
 
     async def current(self) -> str:
-        """One that holds. ConnectionAbortedError where none is to be had."""
+        """A valid token. ConnectionAbortedError if there is none to be had."""
         held = self._held
         if held is None or held.refused or not held.holds(self._now_s(), self._settings.renewed_at):
             await self._renewed()
@@ -70,7 +70,7 @@ class OwnTokens:
         return self._held.token
 
     def refused(self, token: str) -> None:
-        """Somebody it was shown to does not believe it."""
+        """A peer has refused this token."""
         if self._held is not None and self._held.token == token and not self._held.refused:
             self._held = self._held._replace(refused=True)
 
@@ -115,7 +115,7 @@ class OwnTokens:
         now_s = self._now_s()
         held = _Held(token, now_s, _end_of(token))
         if self._held is not None and self._held.token == token:
-            return  # a file that nobody has written anew
+            return  # a file that has not changed
         if not held.holds(now_s):
             raise RemoteError(f"what {self._settings.endpoint.url} gives has ended already")
         self._held = held
@@ -132,7 +132,7 @@ def _token_in(answer: bytes) -> str:
 
 
 def _end_of(token: str) -> float:
-    """When it ends, as it says itself: those whom it is shown to check the rest."""
+    """The token's own `exp`; the peers check the rest."""
     if _TOKEN.fullmatch(token) is None:
         raise RemoteError("what is given as a token is no JWT")
     said = token.split(".")[1]

@@ -1,8 +1,8 @@
-"""One thing that is to be had by HTTP, or from a file: asked for in a thread, so that the loop waits for nobody.
+"""Fetches a single resource by HTTP, or from a file, in a thread, so that the loop never waits.
 
-Bounds: one request at a time, `MOST_BYTES` of an answer, `WITHIN_S` from its first to its last byte, `GIVEN_UP_S` for
-all of it, names included. Who answers by sending us elsewhere is not followed; nor is a proxy asked. The thread is a
-daemon: a node that stops does not wait for it.
+Bounds: one request at a time, `MOST_BYTES` of response, `WITHIN_S` from its first to its last byte, `GIVEN_UP_S` for
+everything, name lookup included. Redirects are not followed and no proxy is used. The thread is a daemon: a node that
+stops does not wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OK = 200
 
 
 class RemoteError(Exception):
-    """It is not to be had; the text says why, and has no secret in it."""
+    """The fetch failed; the message says why, and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is sent, where it is not only asked for."""
+    """A body to POST, with its headers."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class Remote:
-    """Loop thread only, but for what runs in the thread."""
+    """Loop thread only, except what runs in the thread."""
 
     def __init__(self, endpoint: Endpoint, timeouts: Timeouts = Timeouts()) -> None:
         self.endpoint = endpoint
@@ -54,7 +54,7 @@ class Remote:
         self._busy = False
 
     async def fetch(self, form: Form | None = None) -> bytes:
-        """RemoteError where there is no answer, or one that is none."""
+        """Fetch the content; RemoteError if there is no usable response."""
         if self._busy:
             raise RemoteError(f"{self.endpoint.url} has not answered yet to what it was asked before")
         self._busy = True
@@ -69,13 +69,13 @@ class Remote:
             try:
                 found = self._asked(form)
             finally:
-                self._busy = False  # here: the loop that asked may have ended meanwhile, and another one ask
-            with suppress(RuntimeError):  # it has
+                self._busy = False  # here, since the loop may have ended and another one may fetch
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, found)
 
         try:
             threading.Thread(target=work, name="ballast-remote", daemon=True).start()
-        except RuntimeError as error:  # this machine has no more of them
+        except RuntimeError as error:  # no more threads on this machine
             self._busy = False
             raise RemoteError(f"{self.endpoint.url}: {error}") from None
         try:
@@ -97,7 +97,7 @@ class Remote:
             return RemoteError(f"{self.endpoint.url}: {reason_of(error) or type(error).__name__}")
 
     def read_file(self) -> bytes:
-        """Of a file; also without a thread, before there is a loop."""
+        """Read a file endpoint; may also be called before there is a loop."""
         try:
             with Path(self.endpoint.path).open("rb") as file:
                 found = file.read(MOST_BYTES + 1)
@@ -148,7 +148,7 @@ def _bounded(found: bytes, where: str) -> bytes:
 
 
 def _said(body: bytes) -> str:
-    """What an endpoint says of an error (RFC 6749, section 5.2), as far as it can be shown."""
+    """The printable part of an error response (RFC 6749, section 5.2)."""
     text = _printable(body.decode("utf-8", "replace"), 200)
     return f": {text}" if text else ""
 

@@ -1,7 +1,7 @@
-"""SASL on the server's side of one connection: who it is, before anything else is answered, and again when it is time.
+"""Implements SASL on the server's side of a connection: authentication before any request, and re-authentication.
 
-SaslHandshake names the mechanism, then its messages travel in SaslAuthenticate (or by themselves, where the handshake
-was version 0). ApiVersions is answered meanwhile, by the listener's own dispatch. Loop thread only.
+SaslHandshake names the mechanism, then its messages come in SaslAuthenticate (or bare, after a handshake of version 0).
+ApiVersions is answered even before authentication, by the listener's own dispatch. Loop thread only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 HIGHEST = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
-WITH_LIFETIME = 1  # the version of SaslAuthenticate
+WITH_LIFETIME = 1  # the first version of SaslAuthenticate that has a session lifetime
 MAX_FRAME_BYTES = 16 * 1024
-MAX_FRAME_BYTES_WITH_TICKETS = 64 * 1024  # where users are in many groups, their tickets name them all
+MAX_FRAME_BYTES_WITH_TICKETS = 64 * 1024  # a ticket lists all groups of its user
 FindCredential = Callable[[str, str], Credential | None]
-Begin = Callable[[Callable[[str], None]], "Mechanism"]  # given what is told of why it fails
+Begin = Callable[[Callable[[str], None]], "Mechanism"]  # gets a callback for the reason of a failure
 FindToken = Callable[[str, str, bytes], TokenLogin | None]
 
 
@@ -44,21 +44,21 @@ def no_token(_token_id: str, _mechanism: str, _salt: bytes) -> TokenLogin | None
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """What is the same for all connections of a listener."""
+    """The part shared by all connections of a listener."""
 
     mechanisms: tuple[str, ...]
     plain_users: Mapping[str, str] = field(repr=False)
     find: FindCredential  # user, mechanism
     failure_delay_s: float = 0.1
-    find_token: FindToken = no_token  # its id, mechanism, and the salt that it is to be asked with
+    find_token: FindToken = no_token  # token id, mechanism, and the salt to use
     max_reauth_ms: int = 0
-    max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own
-    begin_of: Mapping[str, Begin] = field(default_factory=dict)  # mechanism → how it begins, where it is none of here
+    max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own limit
+    begin_of: Mapping[str, Begin] = field(default_factory=dict)  # mechanism → factory, for those not implemented here
     frame_bytes: int = MAX_FRAME_BYTES
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def lifetime_ms(self, mechanism: str, shown_ms: int | None) -> int | None:
-        """How long a login holds: the sooner of what is configured and of what was shown. None: for ever."""
+        """A login's lifetime: the shorter of the configured one and that of the credentials shown. None: unlimited."""
         configured_ms = self.max_reauth_ms_of.get(mechanism, self.max_reauth_ms)
         if configured_ms <= 0:
             return shown_ms
@@ -66,11 +66,11 @@ class SaslListener:
 
 
 class Refused(Exception):
-    """Who it is could not be shown; the text is told to the client."""
+    """Authentication failed; the client gets the message."""
 
 
 class Later(Exception):
-    """The same step is to be taken again when `ready` is done."""
+    """Repeat the same step once `ready` is done."""
 
     def __init__(self, ready: asyncio.Future[None]) -> None:
         super().__init__()
@@ -79,15 +79,15 @@ class Later(Exception):
 
 class Mechanism(Protocol):
     user: str
-    by_token: bool  # a delegation token
+    by_token: bool  # by a delegation token
     done: bool
-    lifetime_ms: int | None  # how long what was shown holds; None: for ever
+    lifetime_ms: int | None  # of the credentials shown; None: unlimited
 
     def step(self, message: bytes) -> bytes: ...
 
 
 class _Plain:
-    """RFC 4616: whom to be, who one is, and the password, with zeros between."""
+    """RFC 4616: authorization id, user name and password, separated by NULs."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -116,7 +116,7 @@ class _Plain:
 
 
 class Authentication:
-    """The dispatch of one connection until it is known who that is; after that only where sessions end."""
+    """The dispatch of a connection until it is authenticated; afterwards only if its session is limited."""
 
     def __init__(
         self, listener: SaslListener, dispatch: Dispatch, connection: SecuredConnection, loop: asyncio.AbstractEventLoop
@@ -127,8 +127,8 @@ class Authentication:
         self._loop = loop
         self._mechanism_name = ""
         self._mechanism: Mechanism | None = None
-        self._bare = False  # messages without Kafka's header
-        self._known_as: tuple[str, str] | None = None  # mechanism and user of a session that may have to be renewed
+        self._bare = False  # messages come without Kafka's request header
+        self._known_as: tuple[str, str] | None = None  # mechanism and user of a session with limited lifetime
         self._lifetime_ms = 0
         self._ends_at_s = 0.0
         self._over = False
@@ -166,7 +166,7 @@ class Authentication:
         body = skip_header_tags(frame, header.end) if is_flexible(name + "Request", version) else header.end
         try:
             request = message(name + "Request").decode(bytes(frame[body:]), version=version)
-        except Exception as error:  # the codec raises whatever the bytes lead it to
+        except Exception as error:  # the codec may raise anything on bad bytes
             raise MalformedRequest(f"{name} version {version} cannot be read") from error
         answer = self._handshake if key == SASL_HANDSHAKE else self._authenticate
         return answer(request, version, header.correlation_id)
@@ -237,7 +237,7 @@ class Authentication:
         return len(answer).to_bytes(4, "big") + answer
 
     def _step(self, mechanism: Mechanism, token: bytes) -> bytes:
-        """The answer; where it was the last message, the connection is settled."""
+        """Process a message; returns the reply. The last message authenticates the connection."""
         try:
             answer = mechanism.step(token)
         except (ScramError, OauthbearerError) as error:
@@ -268,7 +268,7 @@ class Authentication:
         self._connection.settled(principal, self._dispatch if lifetime_ms is None else self)
 
     def _again(self, ready: asyncio.Future[None], step: Callable[[], Reply]) -> Reply:
-        """Nothing more is read from this client until then."""
+        """Repeat `step` when `ready` is done; nothing more is read from this client until then."""
         told: asyncio.Future[Any] = self._loop.create_future()
 
         def pass_on(later: asyncio.Future[Any]) -> None:
@@ -292,7 +292,7 @@ class Authentication:
         return Pending(told, pipelined=False, for_this_client_only=True)
 
     def _end_with(self, reply: bytes) -> Reply:
-        """Later, so that guessing is slow; then the connection is closed."""
+        """Send a last reply, delayed to slow down guessing, then close the connection."""
         self._over = True
         told: asyncio.Future[tuple[bytes, ...]] = self._loop.create_future()
 

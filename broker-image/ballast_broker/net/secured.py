@@ -1,6 +1,6 @@
-"""Connections that have to say who they are: by a certificate (TLS), by a password (SASL), or both.
+"""Implements connections that have to authenticate: by a certificate (TLS), by SASL, or both.
 
-Until that is settled a connection costs little: it may send small frames only, and has little time. The plain path
+Until it is authenticated a connection is cheap: it may send only small frames, and has limited time. The plain path
 (`connection.py`) knows nothing of all this. Loop thread only.
 """
 
@@ -34,7 +34,7 @@ FILE_PIECE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a listener asks of who comes in; at least one of both."""
+    """What a listener requires of connections; at least one of the two."""
 
     tls: TlsContexts | None = None
     sasl: SaslListener | None = None
@@ -54,7 +54,7 @@ class SecuredConnection(Connection):
             self._dispatch = Authentication(access.sasl, dispatch, self, self._loop)
 
     def settled(self, principal: Principal, dispatch: Dispatch) -> None:
-        """It is known who this is, and what he sends goes to `dispatch`."""
+        """The client is authenticated; from now on `dispatch` handles its requests."""
         self.principal = principal
         self._dispatch = dispatch
         self.max_frame_bytes = self._server.max_request_bytes
@@ -141,7 +141,7 @@ class TlsConnection(SecuredConnection):
         self._read_what_is_decrypted()
 
     def _read_what_is_decrypted(self) -> None:
-        """Soon: the kernel has no more of it, so nobody would call."""
+        """Read decrypted data soon: the kernel has nothing left of it, so the selector would not call us."""
         if not self.closed and self.events & EVENT_READ and self._tls.pending():
             self._loop.call_soon(self._read_on_soon)
 
@@ -161,7 +161,7 @@ class TlsConnection(SecuredConnection):
             self._shake_hands()
 
     def _send_file(self, part: FileData) -> bool:
-        """Read and encrypted, in pieces: what the socket does not take is read again."""
+        """Read and encrypt in pieces; what the socket does not accept is read again later."""
         if self._file_sent == 0 and part is not self._warmed and not self._server.is_warm(part):
             self._warm(part)
             return False

@@ -1,8 +1,8 @@
-"""Listeners and the connections they accept, with the bounds that hold for all of them together. Loop thread only.
+"""Manages the listeners and accepted connections, with the limits that they share. Loop thread only.
 
-Bounds: connections in all and per address, idle time, memory of requests that are still coming in
-(`queued.max.request.bytes`), the size of one request. Listeners that only the cluster's own nodes come through are not
-closed to them because clients have taken all connections.
+Limits: connections in total, per listener and per address, idle time, memory of requests still being received
+(`queued.max.request.bytes`), the size of a request. Clients cannot use up the connections of the cluster's own
+listeners.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ACCEPTS_PER_TURN: Final = 32
 _PROBE: Final = [bytearray(1)]
 CAN_PROBE: Final = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S: Final = 0.1
-GONE_AFTER_S = 10.0  # how often clients that wait are looked after
-MOST_TURNED_AWAY: Final = 1_000  # connections that wait for their end, each with a handle; and at most
-PART_TURNED_AWAY: Final = 10  # the tenth part of `max_connections`
+GONE_AFTER_S = 10.0  # how often waiting clients are checked for a closed connection
+MOST_TURNED_AWAY: Final = 1_000  # refused connections to keep open for the delay; and at most
+PART_TURNED_AWAY: Final = 10  # a tenth of `max_connections`
 OUT_OF_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -42,8 +42,8 @@ OUT_OF_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 class Limits:
     max_request_bytes: int = 104_857_600
     max_connections: int = 2**31 - 1
-    own_listeners: frozenset[str] = frozenset()  # the cluster's own: `max_connections` neither holds nor counts there
-    of_listeners: Mapping[str, int] = field(default_factory=dict)  # their own `max_connections`, beside that of all
+    own_listeners: frozenset[str] = frozenset()  # the cluster's own: exempt from `max_connections`
+    of_listeners: Mapping[str, int] = field(default_factory=dict)  # per listener, besides the total
     max_connections_per_ip: int = 2**31 - 1
     max_queued_bytes: int = -1
     max_idle_ms: int = 600_000
@@ -53,7 +53,7 @@ class Limits:
 
 
 class Server:
-    """Everything that listens in one process. Each listener has a `dispatch` that turns a frame into a reply."""
+    """All listeners of one process. Each has a `dispatch` that turns a frame into a reply."""
 
     def __init__(
         self,
@@ -65,37 +65,37 @@ class Server:
         self.limits = limits
         self._rates = rates
         self.max_request_bytes = limits.max_request_bytes
-        # A read is never longer than the longest request, so that a whole frame in it needs no check of its length.
+        # A read is never longer than the largest request, so that a frame received by one read needs no length check.
         longest_read = limits.max_request_bytes + FRAME_LENGTH_BYTES
-        if limits.max_queued_bytes > 0:  # what came with one read is not counted, also where its sender has to wait
+        if limits.max_queued_bytes > 0:  # data of a single read is not counted, even while its client has to wait
             longest_read = min(longest_read, WORTH_BYTES)
         self.buffers = FrameBuffers(longest_read)
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
         self.accepted_count = 0
         self.refused_count = 0
-        self.delayed_count = 0  # how often a listener let nobody in for a while
+        self.delayed_count = 0  # how often a listener stopped accepting for a while
         self._dispatches: dict[str, Dispatch] = {}
-        self._accesses = accesses or {}  # of listeners that are not open to everybody
+        self._accesses = accesses or {}  # of listeners that require TLS or SASL
         self._per_ip: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
         self._clients = 0  # connections that `max_connections` counts
         self._sockets: dict[str, socket.socket] = {}
-        self._held: set[str] = set()  # nobody may come in yet
-        self._paused: set[str] = set()  # nobody more for the moment
-        self._delays: dict[str, asyncio.TimerHandle] = {}  # of listeners, by name: so long nobody more
+        self._held: set[str] = set()  # listeners that do not accept yet
+        self._paused: set[str] = set()  # listeners that do not accept for the moment
+        self._delays: dict[str, asyncio.TimerHandle] = {}  # listeners over their connection rate, by name
         self._turned_away: dict[socket.socket, asyncio.TimerHandle] = {}
         self._starved: deque[Connection] = deque()
-        self._answered: list[Connection] = []  # have small replies that are not sent yet
+        self._answered: list[Connection] = []  # with small replies not sent yet
         self._idle_timer: asyncio.TimerHandle | None = None
         self._gone_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
 
     # -- listening ------------------------------------------------------------------------------------------------
     def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
-        """Take an address; answers the port (0 asks for any). Raises OSError naming the address.
+        """Bind an address; returns the port (0 asks for any). Raises OSError naming the address.
 
-        Until somebody calls `accept`, the kernel keeps connections waiting: a prober finds us alive, a client waits.
+        Until `accept` is called the kernel queues connections: a probe finds us alive, a client waits.
         """
         sock = socket.socket(_family_of(host), socket.SOCK_STREAM)
         try:
@@ -144,12 +144,12 @@ class Server:
             self._welcome(name, sock, _as_told(address[0]))
 
     def limit_rates(self, rates: CreationRates) -> None:
-        """From now on, so many connections a second."""
+        """Set the limits of new connections per second."""
         if self._rates is not None:
             self._rates.change(rates)
 
     def _comes_too_soon(self, name: str) -> bool:
-        """Whether the next one has to wait, in the kernel's queue."""
+        """Whether the next connection has to wait, in the kernel's queue."""
         wait_s = 0.0 if self._rates is None else self._rates.wait_s(name)
         if not wait_s:
             return False
@@ -162,7 +162,7 @@ class Server:
         self._resume_accepting()
 
     def _turn_away(self, sock: socket.socket, wait_s: float) -> None:
-        """Closed late: who is told at once comes again at once."""
+        """Close the connection after a delay: a client that is refused at once retries at once."""
         self.refused_count += 1
         if len(self._turned_away) < min(MOST_TURNED_AWAY, self.limits.max_connections // PART_TURNED_AWAY):
             self._turned_away[sock] = self.loop.call_later(wait_s, self._end_turned_away, sock)
@@ -190,7 +190,7 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         try:
             connection = self._connection(name, sock, f"/{ip}")
-        except OSError:  # it is gone already
+        except OSError:  # closed by the client already
             sock.close()
             return
         self._per_ip[ip] += 1
@@ -236,7 +236,7 @@ class Server:
                 self.loop.add_reader(sock.fileno(), self._accept, name, sock)
 
     def certificates_end_s(self) -> dict[str, float]:
-        """When the certificates of each listener end, by the wall clock; renewed files count."""
+        """When each listener's certificate expires, by the wall clock; takes renewed files into account."""
         shown = {name: access.tls for name, access in self._accesses.items() if access.tls is not None}
         for tls in shown.values():
             tls.current()
@@ -270,8 +270,8 @@ class Server:
 
     # -- replies --------------------------------------------------------------------------------------------------
     def send_soon(self, connection: Connection) -> None:
-        """Replies are written once all that came in with this turn of the loop is handled: writing wakes the client,
-        which then takes the processor, and those of one connection go in one piece."""
+        """Send replies once everything received in this turn of the loop is handled: a write wakes the client, which
+        then competes for the CPU; and one connection's replies go out together."""
         if not self._answered:
             self.loop.after_turn(self._send_replies)
         self._answered.append(connection)
@@ -283,7 +283,7 @@ class Server:
 
     # -- bounds for all -------------------------------------------------------------------------------------------
     def take_memory(self, size: int, connection: Connection) -> bool:
-        """Room for a request of this size, or the connection waits for it (one request always fits)."""
+        """Reserve memory for a request; if False the connection has to wait for it (a single request always fits)."""
         limit = self.limits.max_queued_bytes
         if limit > 0 and self.queued_bytes > 0 and self.queued_bytes + size > limit:
             self._starved.append(connection)
@@ -311,7 +311,8 @@ class Server:
         self._sweep_later()
 
     def _close_gone(self) -> None:
-        """While a request is worked on nothing is read, so the end of a client that waits for long is looked for."""
+        """Close connections whose clients are gone: while a request is being worked on nothing is read, so that a
+        closed connection is noticed only here."""
         self._gone_timer = self.loop.call_later(GONE_AFTER_S, self._close_gone)
         oldest = self.loop.time() - GONE_AFTER_S
         waiting = {c.fd: c for c in self.connections if c.awaited and c.last_active < oldest}
@@ -323,12 +324,12 @@ class Server:
 
     # -- cold data ------------------------------------------------------------------------------------------------
     def is_warm(self, part: FileData) -> bool:
-        """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
+        """Whether its first and last page are in the page cache. True if the kernel cannot tell."""
         if not CAN_PROBE:
             return True
         descriptor = descriptor_of(part)
         try:
-            # Past the end of a file that was cut meanwhile there is nothing to wait for either.
+            # Past the end of a file that was truncated meanwhile there is nothing to wait for either.
             os.preadv(descriptor, _PROBE, part.position, os.RWF_NOWAIT)
             os.preadv(descriptor, _PROBE, part.position + part.size - 1, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -346,18 +347,18 @@ class Server:
 
 
 def _family_of(host: str) -> int:
-    """No host: all addresses of this machine, of both families. A name may have one of IPv6 alone."""
+    """The address family for a host. Empty: all addresses of both families. A name may have only IPv6 addresses."""
     if not host:
         return socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         found = {family for family, *_ in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:  # who binds says what is wrong with it
+    except OSError:  # `bind` will report what is wrong
         found = set()
     return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
 
 
 def _as_told(address: str) -> str:
-    """Where both families are listened to, an address of IPv4 comes as one of IPv6: `::ffff:10.0.0.1`."""
+    """On a dual-stack socket an IPv4 address comes mapped into IPv6, as `::ffff:10.0.0.1`: map it back."""
     return address.removeprefix("::ffff:") if "." in address else address
 
 

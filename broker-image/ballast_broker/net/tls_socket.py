@@ -1,7 +1,7 @@
-"""A socket that encrypts, in the words of one that does not: `BlockingIOError` where it has to wait. Loop thread only.
+"""Wraps a TLS socket in the interface of a plain one: `BlockingIOError` if it would block. Loop thread only.
 
-Python's own TLS socket writes a record of 16 KB at a time and counts it as sent when the kernel has all of it, so there
-is nothing to keep between calls; a record that the kernel took half of is offered again with the same bytes.
+Python's TLS socket writes a record of up to 16 KB at a time and counts it as sent once the kernel has all of it, so
+nothing is kept between calls; a record that the kernel took in part must be offered again with the same bytes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import ssl
 from collections.abc import Callable
 
 RECORD_BYTES = 16 * 1024
-SENT_AT_ONCE = 256 * 1024  # then others have their turn
-SMALL_BYTES = 2 * 1024  # what more follows at once travels in one record with it
+SENT_AT_ONCE = 256 * 1024  # then other connections have their turn
+SMALL_BYTES = 2 * 1024  # parts up to this size share a record with what follows
 
 
 class TlsSocket:
     def __init__(self, wrapped: ssl.SSLSocket) -> None:
         self._ssl = wrapped
-        self._head = b""  # small, and taken as sent: what follows is sent with it
+        self._head = b""  # a small part, reported as sent but held back for what follows
         self.fileno = wrapped.fileno
-        self.pending: Callable[[], int] = wrapped.pending  # decrypted already: no selector knows of it
-        self.more = False  # the last read brought as much as a record holds, so there may be more
-        self.wants_to_write = False  # to go on reading
+        self.pending: Callable[[], int] = wrapped.pending  # bytes already decrypted, which no selector sees
+        self.more = False  # the last read filled a record, so there may be more
+        self.wants_to_write = False  # TLS must write before it can read on
 
     def do_handshake(self) -> None:
         self._ssl.do_handshake()
@@ -50,7 +50,7 @@ class TlsSocket:
 
     # -- writing --------------------------------------------------------------------------------------------------
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """How much of it is sent; `flags` says whether more follows at once."""
+        """Returns how much was sent; `flags` tells whether more follows at once."""
         if flags and len(self._head) + len(data) <= SMALL_BYTES:
             self._head += data
             return len(data)
@@ -76,12 +76,12 @@ class TlsSocket:
     # -- the end --------------------------------------------------------------------------------------------------
     def close(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._ssl.unwrap()  # says goodbye, and waits for no answer
+            self._ssl.unwrap()  # sends close_notify; does not wait for the peer's
         self._ssl.close()
 
 
 def wrap(context: ssl.SSLContext, sock: socket.socket, *, server: bool, host: str | None = None) -> TlsSocket:
-    """OSError where it is gone already; `sock` is closed then."""
+    """Wrap a connected socket. OSError if the peer is gone already; `sock` is closed then."""
     try:
         wrapped = context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False, server_hostname=host)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""The keys that tokens are signed with, as they are published: asked for ever again, and at once for one that is new.
+"""Keeps the published signing keys of tokens: fetched periodically, and at once when a token names an unknown key.
 
-What was published last counts for as long as nothing newer can be had. Guarantee for those who publish: however many
-tokens name keys that nobody knows, they are not asked oftener than every `LEAST_BETWEEN_S`. Loop thread only.
+The last known keys stay valid while no newer ones can be fetched. However many tokens name unknown keys, the endpoint
+is not asked more often than every `LEAST_BETWEEN_S`. Loop thread only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ballast_broker.security.tokens import Key, KeySetError
 log = logging.getLogger(__name__)
 
 LEAST_BETWEEN_S = 5.0
-LOOK_EVERY_S = 3.0  # at a file
+LOOK_EVERY_S = 3.0  # how often a file is read
 Parse = Callable[[bytes], tuple[Key, ...]]
 
 
 class TokenKeys:
-    """Of one listener."""
+    """The keys for one listener."""
 
     def __init__(self, settings: KeysSettings, parse: Parse) -> None:
         self.keys: tuple[Key, ...] = ()
@@ -41,7 +41,7 @@ class TokenKeys:
         self._task: asyncio.Task[None] | None = None
 
     def read_file(self) -> None:
-        """At the start; RemoteError or KeySetError where there are no keys in it."""
+        """Call at startup; RemoteError or KeySetError if the file has no keys."""
         self.keys = self._parse(self._remote.read_file())
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class TokenKeys:
             self._task.cancel()
 
     def anew(self) -> asyncio.Future[None] | None:
-        """When they have been asked for once more; None where that was not long ago."""
+        """Fetch the keys again; returns a future that is done afterwards, or None if the last fetch is too recent."""
         if not self._fetching:
             if self._loop.time() < self._began_at_s + self._least_between_s:
                 return None
@@ -95,7 +95,7 @@ class TokenKeys:
         return True
 
     def _tell(self, what: str) -> None:
-        """Once, not at each attempt."""
+        """Log it once, not at each attempt."""
         if what != self._told:
             self._told = what
             kept = f"those {len(self.keys)} that are known still count" if self.keys else "until then no token counts"

@@ -17,7 +17,7 @@ NEVER_HEARD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "it is not of cluster {}, which is this node's by cluster.id or meta.properties",
     ErrorCode.INCONSISTENT_VOTER_SET: "by its controller.quorum.voters one of the two is no voter of cluster {}",
 }
-"""As long as the configuration stays as it is."""
+"""Permanent refusals: they last until the configuration changes."""
 
 
 class Complaints:

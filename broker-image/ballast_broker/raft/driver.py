@@ -106,7 +106,7 @@ class RaftDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing_over = HandingOver(self, listener)
         self._reading = asyncio.Lock()
-        """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
+        """One snapshot at a time: a later one removes the file of an earlier one, and must be applied last."""
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
@@ -413,7 +413,7 @@ class RaftDriver:
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
             self.store.flushed(Position(snapshot.epoch, snapshot.offset))
-            self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
+            self.core.flushed(self.now(), snapshot.offset)  # in any role, since the log begins there now
         self.run()
         self._handing_over.go_on()
 

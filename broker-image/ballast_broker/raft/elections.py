@@ -49,12 +49,12 @@ from ballast_wire.errors import ErrorCode
 
 MOST_PATIENCE = 8.0
 MOST_PATIENCE_FOR_A_FETCH = 2.0
-"""The answer may be lost, and everybody's records wait for the next one."""
+"""Lower, since the response may be lost, and all records wait for the next fetch."""
 MOST_DOUBLINGS = 32
-"""Of the wait between elections, far beyond any limit of it."""
+"""Bounds the exponent of the backoff, far beyond any limit of the backoff itself."""
 CALM_S = 60.0
 YOUNG_TERM_TIMEOUTS = 10
-"""A leader that was lost after more fetch timeouts than this was not elected in vain."""
+"""A term that lasted longer than this many fetch timeouts was no election in vain."""
 
 
 class Elections(ABC):
@@ -71,9 +71,9 @@ class Elections(ABC):
     ) -> None:
         self.me = me
         self.directory = directory
-        """Of this node's metadata log: a voter with our id and another directory is not this node."""
+        """This node's metadata directory id: a voter with our id but another directory id is a different node."""
         self.bootstrap = tuple(bootstrap)
-        """Whom to ask for the leader, besides voters."""
+        """Nodes to ask for the leader, besides the voters."""
         if log.last_epoch > persisted.epoch:
             persisted = Persisted(log.last_epoch)  # the persisted state was lost, but that epoch had a leader
         self.epoch = persisted.epoch
@@ -83,7 +83,7 @@ class Elections(ABC):
         self.role = Role.UNATTACHED
         snapshot = log.latest_snapshot
         self.high_watermark = -1 if snapshot is None else snapshot.offset
-        """Of a snapshot is known that it was committed."""
+        """The content of a snapshot is known to be committed."""
         self.leadership: Leadership | None = None
         self._log = log
         self._random = random
@@ -99,9 +99,9 @@ class Elections(ABC):
         self._fetch_at = FOREVER
         self._fetch_outstanding: Fetch | None = None
         self.loading: LoadSnapshot | None = None
-        """Under way; whoever fetches it looks here before the log is made to begin after it."""
+        """The snapshot being fetched; the driver checks that it is still wanted before it resets the log."""
         self._in_vain = 0
-        """How often in a row what the leader sent was of no use."""
+        """How many times in a row the leader's data was useless."""
         self._fetched_at = NEVER
         self._leader_ended = False
         self._flushed = log.end_offset

@@ -22,7 +22,7 @@ _SIZE = 45  # numbers are padded to full width, so that each write has the same 
 class Flushed(NamedTuple):
     end: Position
     voters: int
-    """How many voters the log named then."""
+    """The number of voters then."""
 
 
 NOTHING = Flushed(NOWHERE, 0)

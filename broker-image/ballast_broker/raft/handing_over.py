@@ -25,7 +25,7 @@ class HandingOver:
         self._driver = driver
         self._listener = listener
         self.offset = 0
-        """The first that is not handed over yet."""
+        """The first offset not handed over yet."""
         self._busy = False
         self._piece_done = asyncio.Event()
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()

@@ -16,13 +16,13 @@ UNKNOWN = -1
 class ReplicaProgress:
     id: int
     directory: UUID | None = None
-    """Which it fetches from, as far as it said so."""
+    """The replica's directory id; None if unknown."""
     end_offset: int = UNKNOWN
     fetched_at: float = float("-inf")
     caught_up_at: float = float("-inf")
     told_high_watermark: int = UNKNOWN
     begun: bool = False
-    """It knows that we lead: it answered BeginQuorumEpoch, or fetches."""
+    """Whether it knows that we lead: it has answered BeginQuorumEpoch, or fetches."""
     begin_sent_at: float = float("-inf")
 
 

@@ -14,7 +14,7 @@ from ballast_broker.seams import Channel, Network
 from ballast_wire.messages import message
 
 CONNECT_TIMEOUT_S = 2.0
-"""A peer that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer."""
+"""An unreachable peer is retried this often: the kernel's own SYN retries back off exponentially."""
 API_VERSIONS_VERSION = 3  # controllers of earlier releases answer no lower one
 SOFTWARE = {"client_software_name": "ballast", "client_software_version": "node"}
 

@@ -34,11 +34,11 @@ class Vote:
     end_offset: int
     pre_vote: bool
     directory: UUID | None = None
-    """The candidate's."""
+    """The candidate's directory id."""
     voter_directory: UUID | None = None
-    """Of whom is asked; None where the candidate does not know it."""
+    """The directory id of the voter asked; None if the candidate does not know it."""
     voter: int | None = None
-    """Who is asked, as the request came: its address may be somebody else's by now."""
+    """The id of the voter asked, in a received request: another node may have its address by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class FetchReply:
     error: ErrorCode = ErrorCode.NONE
     high_watermark: int = -1
     diverging: tuple[int, int] | None = None
-    """The last epoch in common and its end offset: cut there."""
+    """The last epoch in common and its end offset: truncate there."""
     snapshot: SnapshotId | None = None
     records: bytes | memoryview = b""
 
@@ -129,7 +129,7 @@ class AppendLeaderChange:
     voters: VoterSet
     granting: tuple[int, ...]
     founds: bool = False
-    """The voters come from the formatting of the first of them: from now on the log itself says who votes."""
+    """The voters come from formatting, and are not in the log yet: from this record on the log names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ballast_wire.records import CorruptBatch, iterate_batches
 
 
 class SpoiltMetadata(Exception):
-    """The metadata on this node's disk cannot be used; the text names the file."""
+    """The metadata on this node's disk is unusable; the message names the file."""
 
 
 def check_batches(batches: bytes | memoryview) -> None:

@@ -38,9 +38,9 @@ QUORUM_STATE = "quorum-state"
 PART_SUFFIX = ".part"
 SCAN_BYTES = 1 << 20
 FORMATTED = SnapshotId(0, 0)
-"""What `kafka-storage format` leaves: the first voters, before there is a log. Nobody ever loads it."""
+"""Written by `kafka-storage format`: the first voters, before there is a log. Never loaded as a snapshot."""
 NO_MATTER_WHEN = 0
-"""Segments of the metadata log go by its start alone, never by their age."""
+"""The time is irrelevant: segments of the metadata log are deleted only by its start offset, never by age."""
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 

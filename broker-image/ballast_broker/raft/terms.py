@@ -18,7 +18,7 @@ class Position(NamedTuple):
     """A log's end, ordered as Raft compares logs: the greater one may have committed records that the other lacks."""
 
     epoch: int
-    """Of the last record."""
+    """The epoch of the last record."""
     end_offset: int
 
 
@@ -84,7 +84,7 @@ class Timeouts:
         return self.fetch_s * 1.5
 
     def stretched(self, factor: float) -> Timeouts:
-        """For peers that need longer to answer."""
+        """Longer timeouts, for peers that take longer to answer."""
         return replace(self, election_s=self.election_s * factor, fetch_s=self.fetch_s * factor)
 
 

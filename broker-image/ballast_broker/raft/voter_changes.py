@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ballast_broker.raft.terms import LogView
 
 VOTER_FETCHES_WITHIN_S = 300.0
-"""Whoever is to vote has to have fetched lately, and up to the end."""
+"""A new voter must have been caught up within this time."""
 
 
 def check_committed(leadership: Leadership, log: LogView) -> None:

@@ -29,9 +29,9 @@ class Voter:
 
     id: int
     directory: UUID | None = None
-    """None in a static quorum: the id alone counts."""
+    """The directory id; None in a static quorum, where only the voter id counts."""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
-    """By listener. A voter whose addresses change stays the same voter."""
+    """By listener name. A voter whose addresses change is still the same voter."""
     versions: tuple[int, int] = SUPPORTED
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def voter_set(version: int, voters: Iterable[Voter]) -> VoterSet:
 
 
 NO_VOTERS = VoterSet(STATIC, ())
-"""Of a node that was told of none and whose log is empty: it finds the leader by the bootstrap servers."""
+"""For a node without configured voters whose log is empty: it finds the leader by the bootstrap servers."""
 
 
 class VoterHistory:
@@ -91,7 +91,7 @@ class VoterHistory:
         self._start = 0
         self.latest = base
         self.offset = BEFORE_THE_LOG
-        """Of the record that `latest` came with."""
+        """The offset of the record of `latest`."""
 
     def begin_with(self, base: VoterSet) -> None:
         """Set the voters to use if the log names none."""

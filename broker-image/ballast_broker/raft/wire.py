@@ -33,12 +33,12 @@ class Quorum:
 
     cluster_id: str | None
     endpoints: Mapping[int, Endpoint]
-    """Of the voters of a static quorum."""
+    """The endpoints of a static quorum's voters."""
     listener_name: str = "CONTROLLER"
     bootstrap: Sequence[Endpoint] = ()
-    """Where to ask for the leader, besides voters."""
+    """Where to ask for the leader, besides the voters."""
     own_endpoints: Callable[[], Mapping[str, Endpoint]] = dict
-    """Where this node is to be found as a controller; none for one that is none."""
+    """This node's own controller endpoints; empty if it is no controller."""
 
     @property
     def voters(self) -> VoterSet:

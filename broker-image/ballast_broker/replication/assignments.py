@@ -150,7 +150,7 @@ class Assignments:
         )
 
     def _take_in(self, batch: list[Wish], response: Any) -> bool:
-        """True if every wish of the batch is settled."""
+        """Apply the response; True if every wish of the batch is settled."""
         if response.error_code:
             log.warning("the controller refused assignments: %s", ErrorCode(response.error_code).name)
             return False

@@ -161,8 +161,8 @@ class IsrChanges:
 
     # -- counting -----------------------------------------------------------------------------------------------------
     def count_election(self, replica: Replica, registration: PartitionRegistration, in_line: frozenset[int]) -> None:
-        """This broker is the new leader in state RECOVERING. Count an unclean election, unless it was in `in_line`
-        or is the only replica: then nothing is lost."""
+        """Count an unclean election: this broker leads now in state RECOVERING, without having been in the ISR or ELR
+        (`in_line`), and is not the only replica."""
         unsure = registration.leader_recovery_state == RECOVERING
         if unsure and replica.state.followers and self._broker_id not in in_line:
             self.unclean_elections += 1

@@ -107,7 +107,7 @@ class Roles:
     def _only_lies_elsewhere(
         self, topic_partition: TopicPartition, topic_id: UUID, registration: PartitionRegistration
     ) -> bool:
-        """Fast path: whether only directories changed. Each replica of a new partition causes such a change."""
+        """Fast path: handle a change of directories alone, else False. Each replica of a new partition causes one."""
         replica = self._replicas.find(topic_partition)
         if replica is None or replica.topic_id != topic_id or replica.log is None or replica.offline:
             return False

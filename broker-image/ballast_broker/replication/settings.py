@@ -1,4 +1,4 @@
-"""Defines the part of a broker's configuration that replication reads; `settings.py` makes it from Kafka's properties."""
+"""Defines the configuration that replication reads; the broker's `settings.py` makes it from Kafka's properties."""
 
 from __future__ import annotations
 

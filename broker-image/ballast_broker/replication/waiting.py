@@ -138,7 +138,7 @@ class ParkedFetch:
         self.future.add_done_callback(self._leave)
 
     def _leave(self, _: asyncio.Future[list[FetchResult]]) -> None:
-        """Answered, or the client went away and the future was cancelled."""
+        """Unpark: the fetch was answered, or the client went away and the future was cancelled."""
         self._deadlines.discard(self)
         for replica in self.parked_on:
             replica.parked.pop(self, None)

@@ -98,7 +98,7 @@ class Chores:
             await self._remove_first()
 
     async def remove_everything_waiting(self) -> None:
-        """Without waiting for the delay."""
+        """Remove all pending files now, without waiting for the delay."""
         for _ in range(len(self._removals)):
             while await self._remove_first():
                 pass

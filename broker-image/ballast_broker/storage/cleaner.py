@@ -54,7 +54,7 @@ Throttle = Callable[[int], None]
 
 @dataclass(slots=True)
 class CleanJob:
-    """`segments`: (base offset, size) of all sealed segments up to `dirty_end`, oldest first."""
+    """`segments`: (base offset, size) of all sealed segments up to `dirty_end_offset`, oldest first."""
 
     folder: str
     segments: list[tuple[int, int]]
@@ -66,10 +66,10 @@ class CleanJob:
     segment_bytes: int
     index_interval_bytes: int
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each that is known its epoch, and its last offset: -1 where it has but a marker."""
+    """Producer id → (epoch, last data offset); the offset is -1 if only a marker is left."""
     aborted: list[EndedTransaction] = field(default_factory=list)
     reserve_bytes: int | None = None
-    """Of the disk that is to stay free, as configured."""
+    """How much of the disk must stay free, as configured."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class CleanResult:
     read_bytes: int = 0
     keys: int = 0
     out_of_room: bool = False
-    """The disk had no room for the group after these."""
+    """The disk had no space for the group after these."""
 
 
 def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> CleanResult:

@@ -1,4 +1,4 @@
-"""Finds the offset up to which an existing future log equals the current one: where a resumed move continues.
+"""Finds the offset up to which an existing future log equals the current one, from which a resumed move continues.
 
 The state of both logs is captured on the loop; positions in their files are looked up in a thread, since the files may
 be cold and would block all requests. The thread opens files of its own. Both logs may be written to meanwhile.

@@ -24,7 +24,7 @@ class StorageConfig:
     metadata_log_dir: str | None = None
     alone_has_metadata: bool = False  # a static quorum of one: what it loses is lost for good
     cordoned_log_dirs: frozenset[str] = frozenset()
-    log_dir_reserve_bytes: int | None = None  # the larger of 1 GiB and 2 %, at most a tenth
+    log_dir_reserve_bytes: int | None = None  # None: the larger of 1 GiB and 2 %, at most a tenth
     num_recovery_threads_per_data_dir: int = 2
     log_retention_check_interval_ms: int = 300_000
     log_flush_scheduler_interval_ms: int = 2**63 - 1

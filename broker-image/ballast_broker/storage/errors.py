@@ -42,7 +42,7 @@ class UnexpectedAppendOffset(ApiError):
 
 
 class InvalidRecords(ApiError):
-    """Some records of a batch are refused; the client is told which (ProduceResponse.record_errors)."""
+    """Some records of a batch are invalid; the client is told which (ProduceResponse.record_errors)."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)

@@ -80,7 +80,7 @@ class Maintenance:
         self._chores_at(before).folder_was_renamed(before, after)
 
     async def remove_everything_waiting(self) -> None:
-        """Without waiting for the delay."""
+        """Remove all pending files now, without waiting for the delay."""
         for chores in self._chores.values():
             await chores.remove_everything_waiting()
 

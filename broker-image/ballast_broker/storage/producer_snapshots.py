@@ -34,7 +34,7 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 
 
 class ProducerSnapshots:
-    """Which snapshots a log has on disk."""
+    """The snapshots that a log has on disk."""
 
     __slots__ = ("_disk", "_folder", "offsets")
 

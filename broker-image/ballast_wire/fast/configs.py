@@ -1,6 +1,6 @@
-"""DescribeConfigs responses by hand: of a thousand topics nearly all have the same configs, which are encoded once.
+"""Encodes DescribeConfigs responses by hand: most topics have the same configs, which are encoded only once.
 
-By the general engine such an answer would hold the loop for a third of a second. PURE.
+With the general engine a response for a thousand topics would block the loop for a third of a second. PURE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST_FLEXIBLE = 4
 
 
 class DescribeConfigsResponse:
-    """Has what a dispatcher needs of a response: its version and its bytes."""
+    """Has the part of a response's interface that the dispatcher needs."""
 
     def __init__(self, version: int, results: Sequence[bytes]) -> None:
         self.version = version
@@ -32,14 +32,14 @@ class DescribeConfigsResponse:
         return b"".join((struct.pack(">i", self.throttle_time_ms), self._head, *self._results, self._tail))
 
     def error_codes(self) -> Iterator[int]:
-        """The first field of each result."""
+        """The error codes that are not 0: each result begins with its code."""
         return (code for each in self._results if (code := int.from_bytes(each[:2], "big", signed=True)))
 
 
 def encode_result(
     version: int, *, error: int, text: str | None, resource_type: int, resource_name: str, configs: bytes
 ) -> bytes:
-    """`configs` is what `encode_configs` made."""
+    """`configs` comes from `encode_configs`."""
     flexible = version >= FIRST_FLEXIBLE
     head = struct.pack(">h", error) + string(text, flexible)
     head += struct.pack(">b", resource_type) + string(resource_name, flexible)
@@ -47,7 +47,7 @@ def encode_result(
 
 
 def encode_configs(version: int, configs: list[Any]) -> bytes:
-    """As they lie in a result: what the engine makes of a response with this alone, without what is around it."""
+    """The bytes of the configs in a result: encodes a response with only these by the engine, and cuts them out."""
     kind = message("DescribeConfigsResponse")
     around = encode_result(version, error=0, text="", resource_type=0, resource_name="", configs=b"")
     tags = 1 if version >= FIRST_FLEXIBLE else 0

@@ -1,7 +1,7 @@
-"""Fetch, parsed and answered by hand, so that record data goes from the file to the socket untouched. Versions 4 to 18.
+"""Parses Fetch requests and encodes responses by hand: records go from file to socket untouched. Versions 4 to 18.
 
-An answer is a list of parts: bytes, and between them whatever the caller gave as data (it has a `size`); the
-connection sends those by `sendfile`.
+A response is a list of parts: bytes, and between them the caller's data objects (with a `size`), which the connection
+sends by `sendfile`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ TAG_HIGH_WATERMARK: Final = 1
 NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
 NO_HIGH_WATERMARK: Final = 2**63 - 1
-# Partition, leader's epoch, offset, last fetched epoch, start offset, most bytes.
+# Partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes.
 _FLEXIBLE_PARTITION: Final = struct.Struct(">iiqiqi")
-# Partition, error, high watermark, last stable offset, start offset; how many aborted transactions; preferred replica.
+# Partition, error, high watermark, last stable offset, log start offset, count of aborted, preferred replica.
 _FLEXIBLE_ANSWER: Final = struct.Struct(">ihqqqBi")
-_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
+_new_tuple: Final = tuple.__new__  # half the cost of a NamedTuple's own constructor
 
 
 class Data(Protocol):
-    """Bytes that lie in a file."""
+    """Bytes in a file."""
 
     @property
     def size(self) -> int: ...
@@ -91,7 +91,7 @@ class FetchAnswer(NamedTuple):
     preferred_replica: int = -1
     data: Data | bytes | None = None
     diverging: EpochEnd | None = None
-    leader: tuple[int, int] | None = None  # (id, epoch): the leader that the client should ask instead
+    leader: tuple[int, int] | None = None  # (id, epoch) of the leader to ask instead
 
 
 def parse_fetch(buffer: memoryview, position: int, version: int) -> FetchRequest:
@@ -152,7 +152,7 @@ def _parse_partition(reader: Reader, version: int) -> FetchPartition:
 
 
 def _flexible_partitions(reader: Reader) -> list[FetchPartition]:
-    """In one go: a request names as many as its client reads."""
+    """Parse all partitions in one loop: a request may name very many."""
     count = reader.count(True)
     buffer, position = reader.buffer, reader.position
     partitions = []
@@ -196,7 +196,7 @@ def encode_fetch_response(
     leaders: Sequence[NodeEndpoint] = (),
     throttle_ms: int = 0,
 ) -> Parts:
-    """The frame in parts, length first: what comes as bytes is joined, what lies in files stays apart."""
+    """The frame in parts, length first: bytes are joined, file data stays separate."""
     flexible = version >= FIRST_FLEXIBLE
     out = bytearray(struct.pack(">ii", 0, correlation_id))
     if flexible:

@@ -1,7 +1,7 @@
-"""Fetch as a follower asks it, and the answer as it reads it, by hand: version 16 only. Records are not copied.
+"""Encodes a follower's Fetch request and decodes the response by hand: version 16 only. Records are not copied.
 
-`FetchRequest` has the face of a message (`encode`, `API_KEY`, its class's name), and `decode_response` reads the
-answer into what has the same attributes as the message would: whoever has only the message engine may use that.
+`FetchRequest` has a message's interface (`encode`, `API_KEY`, its class name), and `decode_response` returns an object
+with the same attributes as the message, so the message engine can be used instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAG_REPLICA_STATE: Final = 1
 TAG_DIVERGING_EPOCH: Final = 0
 
 _HEAD: Final = struct.Struct(">iiibii")  # max wait, min bytes, max bytes, isolation, session id, session epoch
-_PARTITION: Final = struct.Struct(">iiqiqib")  # with its empty tags
+_PARTITION: Final = struct.Struct(">iiqiqib")  # and its empty tags
 _NUMBER: Final = struct.Struct(">i")
 _REPLICA_STATE: Final = struct.Struct(">iqb")
 _RESPONSE_HEAD: Final = struct.Struct(">ihi")
@@ -69,7 +69,7 @@ class FetchRequest(NamedTuple):
             parts += [_NUMBER.pack(number) for number in numbers]
             parts.append(b"\0")
         state = _REPLICA_STATE.pack(self.replica_id, self.replica_epoch, 0)
-        # No rack; one tag: who asks.
+        # No rack; one tag: the replica state.
         parts += [b"\1\1", bytes((TAG_REPLICA_STATE, len(state))), state]
         return b"".join(parts)
 
@@ -119,12 +119,12 @@ def _decode(reader: Reader) -> FetchResponse:
         partitions = [_decode_partition(reader) for _ in range(reader.count(True))]
         _skip(reader.tags())
         topics.append(FetchedTopic(topic_id, partitions))
-    return FetchResponse(error, session, topics)  # what follows (endpoints of leaders) is no news to a broker
+    return FetchResponse(error, session, topics)  # ignores the leaders' endpoints, which a broker knows
 
 
 def _decode_partition(reader: Reader) -> FetchedPartition:
     number, error, high_watermark, _, start = _ANSWER.unpack(reader.take(_ANSWER.size))
-    for _ in range(reader.count(True)):  # aborted transactions; -1 where there are none
+    for _ in range(reader.count(True)):  # aborted transactions; -1 for null
         reader.take(16)
         _skip(reader.tags())
     reader.take(4)  # preferred read replica

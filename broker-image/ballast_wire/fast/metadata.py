@@ -1,7 +1,6 @@
-"""Metadata responses by hand: with ten thousand partitions the general engine would hold the loop for half a second.
+"""Encodes Metadata responses by hand: for ten thousand partitions the engine would block the loop for half a second.
 
-`encode_topic` makes the bytes of one topic, so that who answers may let others have a turn between two topics.
-PURE.
+`encode_topic` makes the bytes of one topic, so that the caller can yield to the event loop between topics. PURE.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Broker(NamedTuple):
 
 
 class MetadataResponse:
-    """Has what a dispatcher needs of a response: its version and its bytes."""
+    """Has the part of a response's interface that the dispatcher needs."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class MetadataResponse:
         return b"".join((throttle, *self._parts))
 
     def error_codes(self) -> Iterator[int]:
-        """Of the topics that have one: it is their first field."""
+        """The topics' error codes that are not 0: the first field of each."""
         for topic in self._parts[1:-1]:
             code = int.from_bytes(topic[:2], "big", signed=True)
             if code:
@@ -119,7 +118,7 @@ def encode_topic(
 
 
 def _partition(each: Partition, version: int, flexible: bool) -> bytes:
-    """In one pack, where the counts of replicas fit into one byte of a compact array; nearly always."""
+    """Uses a single `pack` if the counts of replicas fit into one byte, as they nearly always do."""
     head = [each.error, each.number, each.leader]
     if version >= FIRST_WITH_EPOCH:
         head.append(each.leader_epoch)

@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch and ListOffsets responses by hand: of a group that reads ten thousand partitions the
-general engine would hold the loop for a third of a second, at each commit of one of its members.
+"""Encodes OffsetCommit, OffsetFetch and ListOffsets responses by hand: for a group that reads ten thousand partitions
+the general engine would block the loop for a third of a second at each commit.
 
-They have the same shape: topics, and in them partitions, which are added one after the other. PURE.
+They have the same shape: topics that contain partitions, which are added one after the other. PURE.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _listed_with_epoch = struct.Struct(">ihqqi").pack
 
 
 class _Response(ABC):
-    """Has what a dispatcher needs of a response: its version, its bytes and its errors."""
+    """Has the part of a response's interface that the dispatcher needs."""
 
     def __init__(self, version: int, *, flexible: bool, first_with_throttle: int) -> None:
         self.version = version
@@ -51,7 +51,7 @@ class _Response(ABC):
         return iter(self._errors)
 
     def end_topic(self, key: str | UUID) -> None:
-        """What was added since the last one are the partitions of this topic."""
+        """Close a topic: its partitions are those added since the previous one."""
         partitions, self._partitions = self._partitions, []
         head = topic_bytes(key, self._flexible) + count(len(partitions), self._flexible)
         self._topics.append(b"".join((head, *partitions, self._tags)))
@@ -72,7 +72,7 @@ class _Response(ABC):
 
     @abstractmethod
     def _bytes(self) -> bytes:
-        """What comes behind the throttle time."""
+        """Everything after the throttle time."""
 
 
 class OffsetCommitResponse(_Response):
@@ -104,7 +104,7 @@ class OffsetFetchResponse(_Response):
         self._partitions.append(head + string(metadata, self._flexible) + _error(error) + self._tags)
 
     def end_group(self, group_id: str, error: int) -> None:
-        """What was added since the last one are the topics of this group; an old version tells of one without name."""
+        """Close a group: its topics are those added since the previous one. Old versions have one unnamed group."""
         self._note(error)
         own_error = _error(error)
         if self.version >= FETCH_FIRST_WITH_MANY_GROUPS:

@@ -1,7 +1,8 @@
-"""The fetch of a consumer that keeps no session, read and answered in one go.
+"""Fast path for the fetch of a consumer without a fetch session: parses and answers it in one go.
 
-librdkafka's consumers, and whoever reads a partition from end to end, send nothing else. As with `single_produce`: what
-looks different in any byte is left to `parse_fetch`, which says the same where both understand it (tests/wire).
+librdkafka's consumers, and those that read a partition from end to end, send nothing else. As in `single_produce`,
+anything that looks different in any byte is left to `parse_fetch`; where both understand a request they agree
+(tests/wire).
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from ballast_wire.fast.produce import topic_bytes
 from ballast_wire.fast.writer import count, unsigned_varint
 
 CONSUMER: Final = -1
-MOST: Final = 126  # topics, and partitions of each: what a compact array tells in its first byte
+MOST: Final = 126  # of topics, and of partitions in each: a compact array's count in one byte
 _NOTHING_FORGOTTEN: Final[bytes] = b"\x00\x00\x00\x00"
 
-# Topic, as it lies there: a name or an id; partition, leader's epoch, offset, last epoch, start offset, most bytes.
+# Topic as raw bytes (name or id), partition, leader epoch, fetch offset, last fetched epoch, log start, max bytes.
 Asked = tuple[bytes, int, int, int, int, int, int]
 
 
@@ -43,25 +44,25 @@ class PlainFetch(NamedTuple):
     max_bytes: int
     isolation: int
     rack: str
-    asked: list[Asked]  # topic by topic; each topic once
+    asked: list[Asked]  # grouped by topic
 
 
 def _start_layout(version: int) -> struct.Struct:
-    """Header's tags; replica; wait, least and most bytes, isolation; session; topics."""
+    """Header's tags; replica id; max wait, min bytes, max bytes, isolation; session id and epoch; count of topics."""
     flexible = version >= FIRST_FLEXIBLE
     layout = ("B" if flexible else "") + ("i" if version < FIRST_WITH_REPLICA_STATE else "") + "iiib"
     return struct.Struct(">" + layout + ("ii" if version >= FIRST_WITH_SESSION else "") + ("B" if flexible else "i"))
 
 
 def _old_partition_layout(version: int) -> struct.Struct:
-    """Partition; leader's epoch; offset; start offset; most bytes."""
+    """Partition, leader epoch, fetch offset, log start offset, max bytes."""
     layout = ">i" + ("i" if version >= FIRST_WITH_LEADER_EPOCH else "") + "q"
     return struct.Struct(layout + ("q" if version >= FIRST_WITH_START_OFFSET else "") + "i")
 
 
 _STARTS: Final = {version: _start_layout(version) for version in range(FIRST_VERSION, LAST_VERSION + 1)}
 _OLD_PARTITIONS: Final = {version: _old_partition_layout(version) for version in range(FIRST_VERSION, FIRST_FLEXIBLE)}
-_TOPIC_ID: Final = struct.Struct(">16sB")  # and how many partitions
+_TOPIC_ID: Final = struct.Struct(">16sB")  # and the count of partitions
 _PARTITION: Final = struct.Struct(">iiqiqiB")  # and its tags
 _COUNT: Final = struct.Struct(">i")
 _NAME_LENGTH: Final = struct.Struct(">h")
@@ -69,7 +70,7 @@ _new_tuple: Final = tuple.__new__
 
 
 def parse_plain_fetch(frame: memoryview, position: int, version: int) -> PlainFetch | None:
-    """None for any other shape. `position` is where the client's id ends: a flexible header's tags are read here."""
+    """None for any other shape. `position` is where the client id ends: a flexible header's tags are parsed here."""
     try:
         if version >= FIRST_FLEXIBLE:
             return _parse_flexible(frame, position, version)
@@ -136,7 +137,7 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> PlainFetc
             topic, partitions = _TOPIC_ID.unpack_from(frame, at)
             at += 17
         else:
-            length = frame[at]  # and one
+            length = frame[at]  # plus one
             if not 0 < length < 0x80:
                 return None
             name, at = at + 1, at + length
@@ -155,16 +156,16 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> PlainFetc
         if frame[at]:  # the topic's tags
             return None
         at += 1
-    rack = frame[at + 1]  # its length and one
+    rack = frame[at + 1]  # its length plus one
     end = at + 1 + rack
     if frame[at] != 1 or not 0 < rack < 0x80 or frame[end] or end + 1 != len(frame) or len(names) != topics - 1:
-        return None  # something forgotten, tags
+        return None  # forgotten topics, or tags
     text = bytes(frame[at + 2 : end]).decode(errors="replace") if rack > 1 else ""
     return _new_tuple(PlainFetch, (max_wait_ms, min_bytes, max_bytes, isolation, text, asked))
 
 
 class PlainAnswer:
-    """What is said of one partition without an error; made once for a partition and version."""
+    """The response's part for one partition without an error; created once per partition and version."""
 
     __slots__ = ("_flexible", "_has_start", "_middles", "_pack", "_partition", "topic")
 
@@ -174,7 +175,7 @@ class PlainAnswer:
         self._flexible = flexible
         self._has_start = version >= FIRST_WITH_START_OFFSET
         self._partition = partition
-        # No list of aborted transactions, and an empty one for who reads committed data only; no preferred replica.
+        # The list of aborted transactions: null, or empty for read_committed; no preferred replica.
         none, empty = (b"\x00", b"\x01") if flexible else (b"\xff\xff\xff\xff", b"\x00\x00\x00\x00")
         preferred = b"\xff\xff\xff\xff" if version >= FIRST_WITH_RACK else b""
         self._middles = none + preferred, empty + preferred
@@ -182,18 +183,18 @@ class PlainAnswer:
         self._pack = struct.Struct(layout).pack
 
     def head(self, offsets: tuple[int, int, int], committed: bool, size: int) -> bytes:
-        """Up to its data. `offsets`: high watermark, last stable, log start."""
+        """Everything before the data. `offsets`: high watermark, last stable offset, log start offset."""
         known = offsets if self._has_start else offsets[:2]
         length = unsigned_varint(size + 1) if self._flexible else size.to_bytes(4, "big")
         return self._pack(self._partition, 0, *known, self._middles[committed]) + length
 
 
-# What is found in a partition: its answer, its offsets as `head` takes them, its data.
+# The result for a partition: its answer, its offsets as `head` takes them, its data.
 Found = tuple[PlainAnswer, tuple[int, int, int], Data | None]
 
 
 def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found: Sequence[Found]) -> Parts:
-    """`found` lists topic by topic, as a `PlainFetch` does."""
+    """`found` is grouped by topic, like `PlainFetch.asked`."""
     flexible = version >= FIRST_FLEXIBLE
     counts: dict[bytes, int] = {}
     for answer, _, _ in found:
@@ -222,7 +223,7 @@ def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found
         if flexible:
             out += b"\x00"
     if flexible:
-        out += b"\x00\x00"  # tags of the last topic and of the answer
+        out += b"\x00\x00"  # tags of the last topic and of the response
     if out:
         parts.append(bytes(out))
     first = parts[0]

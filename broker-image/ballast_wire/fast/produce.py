@@ -1,6 +1,6 @@
-"""Produce, parsed and answered by hand: the request on which every microsecond counts. Versions 3 to 13.
+"""Parses Produce requests and encodes responses by hand: here every microsecond counts. Versions 3 to 13.
 
-The batches stay where they are in the request's buffer: they are stamped there and written from there.
+The batches stay in the request's buffer: they are stamped there and written from there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ANSWER: Final = struct.Struct(">ihqq")
 _ANSWER_WITH_START: Final = struct.Struct(">ihqqq")
 _THROTTLE: Final = struct.Struct(">i")
 _number_and_byte: Final = struct.Struct(">iB").unpack_from
-_new_tuple: Final = tuple.__new__  # half the price of a NamedTuple's own
-# Behind an answer without an error: no record errors, no message, no tags.
+_new_tuple: Final = tuple.__new__  # half the cost of a NamedTuple's own constructor
+# The end of an answer without an error: no record errors, no message, no tags.
 _GOOD_END: Final = {
     version: b"\x01\x00\x00" if version >= FIRST_FLEXIBLE else b"\x00\x00\x00\x00\xff\xff"
     for version in range(FIRST_WITH_ERROR_MESSAGES, LAST_VERSION + 1)
@@ -60,7 +60,7 @@ class ProduceAnswer(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
-    leader_id: int = -1  # told where the error is NOT_LEADER_OR_FOLLOWER
+    leader_id: int = -1  # sent with NOT_LEADER_OR_FOLLOWER
     leader_epoch: int = -1
     record_errors: Sequence[tuple[int, str]] = ()
 
@@ -102,7 +102,7 @@ def parse_produce(buffer: memoryview, position: int, version: int) -> ProduceReq
 
 
 def _flexible_partitions(reader: Reader) -> list[ProducePartition]:
-    """What `int32`, `bytes_view` and `skip_tags` read, in one go: most producers name several partitions."""
+    """Reads like `int32`, `bytes_view` and `skip_tags`, inlined: most producers name several partitions."""
     count = reader.count(True)
     buffer, position, end = reader.buffer, reader.position, reader.end
     partitions = []
@@ -135,7 +135,7 @@ def _flexible_partitions(reader: Reader) -> list[ProducePartition]:
 
 
 def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
-    """Of a partition that is named twice the last naming counts, as in Apache Kafka."""
+    """Of a partition that is named twice only the last one counts, as in Apache Kafka."""
     if (len(topics) == 1 or len({topic for topic, _ in topics}) == len(topics)) and all(
         len({number for number, _ in partitions}) == len(partitions) for _, partitions in topics
     ):
@@ -147,7 +147,7 @@ def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
 
 
 def topic_key(reader: Reader, by_id: bool, flexible: bool) -> str | UUID:
-    """What a client calls a topic."""
+    """The topic, by name or id."""
     if by_id:
         return reader.uuid()
     name = reader.string(flexible)
@@ -163,7 +163,7 @@ def encode_produce_response(
     leaders: Sequence[NodeEndpoint] = (),
     throttle_ms: int = 0,
 ) -> bytes:
-    """The whole frame, length first. `leaders`: where the leaders named in answers are to be found."""
+    """The whole frame, length first. `leaders`: the endpoints of the leaders named in answers."""
     flexible = version >= FIRST_FLEXIBLE
     parts: list[bytes] = [b"", _THROTTLE.pack(correlation_id), b"\x00" if flexible else b""]
     parts.append(writer.count(len(topics), flexible))

@@ -1,7 +1,7 @@
-"""Reads Kafka's primitive types out of a buffer, for the two requests that are parsed by hand.
+"""Reads Kafka's primitive types from a buffer, for messages that are parsed by hand.
 
-Bounded by the buffer: whatever reaches past its end raises `MalformedRequest`. A count is never trusted for memory:
-nothing is allocated from it. Nobody has to answer for more than `MOST_ENTRIES`.
+Bounded by the buffer: anything that reaches past its end raises `MalformedRequest`. No memory is allocated by a count
+that was read, and a request may have at most `MOST_ENTRIES` entries.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 
-# Elements of arrays, and tags, in one request. The loop answers for as many in a few seconds, and does nothing else
-# meanwhile.
+# Array elements and tags in one request. Handling this many blocks the loop for a few seconds.
 MOST_ENTRIES: Final = 200_000
-MOST_TEXT_BYTES: Final = 32_767  # Kafka's own limit; the older forms of a text have no room for more
-LONG_TEXT: Final = (
-    MOST_TEXT_BYTES // 4
-)  # with more characters it may be longer than it came: what is no UTF-8 is replaced
+MOST_TEXT_BYTES: Final = 32_767  # Kafka's own limit; the length field of the older encoding allows no more
+LONG_TEXT: Final = MOST_TEXT_BYTES // 4  # a longer text must be checked: replacing invalid UTF-8 may have made it grow
 
 
 class MalformedRequest(ValueError):
-    """The request's bytes do not say what its version says they must."""
+    """The bytes do not follow the schema of the request's version."""
 
 
 class Reader:
@@ -93,7 +90,7 @@ class Reader:
             raise MalformedRequest(f"a field of {size} bytes is longer than {MOST_TEXT_BYTES}")
         if size < 0:
             return None
-        text = str(self.take(size), "utf-8", "replace")  # as Java reads what is no UTF-8
+        text = str(self.take(size), "utf-8", "replace")  # invalid UTF-8 is replaced, as in Java
         if len(text) > LONG_TEXT:
             check_text(text)
         return text
@@ -103,7 +100,7 @@ class Reader:
         return None if size < 0 else self.take(size)
 
     def count(self, compact: bool) -> int:
-        """How many elements an array has; -1 for null. More than there are bytes left is a lie."""
+        """The number of elements of an array; -1 for null. Cannot be more than the bytes left."""
         count = self.unsigned_varint() - 1 if compact else self.int32()
         if count > self.end - self.position:
             raise MalformedRequest("an array has more elements than the request has bytes")
@@ -133,7 +130,7 @@ class Reader:
 
 
 def check_text(text: str) -> None:
-    """Somebody may have to write what was read."""
+    """Refuse a text that could not be encoded again."""
     size = len(text.encode())
     if size > MOST_TEXT_BYTES:
         raise MalformedRequest(f"a text of {size} bytes is longer than {MOST_TEXT_BYTES}")

@@ -1,8 +1,8 @@
-"""The commonest produce of all, read and answered in one go: one batch for one partition, outside of a transaction.
+"""Fast path for the most common produce: one batch for one partition, not transactional.
 
-Small requests are what a broker in Python pays most for, and nearly all of them have this shape, so it is unpacked by
-precompiled structs without an object for each level. Whatever looks different in any byte is not refused here: the
-answer is None, and `parse_produce` says what it is. Both say the same of what both understand (tests/wire).
+Small requests cost a broker in Python the most, and nearly all of them have this shape, so they are unpacked by
+precompiled structs without an object for each level. Anything that looks different in any byte is not refused here: the
+result is None, and `parse_produce` decides. Where both understand a request they agree (tests/wire).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from ballast_wire.fast.produce import (
 
 FIRST_VERSION: Final = FIRST_WITH_START_OFFSET
 NO_TAGS: Final = 0
-ONE: Final = 2  # a compact array's length is written plus one
+ONE: Final = 2  # a compact array's length is encoded plus one
 
-_LENGTH_AT: Final = 13  # the low byte of the name's length; no name is longer than that
+_LENGTH_AT: Final = 13  # the low byte of the name's length, which always fits into it
 _BESIDES_NAME_BYTES: Final = 26
 _COMPACT_LENGTH_AT: Final = 9
 _BESIDES_COMPACT_NAME_BYTES: Final = 16
 _with_id: Final = struct.Struct(">BBhiB16sBiB").unpack_from
 _WITH_ID_BYTES: Final = 31
-_COMPACT_END: Final[bytes] = b"\x00\x00\x00"  # no tags: of the partition, of the topic, of the request
+_COMPACT_END: Final[bytes] = b"\x00\x00\x00"  # no tags of the partition, the topic, the request
 
 Single = tuple[bytes, int, int, int, memoryview]
 
 
 @cache
 def _with_name(length: int) -> Callable[..., tuple[Any, ...]]:
-    """Transactional id, acks, timeout, topics, length of the name, it, partitions, partition, length of the batches."""
+    """Transactional id, acks, timeout, topics, length of the name, name, partitions, partition, size of the batches."""
     return struct.Struct(f">hhiih{length}siii").unpack_from
 
 
 @cache
 def _with_compact_name(length: int) -> Callable[..., tuple[Any, ...]]:
-    """The header's tags come before, and of the length of the batches this is the first byte."""
+    """The same after the header's tags, with only the first byte of the batches' size."""
     return struct.Struct(f">BBhiBB{length}sBiB").unpack_from
 
 
 def parse_single_produce(frame: memoryview, position: int, version: int) -> Single | None:
-    """(topic as it lies there, acks, timeout, partition, batches), or None for any other shape.
+    """(topic as raw bytes, acks, timeout, partition, batches), or None for any other shape.
 
-    `position` is where the client's id ends: a flexible header's tags are read here.
+    `position` is where the client id ends: a flexible header's tags are parsed here.
     """
     try:
         if version >= FIRST_FLEXIBLE:
@@ -103,7 +103,7 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> Single | 
 
 
 class SingleAnswer:
-    """Packs the whole frame that answers such a request when all went well; made once for a partition and version."""
+    """Packs the whole frame of a successful response; created once per partition and version."""
 
     __slots__ = ("_before", "_pack", "_size", "_tail")
 

@@ -1,4 +1,4 @@
-"""Kafka's primitive types to bytes, for responses written by hand; flexible versions have compact ones. PURE."""
+"""Writes Kafka's primitive types, for messages encoded by hand; flexible versions have compact ones. PURE."""
 
 from __future__ import annotations
 
