@@ -38,6 +38,7 @@ from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
 from ballast_operator.model.meta import API_VERSION, GROUP, Key
+from ballast_operator.resources.names import DRAINED
 from ballast_operator.worker import Work
 
 KEY = Key("default", "demo")
@@ -307,10 +308,14 @@ class LivesWorld:
         alone = self.most_down >= len(self.kafka.voters)
         if self._were_up and not alone and self.kafka.leader < 0:
             self._finding(f"no majority of {sorted(self.kafka.voters)} is up")
-        claims = {claim["metadata"]["uid"] for claim in self.kube.all("persistentvolumeclaims.")}
+        found = [claim["metadata"] for claim in self.kube.all("persistentvolumeclaims.")]
+        claims = {claim["uid"] for claim in found}
+        drained = {claim["uid"] for claim in found if DRAINED in (claim.get("annotations") or {})}
         for (topic, index, broker), log in self.kafka.logs.items():
             if log.claim and log.claim not in claims:
                 self._finding(f"{topic}-{index} of broker {broker} went with its claim")
+            if log.claim in drained:
+                self._finding(f"{topic}-{index} of broker {broker} is on a claim that counts as empty")
             if wanted and broker >= wanted:
                 self._finding(f"{topic}-{index} was on broker {broker} when that was removed")
 

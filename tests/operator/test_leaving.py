@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.operator.making import GIB, NOW, cluster, topic_view, view
@@ -14,6 +15,7 @@ from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache
 from ballast_operator.handlers import leaving, restarts
+from ballast_operator.handlers import managed as managed_handler
 from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
@@ -303,6 +305,44 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
     assert await managed._leaving.cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
     assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
+
+
+@pytest.mark.spec("OPR-42", "OPR-43")
+async def test_what_is_wanted_again_counts_as_empty_no_more_before_it_takes_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator that was killed in between left replicas on a claim that was told to be empty: without a StatefulSet
+    nobody would have made that broker anew."""
+    done: list[str] = []
+
+    async def nothing(*_: object) -> dict[Any, Any]:
+        return {}
+
+    async def configs(*_: object) -> dict[int, dict[str, str]]:
+        return {3: {CORDON: "*"}}
+
+    async def alter(_: object, changes: Sequence[AlterConfig]) -> dict[Any, Any]:
+        done.extend(f"broker {change.name}: {change.values[CORDON]}" for change in changes)
+        return {}
+
+    async def mark(_: object, claim: ClaimFacts, drained: bool) -> None:
+        done.append(f"{claim.name}: {drained}")
+
+    async def observed(_: object, __: object, seen: KafkaView) -> tuple[None, KafkaView]:
+        return None, seen
+
+    monkeypatch.setattr(voters_handler, "observe", observed)
+    monkeypatch.setattr(restarts, "roll", AsyncMock(return_value=None))
+    monkeypatch.setattr(managed_handler, "observe_ongoing", nothing)
+    monkeypatch.setattr(leaving, "observe_broker_configs", configs)
+    monkeypatch.setattr(kafka_actions, "alter_configs", alter)
+    seen = view(brokers=range(4))
+    managed, scene, told = scene_of(seen)
+    told.mark_claim = mark  # type: ignore[method-assign]
+    drained = ClaimFacts("a-demo-3", "u", "a", "demo-3", "10Gi", drained=True)
+    managed._identity, managed._kube = scene.identity, replace(scene.kube, claims=(drained,))
+    await managed.finish(cluster(brokers=4), scene.kafka, seen, ClusterStatus(), Again())
+    assert done[:2] == ["a-demo-3: False", "broker 3: None"]
 
 
 WEBHOOK = 'failed calling webhook "pods.example"'

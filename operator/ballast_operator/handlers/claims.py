@@ -20,11 +20,15 @@ async def mark_drained(objects: KubeObjects, cluster: KafkaCluster, claims: Iter
     await side_by_side(lacking, lambda claim: objects.mark_claim(cluster, claim, True))
 
 
+async def take_back(objects: KubeObjects, layout: Layout, kube: KubeFacts) -> None:
+    """What is wanted again counts as empty no more, before anything can be put there."""
+    again = plan.claims_in_use_again(layout, kube)
+    await side_by_side(again, lambda claim: objects.mark_claim(layout.cluster, claim, False))
+
+
 async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: KafkaView) -> Verdict | None:
     """Why a claim is not as large as the spec says, if one is not."""
     cluster = layout.cluster
-    again = plan.claims_in_use_again(layout, kube)
-    await side_by_side(again, lambda claim: objects.mark_claim(cluster, claim, False))
     sizes = plan.claims_to_grow(layout, kube).items()
     refusals = await side_by_side(sizes, lambda each: objects.grow_claim(cluster, *each))
     going = _going(layout, kube, view)

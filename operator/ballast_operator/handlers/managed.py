@@ -219,6 +219,11 @@ class ManagedCluster:
             return went.verdict, status
         drains: list[Drain] = []
         failed: list[Verdict] = []
+        layout = scene.layout
+        spare = spare_controllers(scene.identity, scene.kube, quorum)
+        if spare:
+            layout = replace(layout, controllers=0)
+        await self._tried(claims.take_back(self._objects, layout, scene.kube), failed)
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._leaving.cordon(scene)
         said = [
@@ -229,9 +234,7 @@ class ManagedCluster:
         await self._tried(self._propose(scene), failed)
         await self._tried(self._heal_directories(scene), failed)
         await self._leaving.unregister(scene)
-        layout = scene.layout
-        if spare_controllers(scene.identity, scene.kube, quorum):
-            layout = replace(layout, controllers=0)
+        if spare:
             await self._tried(self._remove_spare_controllers(scene, layout), failed)
         grown = await self._tried(claims.bring(self._objects, layout, scene.kube, view), failed)
         await self._tried(self._tidy(scene), failed)
