@@ -1,7 +1,7 @@
 """Reads and changes Kubernetes objects over the HTTP API. Decides nothing.
 
-Used from the operator's event loop only. Transient failures (429, 5xx, a lost connection, an answer that is not JSON)
-are retried a few times; every other refusal is an `ApiError` that the caller has to handle. Status is written as a
+Used from the operator's event loop only. Transient failures (429, 500, 502 to 504, a lost connection, no JSON) are
+retried a few times; every other refusal is an `ApiError` that the caller has to handle. Status is written as a
 merge patch with the resourceVersion that was observed, so a concurrent write is never overwritten.
 """
 
