@@ -1,6 +1,6 @@
-"""Showing a token (OAUTHBEARER), so that whoever gives it is told when it was not believed.
+"""The OAUTHBEARER mechanism that tells the token provider when a broker has rejected its token.
 
-The client library's own mechanism only ends the connection then, and the next one shows the same token again.
+The client library's own mechanism only closes the connection, and the next connection presents the same token again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
-    """`refusal` is why there was no token the last time; empty where there was one."""
+    """`refusal` says why the last attempt to get a token failed; empty if it succeeded."""
 
     refusal: str
 
     @abstractmethod
     def token(self) -> str:
-        """One that holds."""
+        """A token that is still valid."""
 
     @abstractmethod
     def refused(self, token: str) -> None:
-        """A broker does not believe it."""
+        """A broker has rejected this token."""
 
 
 class Bearer(SaslMechanismOAuth):  # type: ignore[misc]  # the library has no types
@@ -38,12 +38,12 @@ class Bearer(SaslMechanismOAuth):  # type: ignore[misc]  # the library has no ty
 
     def receive(self, auth_bytes: bytes) -> None:
         super().receive(auth_bytes)
-        # What a broker has to say of a token is what is wrong with it.
+        # A broker sends a non-empty challenge only to say what is wrong with the token.
         if auth_bytes and isinstance(self.token_provider, TokenProvider):
             shown = self._first.split(b"\x01")[1].removeprefix(b"auth=Bearer ")
             self.token_provider.refused(shown.decode())
 
 
 def use_for_tokens() -> None:
-    """Instead of the library's own, in this process."""
+    """Replace the library's own mechanism, process-wide."""
     register_sasl_mechanism("OAUTHBEARER", Bearer, overwrite=True)

@@ -1,7 +1,7 @@
-"""What the watch has told about the three kinds: one object per key, parsed once. Touched from the loop only.
+"""Caches the objects of the three kinds as the watch reports them: one per key, parsed once. Event loop only.
 
-An event that is not newer than what is known (after a write whose answer came first) changes nothing. An object that
-cannot be read is kept as a `Broken`, so that it can be told and does not vanish, which would look like a deletion.
+An event that is not newer than the cached object (the answer to a write came first) is ignored. An object that cannot
+be parsed is kept as a `Broken`, so that it can be reported and is not mistaken for a deleted one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ballast_operator.model.reassignment import Reassignment, read_reassignment
 from ballast_operator.model.topic import KafkaTopic, read_topic
 
 T = TypeVar("T", KafkaCluster, KafkaTopic, Reassignment)
-# Whatever was under way when an object was deleted has come long before as many others were.
+# Late answers about a deleted object have arrived long before this many others are deleted.
 MAX_GONE = 10_000
 H = TypeVar("H", bound=Hashable)
 
@@ -55,16 +55,16 @@ class Kind(Generic[T]):
         return len(self._objects)
 
     def metas(self) -> Iterator[Meta]:
-        """Of all objects, also of those that cannot be read."""
+        """The metadata of all objects, including those that cannot be parsed."""
         yield from [one.meta for one in self._objects.values()]
         yield from [one.meta for one in self.broken.values()]
 
     def put(self, body: Mapping[str, Any]) -> tuple[T | None, T | None]:
-        """(the object before, the object now); the same one twice if the event told nothing new."""
+        """(the object before, the object now); the same object twice if the event was no news."""
         meta = read_meta(body)
         before = self._objects.get(meta.key)
         if meta.uid in self._gone:
-            return before, before  # what was read or written just before it was deleted came late
+            return before, before  # a late answer about an object that is already deleted
         known = self._known(meta.key)
         if known is not None and known.uid == meta.uid and _not_newer(meta, known):
             return before, before
@@ -80,11 +80,11 @@ class Kind(Generic[T]):
         return before, now
 
     def gone(self) -> frozenset[str]:
-        """The uids of objects that were deleted, as far as they are remembered."""
+        """The uids of the most recently deleted objects (`MAX_GONE`)."""
         return frozenset(self._gone)
 
     def outlived(self, meta: Meta) -> None:
-        """The API's history was taken back, by a restored backup: what it says now of this object counts."""
+        """A restored backup took the API server back in time: accept its present version of this object as new."""
         self._gone.pop(meta.uid, None)
         known = self._objects.get(meta.key)
         if known is not None:
@@ -93,7 +93,7 @@ class Kind(Generic[T]):
             self.broken[meta.key] = replace(self.broken[meta.key], meta=replace(meta, resource_version=""))
 
     def remove(self, key: Key, uid: str) -> T | None:
-        """Forget a deleted object; the deletion of a former object of that name changes nothing."""
+        """Forget a deleted object, unless the name belongs to a newer object by now."""
         if uid:
             self._gone[uid] = None
             if len(self._gone) > MAX_GONE:
@@ -119,8 +119,8 @@ def _not_newer(meta: Meta, known: Meta) -> bool:
 
 
 def claim_order(topic: KafkaTopic) -> tuple[str, bool, str]:
-    """Who describes a topic by right: the oldest; of those made in the same second, the one that has the topic. Its id
-    others are told, too, so that they can take over."""
+    """Sort key: the first of several KafkaTopics for one topic owns it. The oldest wins; of those created in the same
+    second, the one whose status has `partitions` (a topic id is no proof: the others are told it, too)."""
     return (topic.meta.creation_timestamp, topic.status.partitions is None, topic.meta.uid)
 
 
@@ -165,14 +165,14 @@ class Cache:
         return gone
 
     def gone_topics(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these KafkaTopics that are deleted for certain."""
+        """Those of these uids whose KafkaTopic is certainly deleted."""
         if not self.whole:
             return frozenset()
         known = {topic.meta.uid for topic in self.topics} | {one.meta.uid for one in self.topics.broken.values()}
         return frozenset(uids) - known
 
     def knows(self, cluster: Key) -> bool:
-        """Whether there is anything of this cluster."""
+        """Whether any object of this cluster is cached."""
         described = cluster in self.clusters.broken or self.clusters.get(cluster) is not None
         return described or cluster in self._topics_by_cluster or cluster in self._reassignments_by_cluster
 
@@ -184,7 +184,7 @@ class Cache:
         return frozenset(topic.topic for topic in self.topics_of(cluster) if topic.spec.replica_assignment)
 
     def topics_named(self, cluster: Key, topic: str) -> list[KafkaTopic]:
-        """All objects that describe this topic, the oldest first; one that is being deleted counts until it is gone."""
+        """All KafkaTopics for this topic in `claim_order`; one that is being deleted counts until it is gone."""
         found = self._topics_by_name.get((cluster, topic), {}).values()
         return sorted(found, key=claim_order)
 
@@ -204,7 +204,7 @@ class Cache:
 
 
 def _drop(held: dict[H, dict[Key, T]], by: H, key: Key) -> None:
-    """Without empty shelves, of which there would be one for each cluster and topic that ever was."""
+    """Remove an entry, and its bucket once empty: else one bucket would stay for every cluster and topic ever seen."""
     if by in held:
         held[by].pop(key, None)
         if not held[by]:

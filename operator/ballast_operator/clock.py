@@ -1,7 +1,7 @@
-"""Time as the operator writes it. The only module that asks what time it is.
+"""The operator's clocks. The only module that reads the time.
 
-Times in objects are the API server's: when a pod was to end, when a spec expires. They are compared with the time that
-the API server's answers tell, so that a wrong clock where the operator runs makes nothing seem lost or over.
+Timestamps in objects (a pod's deletion deadline, the expiry of a spec) are the API server's. They are compared with the
+Date header of its answers, so a wrong clock on the operator's machine makes nothing look lost or expired.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 
 log = logging.getLogger(__name__)
 Now = Callable[[], str]
-# Answers tell whole seconds and are a while on their way: what differs by no more is the same time.
+# The Date header has whole seconds and takes a while to arrive: smaller differences are noise.
 SAME_SECONDS = 2.0
 TOLD_SECONDS = 30.0
 
@@ -24,7 +24,7 @@ def monotonic() -> float:
 
 
 class ServerClock:
-    """The API server's time; until it has answered, that of this machine."""
+    """The API server's time; the local clock until it has answered once."""
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
@@ -36,14 +36,14 @@ class ServerClock:
         return _written(self._wall() if self._began is None else self._began + self._steady())
 
     def heard(self, date: str | None) -> None:
-        """An answer with this header has begun to come just now."""
+        """Take the Date header of an answer that has just begun to arrive."""
         try:
             told = parsedate_to_datetime(date or "").timestamp()
         except ValueError:
             return
         began = told - self._steady()
         if self._began is not None and abs(began - self._began) <= SAME_SECONDS:
-            # Each is early by the parts of a second and by its way, so the latest is the nearest.
+            # Each estimate is early by the truncated fraction and the latency, so the latest one is the best.
             self._began = max(self._began, began)
             return
         self._began = began

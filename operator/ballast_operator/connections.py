@@ -1,6 +1,6 @@
-"""Connections to Kafka, one per cluster, made from the KafkaCluster and its Secrets.
+"""Opens the connection to a Kafka cluster from the settings in its KafkaCluster and Secrets.
 
-When what a KafkaCluster says about reaching it changes, the old connection is closed. Touched from the loop only.
+When these settings change, the old connection is closed. Event loop only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Connections:
         return self._current
 
     async def get(self, cluster: KafkaCluster, reach: Reach) -> KafkaConnection:
-        """A connection by the present settings; it connects at its first request."""
+        """The connection with the current settings; it connects at its first request."""
         settings = ConnectionSettings(reach.bootstrap)
         if reach.secret is not None:
             settings = await self._internal(cluster.meta.namespace, reach, reach.secret)

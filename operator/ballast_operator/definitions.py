@@ -1,4 +1,4 @@
-"""Whether the API server keeps all that this operator reads and writes: the CRDs may be of a version before it."""
+"""Finds out which fields that this operator uses the API server drops, because its CRDs are of an older version."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ballast_operator.model.meta import GROUP, VERSION
 from ballast_operator.plan.dropped import dropped_fields, outdated
 
 log = logging.getLogger(__name__)
-# The CRDs themselves belong to the whole Kubernetes, and a Role may not read them; this everybody may who logs in.
+# CRDs are cluster-scoped, so a Role cannot grant access to them; any authenticated client may read this document.
 DOCUMENT = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 
 
 class Definitions:
-    """What they were found to drop when they were looked at last."""
+    """The fields that the CRDs were last seen to drop."""
 
     def __init__(self) -> None:
         self.dropped: tuple[str, ...] = ()
 
     async def look(self, api: KubernetesApi) -> bool:
-        """Whether that is another than before."""
+        """Read the schemas again; whether the dropped fields have changed."""
         try:
             document = await api.get(DOCUMENT)
         except ApiError as error:

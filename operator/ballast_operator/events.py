@@ -1,8 +1,8 @@
-"""Kubernetes Events for transitions that a person would want to see.
+"""Sends Kubernetes Events for transitions that a person would want to see.
 
 They are sent in the background from a bounded queue: an Event that cannot be sent is dropped and counted, since the
-status says the same. The same Event about the same object is not sent again within ten minutes; then it is the one
-that was sent before which says how often it has come by now, as people know it from Kubernetes' own ("x7 over 3h").
+status says the same. A repeated Event is not sent again within ten minutes; after that, the existing Event's count is
+updated, as Kubernetes' own components do ("x7 over 3h").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 NORMAL = "Normal"
 WARNING = "Warning"
 MAX_WAITING = 1_000
-# There are thousands of topics, which may all be refused for one reason: the others' Events do not wait behind these.
+# Thousands of topics may be refused for one reason; the rest of the queue is reserved for other objects' Events.
 MAX_WAITING_TOPICS = MAX_WAITING // 2
 REPEAT_SECONDS = 600.0
 MAX_REMEMBERED = 20_000
@@ -32,7 +32,7 @@ MAX_REMEMBERED = 20_000
 
 @dataclass
 class Told:
-    """One Event, which may come again: how often it did, and when it was sent last."""
+    """An Event that may recur: how often it has occurred, and when it was last sent."""
 
     name: str
     first: str
@@ -41,7 +41,7 @@ class Told:
 
 
 class Events:
-    """Sends Events; `run` has to run."""
+    """Queues Events; a task running `run` sends them."""
 
     def __init__(self, api: KubernetesApi, now: Now) -> None:
         self._api = api
@@ -84,7 +84,7 @@ class Events:
                 await self._api.merge(path_of("v1", "events", namespace, name), again)
                 return
             except ApiError as error:
-                # Kubernetes forgets Events after an hour; or the role is one of before, which may only create.
+                # Kubernetes deletes Events after an hour; 403: the Role of an older release allows only create.
                 if not error.not_found and error.status != 403:
                     raise
         await self._api.create(path_of("v1", "events", namespace), body)

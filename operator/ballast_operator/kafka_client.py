@@ -1,8 +1,8 @@
-"""A connection to one Kafka cluster that never blocks the operator's loop.
+"""Connects to one Kafka cluster without ever blocking the operator's event loop.
 
-The admin client of kafka-python has a thread of its own for I/O and blocks its caller; so each cluster gets one more
-thread in which it is called, and a bound on what may wait there. Used from the operator's loop only. Only this module
-touches the library's connection manager; `observe` and `apply.kafka` build messages and get messages back.
+kafka-python's admin client does I/O in a thread of its own and blocks its caller, so each cluster gets one more thread
+that calls it, with a bounded queue. Used from the operator's event loop only. Only this module touches the library's
+connection manager; `observe` and `apply.kafka` build messages and get messages back.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS = 15_000
 BOOTSTRAP_TIMEOUT_MS = 6_000
-# Of the way to one broker: where that hangs, another one is asked. One that lasts is given longer from time to time.
+# For connecting to one broker, before another is tried; the library raises it after failures (setup_timeout_max_ms).
 CONNECT_TIMEOUT_MS = 2_000
 CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
 MAX_NODES_TRIED = 4
-# After one request that nobody has answered in time there is time for another.
+# Longer than one request timeout, so that a request that timed out can be retried once.
 MORE_TRIED_SECONDS = 20.0
 SIDE_BY_SIDE = 3
 TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
@@ -44,19 +44,19 @@ PASSED_OVER = (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError
 
 
 class KafkaUnavailableError(Exception):
-    """The cluster could not be asked; nothing is known about it."""
+    """The cluster could not be reached; nothing is known about its state."""
 
 
 class KafkaForbiddenError(KafkaUnavailableError):
-    """It answers, and does not tell or do this for who asks."""
+    """The cluster answers, but does not authorize this request."""
 
 
 class KafkaBusyError(KafkaUnavailableError):
-    """Too many calls wait for this cluster already."""
+    """Too many calls are already waiting for this cluster."""
 
 
 class Answer(NamedTuple):
-    """To a request; `again` where it was sent before, and may have been carried out then without an answer."""
+    """A response; `again` if the request was resent, so that the first attempt may have taken effect unanswered."""
 
     response: Any
     again: bool = False
@@ -84,7 +84,7 @@ class ConnectionSettings:
 
     @property
     def shown(self) -> str | None:
-        """By what a broker should know us, in words; None where it does not ask."""
+        """The credential that we present, in words; None without SASL."""
         return None if self.sasl_mechanism is None else "our token" if self.tokens else f"user {self.username}"
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
 
 
 class _Context(ssl.SSLContext):
-    """Where the name that a certificate has to carry is another than the address that was connected to."""
+    """Verifies certificates against the name in `hosts` where that differs from the address connected to."""
 
     hosts: Mapping[str, str] = {}
 
@@ -147,8 +147,8 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
-    """The library's, which leaves its thread and sockets behind where nobody let it in: they would add up, look by
-    look at a cluster that is away."""
+    """The library's client, which leaks its thread and sockets if its constructor fails: they would accumulate with
+    every attempt to reach a cluster that is down."""
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -162,7 +162,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
 
 
 class KafkaConnection:
-    """One cluster's client. `close` ends its threads; a failed call drops the client, the next one connects again."""
+    """One cluster's client. `close` ends its threads; a failed call drops the client, and the next call reconnects."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
@@ -175,7 +175,7 @@ class KafkaConnection:
         return await self._call(lambda client: client._manager.run(_send_one, client._manager, request, node))
 
     async def send_to_controller(self, request: Any, errors: Callable[[Any], Sequence[int]]) -> Any:
-        """As `send`, but for the controller: with KRaft any broker passes it on, before that it has to be found."""
+        """Like `send`, but to the controller: with KRaft any broker forwards it, before KRaft it has to be found."""
 
         def call(client: KafkaAdminClient) -> Any:
             if _any_broker_passes_on(client):
@@ -187,7 +187,7 @@ class KafkaConnection:
     async def send_all_to_controller(
         self, requests: Sequence[Any], errors: Callable[[Any], Sequence[int]]
     ) -> list[Answer]:
-        """As `send_to_controller`, for requests that may overtake each other: a few travel at the same time."""
+        """Like `send_to_controller`, for requests whose order does not matter: a few are in flight at a time."""
 
         def call(client: KafkaAdminClient) -> list[Answer]:
             if _any_broker_passes_on(client):
@@ -198,7 +198,7 @@ class KafkaConnection:
         return await self._call(call) if requests else []
 
     async def send_each(self, requests: Mapping[int, Any]) -> dict[int, Any]:
-        """A request to each of several brokers at the same time; the value of one that failed is its exception."""
+        """Send several brokers a request each, in parallel; the value of a failed one is its exception."""
         if not requests:
             return {}
         result: dict[int, Any] = await self._call(
@@ -222,7 +222,7 @@ class KafkaConnection:
         self._waiting += 1
         try:
             future = asyncio.get_running_loop().run_in_executor(self._executor, self._run, function)
-            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes with the answer.
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the answer.
             async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
                 return await future
         except TimeoutError:
@@ -232,7 +232,7 @@ class KafkaConnection:
             beat()
 
     def _run(self, function: Callable[[KafkaAdminClient], T]) -> T:
-        """In the cluster's thread."""
+        """Runs in the cluster's thread."""
         try:
             if self._client is None:
                 self._client = self._connect()
@@ -250,7 +250,7 @@ class KafkaConnection:
             raise KafkaUnavailableError(f"The Secret for TLS cannot be used: {error}") from error
         addresses = options["bootstrap_servers"]
         if len(addresses) > 1:
-            # The library asks one of them at random, for as long as there is time.
+            # The library picks one of them at random and may spend its whole timeout on it.
             options["bootstrap_servers"] = answering(addresses, options.get("ssl_context")) or addresses
         try:
             return Admin(**options)
@@ -269,25 +269,25 @@ class KafkaConnection:
 
 
 def refused(response: Any) -> KafkaUnavailableError:
-    """What a response with an error of its own says."""
+    """The exception for a response with a top-level error code."""
     error = kafka_errors.for_code(response.error_code)
     kind = KafkaForbiddenError if issubclass(error, kafka_errors.AuthorizationError) else KafkaUnavailableError
     return kind(f"{error.message}: {response.error_message or ''}")
 
 
 def describe_error(error: BaseException) -> str:
-    """A library error in words: its first line, without the class twice."""
+    """A library error in words: its first line, or the class name if there is none."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
 
 def _any_broker_passes_on(client: KafkaAdminClient) -> bool:
-    """What is for the controller: with KRaft."""
+    """Whether brokers forward requests to the controller, as they do with KRaft."""
     return DescribeQuorumRequest.API_KEY in client._manager.broker_version_data.api_versions
 
 
 def _send_to_controller(client: KafkaAdminClient, request: Any, errors: Callable[[Any], Sequence[int]]) -> Any:
-    """Where it has to be found: before KRaft."""
+    """Find the controller and send it the request (before KRaft)."""
     return client._manager.run(
         client._send_request_to_controller,
         request,
@@ -297,7 +297,7 @@ def _send_to_controller(client: KafkaAdminClient, request: Any, errors: Callable
 
 
 async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
-    """Runs on the library's loop. Where any broker will do, one that cannot be reached or hangs is passed over."""
+    """Runs on the library's loop. If any broker will do, one that is unreachable or hangs is skipped for the next."""
     if node is not None:
         return await manager.send(request, node_id=node)
     failure: Exception = kafka_errors.NodeNotReadyError("no broker")
@@ -315,13 +315,14 @@ async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
 
 
 def _pass_over(manager: Any, node: Any, error: Exception) -> None:
-    """Others come first for a moment. One that was let in and never greeted the library takes for reached."""
+    """Back off from a broker that timed out: one that accepts connections but never answers counts as connected in the
+    library."""
     if isinstance(error, TIMEOUTS) and node is not None:
         manager.update_backoff(node)
 
 
 async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Answer]:
-    """Runs on the library's loop. Each goes to a broker that has little to do; an answer is waited for in its turn."""
+    """Runs on the library's loop. Each request goes to the least loaded broker; answers are awaited in order."""
     answers: list[Answer] = []
     under_way: deque[tuple[Any, Any, Any]] = deque()
     for request in requests:
@@ -343,7 +344,7 @@ async def _answer(manager: Any, request: Any, node: Any, sent: Any) -> Answer:
 
 
 async def _send_each(manager: Any, requests: Mapping[int, Any]) -> dict[int, Any]:
-    """Runs on the library's loop. Brokers that it has not heard of yet are looked up once."""
+    """Runs on the library's loop. Refreshes the metadata once if a broker is unknown."""
     if any(manager.cluster.broker_metadata(node) is None for node in requests):
         with contextlib.suppress(kafka_errors.KafkaError):
             await manager.cluster.refresh_metadata()

@@ -1,7 +1,7 @@
-"""Which of several operators acts: a Lease that is renewed every 2 s and runs out after 10 s.
+"""Elects the operator that acts, by a Lease that is renewed every 2 s and expires after 10 s.
 
-The Lease is no fence: an operator that was stopped for a while may still believe that it leads. So it stops believing
-so 7 s after its last renewal, and whatever it does is conditional on what it observed.
+The Lease is no fence: a process that was paused may still believe that it leads. So it gives up leadership 7 s after
+its last renewal, and whatever it writes is conditional on what it observed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 10
 RENEW_DEADLINE_SECONDS = 7.0
 RETRY_SECONDS = 2.0
-# Who waits looks more often than who leads renews, so that a Lease that has run out is seen soon.
+# A standby polls more often than the leader renews, so that it notices an expired Lease soon.
 WAIT_SECONDS = 1.0
 
 
@@ -32,13 +32,13 @@ def _micro_time() -> str:
 
 
 class LeaseSeen:
-    """A Lease of somebody else, as it was found again and again."""
+    """Watches another holder's Lease for expiry, over repeated reads."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, float] = ("", 0.0)
 
     def ran_out(self, spec: dict[str, Any], version: str) -> bool:
-        """By our own clock: the holder has not renewed it since we saw it like this."""
+        """Whether, by our own clock, the holder has let it expire since we first saw this version."""
         now = monotonic()
         if self._seen[0] != version:
             self._seen = (version, now)
@@ -47,7 +47,7 @@ class LeaseSeen:
 
 
 class Leader:
-    """Whether this process leads. `run` has to run; `changed` is called at each change."""
+    """Whether this process leads, while a task runs `run`; `changed` is called at each change."""
 
     def __init__(self, api: KubernetesApi, namespace: str, name: str, changed: Callable[[bool], None]) -> None:
         self._api = api
@@ -99,12 +99,12 @@ class Leader:
         taken = holder != self.identity
         transitions = int(spec.get("leaseTransitions") or 0) + taken
         since = _micro_time() if taken else str(spec.get("acquireTime") or _micro_time())
-        # The resourceVersion makes it certain that of two only one takes it.
+        # The resourceVersion guarantees that of two candidates only one takes it.
         await self._api.replace(self._path, {**self._body(transitions, since), "metadata": lease["metadata"]})
         self._renewed_at = now
 
     def _tell_trouble(self, trouble: str) -> None:
-        """Once, not every few seconds for as long as it lasts."""
+        """Log each trouble once, not at every attempt while it lasts."""
         if trouble != self._trouble:
             self._trouble = trouble
             log.info("the Lease could not be renewed: %s", trouble)
@@ -134,7 +134,7 @@ class Leader:
             self._changed(self._told)
 
     async def _release(self) -> None:
-        """Give the Lease back, so that the next one need not wait for it to run out."""
+        """Give the Lease back, so that the next leader need not wait for it to expire."""
         if not self.leads:
             return
         try:

@@ -1,8 +1,8 @@
-"""Namespaces that have an operator of their own, which an operator for others as well leaves to it.
+"""Finds namespaces that have an operator of their own; an operator of several namespaces leaves those to it.
 
-Both would act: they have two Leases. Of one version they would do the same twice; of two versions each would put back
-what the other has laid out, and restart the brokers for it again and again. Who has its Lease in a namespace and renews
-it is the one for that namespace.
+Both would act, since they hold different Leases. Two of the same version would do everything twice; two of different
+versions would revert each other's changes and restart the brokers again and again. The operator that renews a Lease in
+a namespace is in charge of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ballast_operator.leader import LeaseSeen
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
-# With many of them less often: ten requests a second at most.
+# With many namespaces the interval grows: ten requests a second at most.
 LOOK_SECONDS_EACH = 0.1
 
 
 class Neighbours:
-    """`run` has to run. `namespaces` are those that would be acted in now, none where this one does not lead;
-    `given_back` is called with one that is ours, at first or again."""
+    """Needs a task that runs `run`. `namespaces` returns those that this operator would act in, none while it does not
+    lead; `given_back` is called with each namespace that becomes ours, for the first time or again."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Neighbours:
         self._wake = asyncio.Event()
 
     def has(self, namespace: str) -> bool:
-        """Whether it is to be left alone; also while nobody has looked yet."""
+        """Whether to leave the namespace alone; also True until it has been looked at."""
         if namespace == self._own:
             return False
         if namespace not in self._holders:
@@ -59,11 +59,11 @@ class Neighbours:
                     await self._wake.wait()
 
     async def look(self) -> None:
-        """Once at each namespace; one that cannot be read stays as it was."""
+        """Read the Lease of each namespace once; on an error the previous finding stays."""
         namespaces = {*self._namespaces()} - {self._own}
         for former in self._holders.keys() - namespaces:
             del self._holders[former]
-        if namespaces:  # else another one leads, perhaps for a moment: since when a Lease stands still goes on counting
+        if namespaces:  # else we do not lead, perhaps only briefly: keep counting how long a Lease has stood still
             self._seen = {namespace: self._seen[namespace] for namespace in self._seen.keys() & namespaces}
         for namespace in sorted(namespaces):
             try:
@@ -77,7 +77,7 @@ class Neighbours:
         except ApiError as error:
             if error.status != 403:
                 raise
-            return ""  # whoever may not look there was told to look after it all the same
+            return ""  # not permitted to read Leases there, yet configured to manage the namespace
         if lease is None:
             return ""
         spec = lease.get("spec") or {}

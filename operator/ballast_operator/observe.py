@@ -1,7 +1,7 @@
-"""Reads a Kafka cluster: requests out, one frozen `KafkaView` in. Changes nothing.
+"""Reads a Kafka cluster's state into frozen views. Changes nothing.
 
-Each function makes as few requests as the protocol allows, whatever the number of topics. What could not be read stays
-unknown in the view; only an answer that says so makes a topic missing.
+Each function sends as few requests as the protocol allows, whatever the number of topics. What could not be read stays
+unknown; a topic counts as missing only if a broker says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DYNAMIC_BROKER_SOURCE = 2
 CONFIGS_PER_REQUEST = 1_000
 TOPICS_PER_REQUEST = 2_000
 UNKNOWN_TOPIC = 3
-# Where the library has another name than Kafka.
+# Error codes that the library names differently from Kafka.
 RENAMED = {
     -1: "UNKNOWN_SERVER_ERROR",
     6: "NOT_LEADER_OR_FOLLOWER",
@@ -94,13 +94,13 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
 
 
 async def _observe_controller(kafka: KafkaConnection, told: int) -> int:
-    """With KRaft any broker may be told as the controller, since all forward to it; the quorum knows the active one."""
+    """With KRaft, DescribeCluster may name any broker, since all forward; the quorum knows the active controller."""
     leader = await observe_leader(kafka)
     return told if leader is None else leader[0]
 
 
 async def observe_leader(kafka: KafkaConnection) -> tuple[int, int] | None:
-    """(active controller, its epoch) as the quorum knows them; None where there is none, or it does not tell us."""
+    """(active controller, its epoch) from DescribeQuorum; None if there is none or the request is refused."""
     if not await kafka.supports(DescribeQuorumRequest):
         return None
     found = _told(await kafka.send(_quorum_request()))
@@ -119,7 +119,7 @@ def _told(response: Any) -> Any:
 
 
 async def observe_quorum(kafka: KafkaConnection) -> QuorumView | None:
-    """Who votes and who looks on; None where nobody leads. Brokers that cannot change voters tell no directories."""
+    """Voters and observers; None without a leader. Brokers that cannot change voters report no directory ids."""
     asked = ApiVersionsRequest(client_software_name="ballast-operator", client_software_version="1", min_version=3)
     features = (await kafka.send(asked)).finalized_features or ()
     version = next((row.max_version_level for row in features if row.name == KRAFT_VERSION), STATIC)
@@ -141,7 +141,7 @@ def _member(row: Any) -> Member:
 async def observe_topics(
     kafka: KafkaConnection, names: Collection[str] | None, node: int | None = None
 ) -> tuple[dict[str, TopicView], frozenset[str], dict[str, str]]:
-    """(topics, names that do not exist, errors of those that could not be read); None asks for all, and any broker."""
+    """(topics, names that do not exist, errors of unreadable ones); `None` means all topics, or any node."""
     topics: dict[str, TopicView] = {}
     missing: set[str] = set()
     errors: dict[str, str] = {}
@@ -189,13 +189,13 @@ async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, Ongoin
 async def observe_topic_configs(
     kafka: KafkaConnection, names: Iterable[str], keys: Collection[str] | None = None
 ) -> dict[str, dict[str, str]]:
-    """What is set on the topics themselves, all of it or these keys; a topic that could not be read is absent."""
+    """The topics' own settings, all or only `keys`; a topic that could not be read is absent."""
     read, _ = await observe_settings(kafka, dict.fromkeys(names, keys))
     return {name: settings.own for name, settings in read.items()}
 
 
 class Settings(NamedTuple):
-    """`own`: what is set on the topic itself; `min_insync`: where it was asked for, from wherever it comes."""
+    """`own`: set on the topic itself; `min_insync`: the effective value, if it was asked for."""
 
     own: dict[str, str]
     min_insync: int | None
@@ -204,7 +204,7 @@ class Settings(NamedTuple):
 async def observe_settings(
     kafka: KafkaConnection, wanted: Mapping[str, Collection[str] | None]
 ) -> tuple[dict[str, Settings], dict[str, str]]:
-    """(configurations of topics: of each these keys, None for all; errors of those that could not be read)."""
+    """(settings by topic, errors of those that could not be read); `wanted` has the keys per topic, None for all."""
     found: dict[str, Settings] = {}
     errors: dict[str, str] = {}
     for chunk in _chunks(wanted, CONFIGS_PER_REQUEST) or ():
@@ -236,7 +236,7 @@ async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int])
 
 
 async def observe_controllers(kafka: KafkaConnection, brokers: Iterable[int]) -> dict[int, bool]:
-    """Whether these brokers run as controllers, too; one that could not be read is absent."""
+    """Whether each broker also runs as a controller; one that could not be read is absent."""
     requests = {
         broker: DescribeConfigsRequest(resources=[(BROKER_RESOURCE, str(broker), [PROCESS_ROLES])])
         for broker in brokers
@@ -252,7 +252,7 @@ async def observe_controllers(kafka: KafkaConnection, brokers: Iterable[int]) ->
 
 
 async def observe_min_insync(kafka: KafkaConnection, topics: Iterable[str]) -> dict[str, int]:
-    """How many replicas of each topic have to be in sync; one that does not tell is absent."""
+    """The effective min.insync.replicas of each topic; one that could not be read is absent."""
     read, _ = await observe_settings(kafka, dict.fromkeys(topics, (MIN_INSYNC,)))
     return {topic: settings.min_insync for topic, settings in read.items() if settings.min_insync is not None}
 
@@ -269,7 +269,7 @@ def _set_values(configs: Iterable[Any], source: int) -> dict[str, str]:
 async def observe_directories(
     kafka: KafkaConnection, brokers: Iterable[int], topics: Mapping[str, Collection[int]] | None = None
 ) -> tuple[dict[DirectoryId, DirectoryView], dict[ReplicaId, LogView], frozenset[int]]:
-    """(directories, logs of these partitions or of all, the brokers that answered)."""
+    """(directories, logs of `topics` or of all, the brokers that answered)."""
     wanted = None
     if topics is not None:
         wanted = [

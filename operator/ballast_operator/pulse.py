@@ -1,8 +1,8 @@
-"""When a worker has last come a step further. An API server that is slow makes a look long, which does not mean that
-it is stuck: a probe that ended the operator for it would make it begin again, and come no further than before.
+"""Records when a worker last made progress, for the liveness probe. A slow API server makes a cycle long, but a worker
+that progresses is not stuck: a probe that killed the operator for it would only make it start all over.
 
-A cycle and all tasks that it starts share one `Pulse`; whoever asks anybody on its behalf says when that came to an
-end, be it a failure.
+A cycle and all tasks that it starts share one `Pulse`; code that sends a request calls `beat` when it ends, even by a
+failure.
 """
 
 from __future__ import annotations

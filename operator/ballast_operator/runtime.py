@@ -1,6 +1,6 @@
-"""The operator without Kopf: cache, workers, leader, events; told of objects by whoever watches.
+"""Wires the operator together, without Kopf: cache, workers, leader election, events.
 
-The only place that constructs and wires things. `heard` and `vanished` are all that a watch has to call.
+The only place that constructs these. A watch only has to call `heard`, `vanished` and `changed_below`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Runtime:
         self._now = self.api.clock.now
         self.events = Events(self.api, self._now)
         self.metrics = Metrics()
-        # A session of its own: a renewal must not wait behind a thousand statuses.
+        # A separate session: a Lease renewal must not wait behind a thousand status writes.
         self._lease_api = KubernetesApi(access)
         own = lease_namespace or access.namespace
         self.leader = Leader(self._lease_api, own, LEASE, self._leadership_changed)
@@ -76,17 +76,17 @@ class Runtime:
         )  # fmt: skip
 
     async def start(self) -> None:
-        """Start what runs in the background."""
+        """Start the background tasks."""
         for run in (self.leader.run, self.neighbours.run, self.events.run, self._keep_house):
             self._background.append(asyncio.create_task(run(), name=run.__qualname__))
 
     def end_workers(self) -> None:
-        """No cycle begins any more."""
+        """Cancel all workers, so that no cycle begins any more."""
         for _, task in self._workers.values():
             task.cancel()
 
     async def stop(self) -> None:
-        """End all tasks; what was begun is left as it is, and found by whoever comes next."""
+        """End all tasks. Work in progress is left as it is; the next operator observes it."""
         tasks = [*self._background, *self._telling, *(task for _, task in self._workers.values())]
         for task in tasks:
             task.cancel()
@@ -94,10 +94,10 @@ class Runtime:
         await self.api.close()
         await self._lease_api.close()
 
-    # What the watch tells.
+    # Called by the watches.
 
     def heard(self, kind: str, body: Mapping[str, Any]) -> None:
-        """An object was added or changed, or is there at the start."""
+        """An object was added or changed, or was listed initially."""
         self.metrics.event(kind)
         if kind == topic_model.KIND:
             before, now = self.cache.put_topic(body)
@@ -152,7 +152,7 @@ class Runtime:
             self._worker(now.key).add(cluster=True, reassignments=True, topics=topics)
 
     def _our_own(self, kind: str, before: Any, now: Any) -> bool:
-        """Whether the event is about a status that is being written just now: nothing that we do not know."""
+        """Whether the event only echoes a status that we are writing ourselves."""
         if before is None or (PLURALS[kind], now.key) not in self.writer.in_flight:
             return False
         return bool(before.spec == now.spec and _essence(before.meta) == _essence(now.meta))
@@ -175,7 +175,7 @@ class Runtime:
         task.add_done_callback(self._telling.discard)
 
     async def _write_broken(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Say in the status that the spec cannot be read; only an API server without the schema lets that happen."""
+        """Report an unreadable spec in the status; this happens only if the API server lacks the schema."""
         meta = body["metadata"]
         key = Key(meta["namespace"], meta["name"])
         broken = self._kind(kind).broken.get(key)
@@ -212,7 +212,7 @@ class Runtime:
     def _leadership_changed(self, leads: bool) -> None:
         if not leads:
             return
-        # What another leader did meanwhile is in the cache, but for what a watch has lost: that is looked for first.
+        # The cache has what the former leader did, except for lost watch events: relist first to find those.
         self.cache.whole = False
         self._relist_at = monotonic()
         self._look_at_all()
@@ -228,7 +228,7 @@ class Runtime:
         self._look_at_all(namespace)
 
     def _look_at_all(self, namespace: str | None = None) -> None:
-        """Everything is looked at once from the beginning, or all of one namespace."""
+        """Mark everything dirty, or everything in one namespace."""
         for kind in (self.cache.topics, self.cache.reassignments):
             for resource in kind:
                 if namespace in (None, resource.meta.namespace):
@@ -245,7 +245,7 @@ class Runtime:
     # Probes.
 
     def depth(self) -> float:
-        """Only what this process is to look at: who waits for the lead has all of it marked, and looks at nothing."""
+        """The queue depth where this process acts; a standby marks everything dirty but works on nothing."""
         acting = (w for cluster, (w, _) in self._workers.items() if self._acts_in(cluster.namespace))
         return float(sum(worker.depth for worker in acting))
 
@@ -254,7 +254,7 @@ class Runtime:
         return max((now - w.busy_since for w, _ in self._workers.values() if w.busy_since is not None), default=0.0)
 
     def alive(self) -> str | None:
-        """None while all is well, else what is stuck."""
+        """What is stuck; None while all is well."""
         if monotonic() - self._beat > STUCK_SECONDS:
             return "the loop is stuck"
         for task in self._background:
@@ -281,7 +281,7 @@ class Runtime:
                     try:
                         await look()
                     except (ApiError, ApiUnavailableError) as error:
-                        # What waits to be known for certain, as a deletion does after a start, does not wait for long.
+                        # Retry soon: some decisions, such as on deletions after a start, wait for a complete list.
                         self._relist_at = monotonic() + min(pause, self._relist_seconds)
                         failed = True
                         log.warning("the objects could not be listed: %s", error)
@@ -292,24 +292,25 @@ class Runtime:
             self._look_at_clusters()
 
     def begin_anew(self) -> None:
-        """The watches failed. What was deleted unheard is looked for, and whatever Kopf took down with it stands up.
+        """Recover from failed watches: relist to find missed deletions, and restart the workers that Kopf cancelled.
 
-        Kopf cancels every task of the loop that began after itself: the workers among them.
+        Kopf cancels every task of the loop that began after itself, the workers among them.
         """
         self._workers = {cluster: kept for cluster, kept in self._workers.items() if not kept[1].done()}
         self._leadership_changed(self.leader.leads)
         self._relist_at = monotonic()
 
     def _end_workers(self) -> None:
-        """A cluster of which nothing is left needs no worker; one that comes again gets a new one."""
+        """End the workers of clusters of which no object is left; one that returns gets a new worker."""
         for cluster, (worker, task) in list(self._workers.items()):
             if worker.idle and not self.cache.knows(cluster):
                 del self._workers[cluster]
                 task.cancel()
 
     async def relist(self) -> None:
-        """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever. What
-        cannot be listed keeps no other kind or namespace waiting."""
+        """Compare the cache with the API: an object whose deletion the watch missed would otherwise stay forever.
+
+        A kind or namespace that cannot be listed does not hold up the others."""
         failed: list[ApiError | ApiUnavailableError] = []
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
@@ -328,13 +329,13 @@ class Runtime:
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
             listed = read_meta(body)
             before = known.pop(listed.key, None)
-            # A list is as new as its beginning, at which this was known.
+            # The list is no older than its first request, and we already knew this version then.
             if listed.uid in gone or (before is not None and before.uid == listed.uid and older(listed, before)):
                 log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
                 self._kind(kind).outlived(listed)
             self.heard(kind, body)
         for key, meta in known.items():
-            # It may be younger than the list: only an answer about itself says that it is gone.
+            # The object may be newer than the list: only a GET of its own proves that it is gone.
             found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
             if found is None or found["metadata"]["uid"] != meta.uid:
                 log.info("%s %s was deleted unheard", kind, key, extra=about(kind, key))
@@ -349,5 +350,5 @@ class Runtime:
 
 
 def _essence(meta: Meta) -> tuple[object, ...]:
-    """What in the metadata may ask for an action."""
+    """The metadata that may require an action."""
     return (meta.uid, meta.generation, meta.deletion_timestamp, meta.finalizers, meta.annotations, meta.labels)

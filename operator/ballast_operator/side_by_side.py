@@ -1,4 +1,4 @@
-"""Many small requests of one look, a few at a time: one after the other they take as long as the API server is slow."""
+"""Runs many small requests with bounded concurrency: one by one they would add up the latency of a slow API server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Fewer than the API is asked at the same time: what the next batch, or another cluster, needs does not wait behind
-# all of these. Of an API server that takes 150 ms for each request it makes 200 a second.
+# Below MAX_PARALLEL_REQUESTS, so that other clusters' requests need not wait behind all of these. An API server that
+# takes 150 ms per request answers 200 a second this way.
 AT_ONCE = 32
 
 
 async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]]) -> list[R]:
-    """What `do` returns for each, in their order. After a failure nothing more begins; it is raised when all that was
-    begun has ended."""
+    """The results of `do`, in the order of the items. After a failure no more are started; it is raised once those
+    already started have ended."""
     turn = asyncio.Semaphore(AT_ONCE)
     failed: list[Exception] = []
     results: dict[int, R] = {}

@@ -1,7 +1,7 @@
-"""One worker per cluster: takes what is dirty, looks at it together, and comes back when it has to.
+"""Runs one worker per cluster: it takes the dirty keys, reconciles them in one cycle and schedules the next one.
 
-Dirty keys are kept in sets, so a thousand events of one object are one look, and the queue is bounded by the number of
-objects. A cluster that is slow or fails delays only itself. A worker acts only while this process leads.
+Dirty keys are kept in sets, so a thousand events of one object cost one reconciliation, and the queue is bounded by the
+number of objects. A slow or failing cluster delays only itself. A worker acts only while this process leads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BACKOFF_SECONDS = 30.0
 
 @dataclass
 class Work:
-    """What a cycle has to look at. `everything` asks for all topics of the cluster."""
+    """What a cycle has to reconcile."""
 
     topics: set[Key] = field(default_factory=set)
     reassignments: bool = False
@@ -39,7 +39,7 @@ class Work:
 
 
 class Part(StrEnum):
-    """What of a cycle may fail while the others go on."""
+    """The parts of a cycle that may fail independently of each other."""
 
     TOPICS = "topics"
     REASSIGNMENTS = "Reassignments"
@@ -48,8 +48,8 @@ class Part(StrEnum):
 
 @dataclass
 class Again:
-    """What a cycle leaves to do, and after how many seconds at the latest; None leaves it to events. What failed is
-    looked at ever more seldom."""
+    """What a cycle leaves to do, and within how many seconds; None waits for events. Parts that failed are retried with
+    exponential backoff."""
 
     topics: set[Key] = field(default_factory=set)
     topics_seconds: float = RETRY_SECONDS
@@ -79,7 +79,7 @@ def _sooner(known: float | None, new: float) -> float:
 
 @dataclass
 class Timers:
-    """When what is due again, on the worker's clock."""
+    """When each part is due again, on the worker's clock."""
 
     topics: set[Key] = field(default_factory=set)
     topics_at: float | None = None
@@ -148,7 +148,7 @@ class Worker:
         return not self._dirty and self.busy_since is None
 
     def add(self, topics: Iterable[Key] = (), reassignments: bool = False, cluster: bool = False) -> None:
-        """Something has to be looked at."""
+        """Mark something dirty."""
         self._dirty.topics.update(topics)
         self._dirty.reassignments |= reassignments
         self._dirty.cluster |= cluster
@@ -178,9 +178,9 @@ class Worker:
             self._wake.clear()
             at = self._timers.next
             if self._dirty:
-                # A lead that lapsed and came back within one renewal is told nobody: it is asked for.
+                # Leadership that lapses and returns within one renewal is not announced, so poll for it.
                 at = _sooner(at, self._clock() + RETRY_SECONDS)
-            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes as it is woken.
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if at is None else max(0.0, at - self._clock())):
                     await self._wake.wait()

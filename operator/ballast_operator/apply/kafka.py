@@ -1,7 +1,7 @@
-"""Changes a Kafka cluster: a batch of actions in, an outcome per entry back. Decides nothing.
+"""Changes a Kafka cluster: takes a batch of actions, returns an outcome per entry. Decides nothing.
 
-Every function sends one request for many topics (or one per broker where the protocol wants that). A request that
-failed as a whole raises `KafkaUnavailableError`: what it did is then unknown and has to be observed.
+Every function sends one request for many topics (or one per broker where the protocol requires it). A request that
+fails as a whole raises `KafkaUnavailableError`: its effect is then unknown and has to be observed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ballast_operator.model.actions import (
 from ballast_operator.model.kafka import BROKER, TOPIC, Outcome, ReplicaId, TopicPartition
 from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name, observe_leader
 
-# Less than an answer is waited for: Kafka says itself what it has not done in time, and of which topics that is so.
+# Shorter than the client's own timeout, so that Kafka itself reports which topics were not done in time.
 TIMEOUT_MS = 10_000
-# A controller of Apache Kafka refuses whatever makes more than 10,000 records.
+# Apache Kafka's controller refuses requests that generate more than 10,000 records.
 RECORDS_PER_REQUEST = 1_000
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -57,8 +57,8 @@ def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
 
 
 async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
-    """A topic that exists already may come of this very request: of one that went a second time, to another broker, or
-    from a broker to another controller."""
+    """TOPIC_ALREADY_EXISTS may be the effect of this very request, if it was sent again to another broker or forwarded
+    again to a new controller; such an outcome is marked `doubtful`."""
     if not actions:
         return {}
     leader = await observe_leader(kafka)
@@ -79,7 +79,7 @@ async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) 
 
 
 def _chunks(actions: Iterable[Action], records: Callable[[Action], int], most: int) -> list[list[Action]]:
-    """Requests that a controller answers well within the time limit, however many actions there are."""
+    """Split the actions into requests small enough for a controller to answer well within the timeout."""
     chunks: list[list[Action]] = []
     left = 0
     for action in actions:
@@ -134,9 +134,9 @@ def _expand_request(actions: Iterable[ExpandTopic]) -> Any:
 
 
 async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.UUID]) -> dict[str, Outcome]:
-    """Delete exactly the topics that were observed: one made anew under the same name is left alone.
+    """Delete exactly the topics that were observed: a topic recreated under the same name is left alone.
 
-    Brokers without topic ids (before Kafka 2.8) tell an id of zero; there the name has to do.
+    Brokers without topic ids (before Kafka 2.8) report an id of zero; those topics are deleted by name.
     """
     if not topics:
         return {}
@@ -156,7 +156,7 @@ async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.
 
 
 async def alter_configs(kafka: KafkaConnection, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
-    """Outcomes by (resource, name). Many topics go in one request; each broker is asked about itself."""
+    """Outcomes by (resource, name). Topics share requests; a broker's settings are sent to that broker."""
     topics = [action for action in actions if action.resource != BROKER]
     brokers = [action for action in actions if action.resource == BROKER]
     outcomes: dict[tuple[str, str], Outcome] = {}
@@ -231,7 +231,7 @@ def _reassign_request(actions: Iterable[AlterReplicas]) -> Any:
 
 
 async def alter_log_dirs(kafka: KafkaConnection, actions: Mapping[ReplicaId, str]) -> dict[ReplicaId, Outcome]:
-    """Each broker is told about its own replicas, all at the same time (DIR-11)."""
+    """Send each broker the moves of its own replicas, to all brokers in parallel (DIR-11)."""
     directory = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     grouped: dict[int, dict[str, dict[str, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for replica, path in actions.items():
@@ -264,6 +264,6 @@ async def alter_log_dirs(kafka: KafkaConnection, actions: Mapping[ReplicaId, str
 
 
 async def unregister_broker(kafka: KafkaConnection, broker: int) -> Outcome:
-    """Tells the controller that a broker will not come back."""
+    """Tell the controller that a broker will not come back."""
     response = await kafka.send_to_controller(UnregisterBrokerRequest(broker_id=broker), lambda r: [r.error_code])
     return _outcome(response.error_code, response.error_message)

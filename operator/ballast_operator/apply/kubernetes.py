@@ -1,8 +1,8 @@
-"""Reads and changes objects of Kubernetes over its HTTP API. Decides nothing.
+"""Reads and changes Kubernetes objects over the HTTP API. Decides nothing.
 
-Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection, what is no JSON)
-are tried again a few times; every other refusal is an `ApiError` that the caller has to understand. Status is written
-as a merge patch with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
+Used from the operator's event loop only. Transient failures (429, 500, 502 to 504, a lost connection, no JSON) are
+retried a few times; every other refusal is an `ApiError` that the caller has to handle. Status is written as a
+merge patch with the resourceVersion that was observed, so a concurrent write is never overwritten.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FIELD_MANAGER = "ballast-operator"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 ATTEMPTS = 5
-# An answer about the request itself, such as that of a webhook which is down, seldom becomes another one soon.
+# A 500 concerns this request alone (a webhook is down, say), and retrying soon seldom helps.
 ANSWERED_ATTEMPTS = 2
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 5.0
-# kube-apiserver itself lets 200 changes in at a time.
+# kube-apiserver itself admits 200 mutating requests at a time.
 MAX_PARALLEL_REQUESTS = 64
-# A little more than an API server waits for the slowest webhook that there may be.
+# A little more than the longest webhook timeout that an API server permits.
 REQUEST_TIMEOUT_SECONDS = 35.0
 TOKEN_LIFE_SECONDS = 60.0
 PAGE = 500
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
     @property
     def refused(self) -> bool:
-        """It stays so until somebody does something about it."""
+        """A refusal that lasts until somebody fixes its cause."""
         return self.status in (400, 401, 403, 422)
 
     @property
@@ -67,8 +67,8 @@ class ApiError(Exception):
 
 
 class ApiUnavailableError(Exception):
-    """The API server could not be reached, or asked to come back later too often. `answer` is what it said last, if
-    that was about the request: it may fail for one object alone, as where an admission webhook is down."""
+    """The API server could not be reached, or every retry failed. `answer` is its last error if that was about the
+    request itself: such a failure may concern one object alone, for example while an admission webhook is down."""
 
     def __init__(self, message: str, answer: ApiError | None = None) -> None:
         super().__init__(message)
@@ -94,8 +94,8 @@ def ballast_path(plural: str, key: Key, sub: str = "") -> str:
 
 
 class KubernetesApi:
-    """A session with one API server. `requests` counts what was sent, by verb, for metrics and tests; `failure` is what
-    the last attempt of any request came to, for those who do not wait until it has been made often enough."""
+    """A session with one API server. `requests` counts requests by verb, for metrics and tests; `failure` is the error
+    of the most recent attempt, for callers that give up before the retries are exhausted."""
 
     def __init__(self, access: ApiAccess) -> None:
         self._access = access
@@ -110,7 +110,7 @@ class KubernetesApi:
         return await self._request("GET", path)
 
     async def find(self, path: str) -> Object | None:
-        """The object, or None if it surely does not exist."""
+        """The object, or None if the API server says that it does not exist."""
         try:
             return await self.get(path)
         except ApiError as error:
@@ -134,7 +134,7 @@ class KubernetesApi:
         return await self._request("POST", path, body, query={"fieldManager": FIELD_MANAGER})
 
     async def apply(self, path: str, body: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Object:
-        """Server-side apply: this operator, or who else is named, owns the fields named, and only those."""
+        """Server-side apply: `manager` owns the fields in `body`, and only those."""
         query = {"fieldManager": manager, "force": "true"}
         return await self._request("PATCH", path, body, query=query, content_type=APPLY_PATCH)
 
@@ -148,7 +148,7 @@ class KubernetesApi:
     async def delete(
         self, path: str, uid: str | None = None, propagation: str = "Background", grace_seconds: int | None = None
     ) -> None:
-        """Delete an object, if it is still the one with this uid; one that is gone already is no error."""
+        """Delete an object if it still has this uid; it is no error if it is already gone."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
@@ -161,8 +161,8 @@ class KubernetesApi:
                 raise
 
     async def evict(self, path: str, uid: str) -> bool:
-        """Delete a pod, if it is still the one with this uid, unless a disruption budget keeps it; whether it goes. The
-        API server counts it with the evictions of all others, so that of several at once one is let."""
+        """Evict a pod if it still has this uid; False if a disruption budget forbids it. The API server counts the
+        evictions of all clients, so that of several concurrent ones only as many succeed as the budget allows."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -170,7 +170,7 @@ class KubernetesApi:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         try:
-            # Of more than one budget for a pod it says so by a 500, and that does not pass.
+            # A 500 means that several budgets cover the pod, which retrying does not change.
             await self._request("POST", f"{path}/eviction", body, answers=(429, 500))
         except ApiError as error:
             if error.status == 429:
@@ -192,14 +192,14 @@ class KubernetesApi:
         content_type: str = "application/json",
         answers: Collection[int] = (),
     ) -> Object:
-        """`answers` are statuses that are raised at once, where they else are tried again."""
+        """`answers` are statuses that are raised at once instead of being retried."""
         self.requests[method] = self.requests.get(method, 0) + 1
         failure, answer, answered, began = "no attempt was made", None, 0, monotonic()
         self.failure = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 if monotonic() - began > REQUEST_TIMEOUT_SECONDS:
-                    break  # whoever asks comes again, and others may be answered meanwhile
+                    break  # the caller tries again later; other requests may succeed meanwhile
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
             try:
                 async with self._parallel:
@@ -214,7 +214,7 @@ class KubernetesApi:
                 try:
                     return dict(json.loads(text)) if text else {}
                 except ValueError:
-                    # Whatever answered in its place, it may be there again in a moment.
+                    # Something else answered (a proxy, say); the API server may be back in a moment.
                     failure, answer = f"the answer is no object: {text[:100].decode(errors='replace')}", None
                     continue
             if status in answers or status not in (429, 500, 502, 503, 504):

@@ -1,7 +1,7 @@
-"""Changes who votes on a cluster's metadata: a request each. Decides nothing.
+"""Changes the voters of a cluster's metadata quorum, one request per change. Decides nothing.
 
-Kafka answers when the change is committed. One without an answer may have been made all the same: that is for the next
-look to find out.
+Kafka answers once the change is committed. A change without an answer may have been made all the same; the next
+observation shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Kubernetes refuses, told to people where trying again does not change it."""
+"""Turns refusals of the Kubernetes API that retrying does not cure into verdicts shown in a status."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.status import CLUSTER, NotServedError, Reason, Verdict
 
-# One object that nobody may change, as long as that stays so, is tried again so seldom.
+# How often a write is retried for an object that the API server refuses to change.
 TRY_AGAIN_SECONDS = 15.0
-# What is refused may take its time: a webhook that does not answer is waited for, and a look may not take for ever.
+# A refusal may be slow (the API server waits for a webhook that hangs), and a cycle must not take forever.
 LONGEST_SECONDS = 30.0
 
 
 def answer_in(error: ApiError | ApiUnavailableError) -> ApiError | None:
-    """What the API server says of this request and of no other; None where it is away."""
+    """The API server's error about this very request; None if the server is unavailable."""
     return error if isinstance(error, ApiError) else error.answer
 
 
 def refusal_in(error: ApiError | ApiUnavailableError) -> str | None:
-    """That, where trying again at once does not change it."""
+    """The message of `answer_in`, if retrying at once does not help; else None."""
     answer = answer_in(error)
     lasts = answer is not None and (answer.refused or answer is not error)
     return answer.message.rstrip(".") if answer is not None and lasts else None
@@ -32,7 +32,7 @@ def message_of(error: ApiError | ApiUnavailableError) -> str:
 
 
 def unserved(error: ApiError | ApiUnavailableError) -> Verdict | None:
-    """What a KafkaCluster tells of it; None where it passes by itself, as a conflict does."""
+    """The verdict for the KafkaCluster's status; None if the error passes by itself, as a conflict does."""
     refusal = refusal_in(error)
     if refusal is not None:
         return CLUSTER["KubernetesRefused"].says(error=refusal)

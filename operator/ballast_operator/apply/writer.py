@@ -1,8 +1,8 @@
-"""The only place that writes to objects of the three kinds. Decides nothing.
+"""Writes objects of the three custom resource kinds; nothing else does. Decides nothing.
 
-A status is written only when it differs from what was observed, and only onto the resourceVersion that was observed:
-a conflict means that something new is to be looked at, and the caller looks again. The answer of a write goes into the
-cache at once, so the watch event that follows it tells nothing new.
+A status is written only if it differs from the one observed, and only onto the resourceVersion that was observed: on a
+conflict the caller observes again. The answer to a write goes into the cache at once, so the watch event that follows
+it is a no-op.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kind_of(resource: Resource) -> str:
 
 
 class Writer:
-    """Writes, counts what was written, and knows which objects are being written just now."""
+    """Writes, counts status writes, and tracks which objects are being written (`in_flight`)."""
 
     def __init__(self, api: KubernetesApi, cache: Cache) -> None:
         self._api = api
@@ -51,7 +51,7 @@ class Writer:
         self.status_writes = 0
 
     async def write_status(self, resource: Resource, status: Any) -> bool:
-        """Whether the object now has this status; False means that it changed or went meanwhile."""
+        """Whether the object now has this status; False means that it was changed or deleted meanwhile."""
         patch = difference(write(resource.status), write(status))
         if not patch:
             return True
@@ -59,7 +59,7 @@ class Writer:
         return await self._write(resource, "status", {"status": patch})
 
     async def set_finalizer(self, resource: Resource, wanted: bool) -> bool:
-        """Add or remove our finalizer; False means that the object changed or went meanwhile."""
+        """Add or remove our finalizer; False means that the object was changed or deleted meanwhile."""
         others = [one for one in resource.meta.finalizers if one != FINALIZER]
         finalizers = [*others, FINALIZER] if wanted else others
         return await self._write(resource, "", {"metadata": {"finalizers": finalizers}})
@@ -95,7 +95,7 @@ class Writer:
             self._cache.clusters.put(body)
 
     async def create_reassignment(self, owner: Resource, name: str, spec: Mapping[str, Any], cluster: str) -> None:
-        """Create a Reassignment that `owner` owns; one of that name that exists already is left as it is."""
+        """Create a Reassignment owned by `owner`; an existing one of that name is left as it is."""
         body = {
             "apiVersion": API_VERSION,
             "kind": reassignment_model.KIND,
@@ -118,7 +118,7 @@ class Writer:
         await self._api.delete(ballast_path(reassignment_model.PLURAL, reassignment.key), uid=reassignment.meta.uid)
 
     async def keep_config_map(self, meta: Meta, name: str, owner: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Create an owned ConfigMap, or bring the one that exists to this content."""
+        """Create an owned ConfigMap, or update the existing one to this content."""
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
