@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ballast_broker.coordinator import group as group_module
 from ballast_broker.coordinator import rebalance
 from ballast_broker.coordinator.effects import (
     Effect,
@@ -17,6 +16,7 @@ from ballast_broker.coordinator.effects import (
 )
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol, Ticket
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
+from ballast_broker.coordinator.subscription import subscribed_topics
 from ballast_wire.errors import ErrorCode
 
 pytestmark = pytest.mark.spec("CLI-04")
@@ -268,7 +268,7 @@ def test_a_protocol_is_common_again_when_the_member_without_it_is_gone_or_learns
 @pytest.mark.spec("CLI-09")
 def test_who_joins_has_not_the_protocols_of_all_others_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [0]
-    names, topics = Member.protocol_names, group_module.subscribed_topics
+    names = Member.protocol_names
 
     def counted(member: Member) -> list[str]:
         asked[0] += 1
@@ -276,10 +276,10 @@ def test_who_joins_has_not_the_protocols_of_all_others_looked_at(monkeypatch: py
 
     def read(metadata: bytes) -> frozenset[str] | None:
         asked[0] += 1
-        return topics(metadata)
+        return subscribed_topics(metadata)
 
     monkeypatch.setattr(Member, "protocol_names", counted)
-    monkeypatch.setattr(group_module, "subscribed_topics", read)
+    monkeypatch.setattr("ballast_broker.coordinator.group.subscribed_topics", read)
     story = Story()
     tickets = [story.join() for _ in range(100)]
     story.after(10_000)
