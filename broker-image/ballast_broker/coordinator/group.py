@@ -89,6 +89,7 @@ class Group:
     initial_delay_left_ms: int = 0
     new_member_added: bool = False
     subscribed: frozenset[str] | None = None  # None: not known (not the consumer protocol, or not yet)
+    supporting: Counter[str] = field(default_factory=Counter, compare=False, repr=False)  # protocol: how many members
     goes_over: bool = False  # dead: a consumer-protocol group is being written in its place
 
     def enter(self, state: GroupState, wall_ms: int) -> None:
@@ -106,6 +107,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self._count(member, 1)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self.pending_members.pop(member.member_id, None)
@@ -114,6 +116,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is None:
             return None
+        self._count(member, -1)
         if member.group_instance_id is not None and self.static_members.get(member.group_instance_id) == member_id:
             del self.static_members[member.group_instance_id]
         self.pending_sync.discard(member_id)
@@ -144,19 +147,26 @@ class Group:
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     # -- protocols ------------------------------------------------------------------------------------------------
+    def take_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def _count(self, member: Member, change: int) -> None:
+        for name in set(member.protocol_names()):
+            self.supporting[name] += change
+            if not self.supporting[name]:
+                del self.supporting[name]
+
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Whether a member with these protocols may join. As the only member: with at least one protocol."""
         if self.is_in(GroupState.EMPTY) or not self.members:
             return bool(protocol_type) and any(True for _ in names)
-        return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)
-
-    def common_protocols(self) -> set[str]:
-        counted = Counter(n for m in self.members.values() for n in set(m.protocol_names()))
-        return {name for name, count in counted.items() if count == len(self.members)}
+        return protocol_type == self.protocol_type and any(self.supporting[n] == len(self.members) for n in names)
 
     def select_protocol(self) -> str:
         """Each member votes for its first protocol that all support; Kafka breaks ties in Java HashMap order."""
-        common = self.common_protocols()
+        common = {name for name, count in self.supporting.items() if count == len(self.members)}
         votes = Counter(next(n for n in m.protocol_names() if n in common) for m in self.members.values())
         return max(texts_in_order(votes), key=votes.__getitem__)
 
@@ -165,8 +175,8 @@ class Group:
             self.subscribed = None if self.members else frozenset()
             return
         topics: set[str] = set()
-        for member in self.members.values():
-            of_member = subscribed_topics(member.metadata_for(self.protocol_name))
+        for metadata in {member.metadata_for(self.protocol_name) for member in self.members.values()}:
+            of_member = subscribed_topics(metadata)
             if of_member is None:
                 self.subscribed = None
                 return

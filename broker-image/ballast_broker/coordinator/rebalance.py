@@ -153,16 +153,16 @@ def _add_and_rebalance(
 def _update_and_rebalance(
     group: Group, member: Member, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: Now
 ) -> list[Effect]:
-    effects = _take_terms(member, ask, ticket, now)
+    effects = _take_terms(group, member, ask, ticket, now)
     return effects + _prepare_rebalance(group, limits, now)
 
 
-def _take_terms(member: Member, ask: JoinAsk, ticket: Ticket, now: Now) -> list[Effect]:
+def _take_terms(group: Group, member: Member, ask: JoinAsk, ticket: Ticket, now: Now) -> list[Effect]:
     """Park the member's join under `ticket`; an older request of it that is still waiting is failed."""
     effects: list[Effect] = []
     if member.join_ticket is not None:
         effects.append(_join_error(member.join_ticket, ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-    member.protocols = ask.protocols
+    group.take_protocols(member, ask.protocols)
     member.rebalance_timeout_ms = ask.rebalance_timeout_ms
     member.session_timeout_ms = ask.session_timeout_ms
     member.join_ticket = ticket
@@ -179,7 +179,7 @@ def _rejoin_static(
     old_protocol = group.protocol_name
     effects = _fence(group.members[old_id])
     member = group.replace_static(ask.group_instance_id, old_id, ask.fresh_member_id)
-    effects += _take_terms(member, ask, ticket, now)
+    effects += _take_terms(group, member, ask, ticket, now)
     if group.is_in(S.PREPARING_REBALANCE):
         return effects + _try_complete_join(group, limits, now)
     if not group.is_in(S.STABLE) or group.select_protocol() != old_protocol:

@@ -2,7 +2,8 @@
 
 A key begins with two bytes that tell its type (0 and 1: an offset, 2: a group), a value with its version. Types that
 this broker does not know (share and streams groups) decode to None and are left alone. Offsets are coded by hand: a log
-has many, and a new coordinator has to read them all before it can answer.
+has many, and a new coordinator has to read them all before it can answer. Groups are encoded by hand: each generation of
+a group is one record, of perhaps a thousand members.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ TOPIC_ID_SIZE = 16
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
 _long = struct.Struct(">q")
+_timeouts = struct.Struct(">ii")  # of a rebalance, of a session
 _offset_start = struct.Struct(">hqi")  # version, offset, leader epoch
 
 
@@ -75,29 +77,39 @@ def offset_entries(group_id: str, offsets: Offsets) -> Iterator[tuple[bytes, byt
 
 def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> bytes:
     """Encode the group; `assignments` are those about to be distributed."""
-    kind = message("GroupMetadataValue")
-    members = [
-        kind.MemberMetadata(
-            member_id=m.member_id,
-            group_instance_id=m.group_instance_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            rebalance_timeout=m.rebalance_timeout_ms,
-            session_timeout=m.session_timeout_ms,
-            subscription=m.metadata_for(group.protocol_name),
-            assignment=m.assignment if assignments is None else assignments.get(m.member_id, b""),
-        )
-        for m in group.members.values()
-    ]
-    value = kind(
-        protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol_name,
-        leader=group.leader_id,
-        current_state_timestamp=group.state_timestamp_ms,
-        members=members,
+    start = (
+        _short.pack(GROUP_VALUE_VERSION),
+        _text(group.protocol_type or ""),
+        _int.pack(group.generation),
+        _nullable(group.protocol_name),
+        _nullable(group.leader_id),
+        _long.pack(group.state_timestamp_ms),
+        _int.pack(len(group.members)),
     )
-    return bytes(value.encode(GROUP_VALUE_VERSION))
+    members = (
+        part
+        for member in group.members.values()
+        for part in _member(
+            member,
+            member.metadata_for(group.protocol_name),
+            member.assignment if assignments is None else assignments.get(member.member_id, b""),
+        )
+    )
+    return b"".join((*start, *members))
+
+
+def _member(member: Member, subscription: bytes, assignment: bytes) -> tuple[bytes, ...]:
+    return (
+        _text(member.member_id),
+        _nullable(member.group_instance_id),
+        _text(member.client_id),
+        _text(member.client_host),
+        _timeouts.pack(member.rebalance_timeout_ms, member.session_timeout_ms),
+        _int.pack(len(subscription)),
+        subscription,
+        _int.pack(len(assignment)),
+        assignment,
+    )
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | int | None:
@@ -184,6 +196,10 @@ def decode_group(group_id: str, value: bytes, now_ms: int) -> Group:
 def _text(text: str) -> bytes:
     encoded = text.encode()
     return _short.pack(len(encoded)) + encoded
+
+
+def _nullable(text: str | None) -> bytes:
+    return _short.pack(-1) if text is None else _text(text)
 
 
 def _read_text(data: bytes, position: int) -> tuple[str, int]:

@@ -272,11 +272,12 @@ class MetricsPage:
         yield from family("ballast_group_state", "gauge", states)
         members: Samples = ((f"{own},{label_set(group=g.group_id)}", len(g.members)) for g, _ in groups)
         yield from family("ballast_group_members", "gauge", members)
-        committed = [
-            (label_set(group=group.group_id), tp, commit.offset)
-            for group, offsets in groups
-            for tp, commit in offsets.items()
-        ]
+        committed: list[tuple[Labels, TopicPartition, int]] = []
+        for group, offsets in groups:
+            label = label_set(group=group.group_id)
+            for some in in_pieces(list(offsets.items())):
+                committed += [(label, tp, commit.offset) for tp, commit in some]
+                yield NOTHING
         told: Samples = ((f"{group},{self._partition_labels(tp)}", offset) for group, tp, offset in committed)
         yield from family("ballast_group_committed_offset", "gauge", told)
         yield from family("ballast_group_lag", "gauge", self._lags(committed, replicas))

@@ -14,8 +14,9 @@ from ballast_broker.coordinator.effects import (
     StoreStaticMember,
     SyncResult,
 )
-from ballast_broker.coordinator.group import Group, GroupState, Protocol, Ticket
+from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol, Ticket
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
+from ballast_broker.coordinator.subscription import subscribed_topics
 from ballast_wire.errors import ErrorCode
 
 pytestmark = pytest.mark.spec("CLI-04")
@@ -245,6 +246,45 @@ def test_of_two_protocols_that_as_many_prefer_one_is_taken_as_by_apache_kafka() 
     tickets = [story.join(protocols=("range", "rr")), story.join(protocols=("rr", "range"))]
     story.after(40_000)
     assert story.joined(tickets[0]).protocol_name == "rr"  # which is the first in a Java HashMap
+
+
+def test_a_protocol_is_common_again_when_the_member_without_it_is_gone_or_learns_it() -> None:
+    story = Story()
+    tickets = [story.join(protocols=("a", "b", "a")), story.join(protocols=("a",))]
+    story.after(10_000)
+    first, second = (story.joined(ticket).member_id for ticket in tickets)
+    assert story.joined(story.join(protocols=("b",))).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    story.join(second, protocols=("b", "a"))
+    story.join(first, protocols=("b",))
+    assert story.group.protocol_name == "b"
+    story.take(rebalance.leave(story.group, first, None, story.limits, story.now)[1])
+    story.join(protocols=("a",))
+    story.join(second, protocols=("a", "b"))
+    assert story.group.protocol_name == "a"
+    story.take(rebalance.leave(story.group, second, None, story.limits, story.now)[1])
+    assert story.group.supporting == {"a": 1}
+
+
+@pytest.mark.spec("CLI-09")
+def test_who_joins_has_not_the_protocols_of_all_others_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [0]
+    names = Member.protocol_names
+
+    def counted(member: Member) -> list[str]:
+        asked[0] += 1
+        return names(member)
+
+    def read(metadata: bytes) -> frozenset[str] | None:
+        asked[0] += 1
+        return subscribed_topics(metadata)
+
+    monkeypatch.setattr(Member, "protocol_names", counted)
+    monkeypatch.setattr("ballast_broker.coordinator.group.subscribed_topics", read)
+    story = Story()
+    tickets = [story.join() for _ in range(100)]
+    story.after(10_000)
+    assert len({story.joined(ticket).generation for ticket in tickets}) == 1
+    assert asked[0] <= 201, "once as it joins, once for its vote; the subscription of all is the same"
 
 
 def test_an_id_that_was_never_used_can_leave_as_an_instance_as_well() -> None:

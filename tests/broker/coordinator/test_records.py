@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast_broker.coordinator import records
+from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.records import OffsetKey
 from ballast_wire.messages import message
@@ -52,6 +53,62 @@ def test_values(offset: int, leader_epoch: int, metadata: str, committed_ms: int
     assert records.decode_offset(schema) == committed
     if version == 4:
         assert records.offset_value(committed) == schema
+
+
+optional = st.none() | text
+members = st.builds(
+    Member,
+    text,
+    optional,
+    text,
+    text,
+    int32,
+    int32,
+    st.tuples(st.builds(Protocol, st.just("p"), st.binary())),
+    st.binary(),
+)
+
+
+@given(
+    text,
+    int32,
+    st.none() | st.just("p"),
+    optional,
+    int64,
+    st.lists(members, max_size=3, unique_by=lambda m: m.member_id),
+)
+def test_groups(
+    kind: str, generation: int, protocol: str | None, leader: str | None, stored_ms: int, of_group: list[Member]
+) -> None:
+    group = Group("g", GroupState.STABLE, state_timestamp_ms=stored_ms, generation=generation, protocol_name=protocol)
+    group.protocol_type = kind
+    for member in of_group:
+        group.add(member)
+    group.leader_id = leader
+    given_out = {member.member_id: member.assignment + b"!" for member in of_group[1:]}
+    for assignments in (None, given_out):
+        schema = message("GroupMetadataValue")
+        value = schema(
+            protocol_type=kind,
+            generation=generation,
+            protocol=protocol,
+            leader=leader,
+            current_state_timestamp=stored_ms,
+            members=[
+                schema.MemberMetadata(
+                    member_id=m.member_id,
+                    group_instance_id=m.group_instance_id,
+                    client_id=m.client_id,
+                    client_host=m.client_host,
+                    rebalance_timeout=m.rebalance_timeout_ms,
+                    session_timeout=m.session_timeout_ms,
+                    subscription=m.protocols[0].metadata if protocol else b"",
+                    assignment=m.assignment if assignments is None else assignments.get(m.member_id, b""),
+                )
+                for m in of_group
+            ],
+        )
+        assert records.group_value(group, assignments) == bytes(value.encode(3))
 
 
 def test_fields_of_later_releases_are_passed_over() -> None:

@@ -28,6 +28,7 @@ from ballast_broker.metadata.image import (
     TopicsImage,
 )
 from ballast_broker.metadata.persistent import PersistentMap
+from ballast_broker.metrics import page as page_module
 from ballast_broker.metrics.loop_lag import LoopLag
 from ballast_broker.metrics.page import MetricsPage, Observed
 from ballast_broker.metrics.requests import RequestMetrics
@@ -318,3 +319,22 @@ async def test_ten_thousand_partitions_are_told_without_holding_the_loop_up() ->
     costs = [await cost_of(rooms.observed()) for _ in range(4)]
     assert min(spent for spent, _ in costs) < 0.5
     assert min(longest for _, longest in costs) < 0.02
+
+
+@pytest.mark.spec("LOG-33", "CLI-09")
+async def test_what_groups_committed_is_looked_at_a_hundred_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Committed:
+        seen = 0
+
+        @property
+        def offset(self) -> int:
+            Committed.seen += 1
+            return 5
+
+    monkeypatch.setattr(page_module, "SLICE_S", -1.0)
+    rooms = Rooms()
+    offsets: Any = {TopicPartition("t", number): Committed() for number in range(1000)}
+    rooms.groups += [(Group(name), offsets) for name in ("a", "b")]
+    seen = [Committed.seen async for _ in MetricsPage(rooms.observed()).render()]
+    assert seen[-1] == 2000
+    assert max(after - before for before, after in itertools.pairwise([0, *seen])) <= page_module.LINES_OF_A_PIECE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from uuid import UUID
 
 from ballast_broker.coordinator.consumers.group import NONE, Partitions
@@ -48,8 +49,9 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
         return {}
     taken: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
     for member in group.members.values():
-        for topic_id in member.target.keys() & taken.keys():
-            taken[topic_id] |= member.target[topic_id]
+        for topic_id, numbers in member.target.items():
+            if (of_topic := taken.get(topic_id)) is not None:
+                of_topic |= numbers
     free = [
         (topic_id, number)
         for topic_id, numbers in taken.items()
@@ -57,12 +59,13 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
         if number not in numbers
     ]
     least, more = divmod(sum(group.partitions[topic_id] for topic_id in topics), len(members))
-    kept: dict[str, dict[UUID, set[int]]] = {}
+    wanted = frozenset(topics)
+    kept: Assignment = {}
     places: list[tuple[str, int]] = []
     for place, member_id in enumerate(members):
         one_more = more > 0
         room = least + one_more
-        kept[member_id], given_back, room = _keep(group.members[member_id].target, frozenset(topics), room)
+        kept[member_id], given_back, room = _keep(group.members[member_id].target, wanted, room)
         free += given_back
         if one_more and room and len(members) - place > more:  # the extra ones go to members that have them already
             one_more, room = False, room - 1
@@ -71,27 +74,30 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
             places.append((member_id, room))
     coming = iter(free)
     for member_id, room in places:
-        for _, (topic_id, number) in zip(range(room), coming, strict=False):  # this order: none of `coming` is lost
-            kept[member_id].setdefault(topic_id, set()).add(number)
-    return {member_id: frozen(partitions) for member_id, partitions in kept.items()}
+        own = {topic_id: set(numbers) for topic_id, numbers in kept[member_id].items()}
+        for topic_id, number in islice(coming, room):
+            own.setdefault(topic_id, set()).add(number)
+        kept[member_id] = frozen(own)
+    return kept
 
 
-def _keep(
-    target: Partitions, topics: frozenset[UUID], room: int
-) -> tuple[dict[UUID, set[int]], list[tuple[UUID, int]], int]:
+def _keep(target: Partitions, topics: frozenset[UUID], room: int) -> tuple[Partitions, list[tuple[UUID, int]], int]:
     """What the member keeps of its target, what it gives up, and how much room it has left."""
-    kept: dict[UUID, set[int]] = {}
+    size = sum(map(len, target.values()))
+    if size <= room and target.keys() <= topics:  # most members, when one of many joins or leaves
+        return target, [], room - size
+    kept: dict[UUID, frozenset[int]] = {}
     given_back: list[tuple[UUID, int]] = []
     for topic_id in ids_in_order(target):
         if topic_id not in topics:
             continue
         if len(target[topic_id]) <= room:
-            kept[topic_id] = set(target[topic_id])
+            kept[topic_id] = target[topic_id]
             room -= len(target[topic_id])
             continue
         numbers = numbers_in_order(target[topic_id])
         if room:
-            kept[topic_id] = set(numbers[:room])
+            kept[topic_id] = frozenset(numbers[:room])
         given_back += [(topic_id, number) for number in numbers[room:]]
         room = 0
     return kept, given_back, room

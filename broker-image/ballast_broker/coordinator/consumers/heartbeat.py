@@ -328,7 +328,7 @@ def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topi
 
 
 def _hash_of(group: ConsumerGroup, abouts: Iterable[About], topics: TopicsImage) -> int:
-    names = frozenset().union(*(group.topics_of(each) for each in abouts))
+    names = frozenset().union(*{group.topics_of(each) for each in abouts})
     return topics_hash(names, topics)
 
 
@@ -341,13 +341,11 @@ def new_targets(
     asking: str,
 ) -> dict[str, Partitions]:
     wanted = {member_id: group.topics_of(about) for member_id, about in members.items()}
-    known = {name: topic for name in frozenset().union(*wanted.values()) if (topic := topics.by_name(name)) is not None}
+    subscriptions = frozenset(wanted.values())  # few, however many members there are
+    known = {name: topic for name in frozenset().union(*subscriptions) if (topic := topics.by_name(name)) is not None}
+    ids = {names: frozenset(known[name].id for name in names if name in known) for names in subscriptions}
     specs = {
-        member_id: MemberSpec(
-            frozenset(known[name].id for name in names if name in known),
-            members[member_id].instance_id,
-            targets.get(member_id, NONE),
-        )
+        member_id: MemberSpec(ids[names], members[member_id].instance_id, targets.get(member_id, NONE))
         for member_id, names in wanted.items()
     }
     alike = len({(about.topics, about.pattern) for about in members.values()}) <= 1

@@ -452,3 +452,29 @@ def test_who_changes_what_it_reads_names_its_assignor_anew(coordinator: Coordina
     assert coordinator.group.targets["z"] == {T: frozenset({0, 1})}
     beat(coordinator, "z", 1, 0, 1, 2, 3, topics=frozenset({"t", "gone"}))
     assert coordinator.group.targets["z"] == {T: frozenset({2, 3})}
+
+
+class CountedId(UUID):
+    hashed = 0
+
+    def __hash__(self) -> int:
+        CountedId.hashed += 1
+        return super().__hash__()
+
+
+@pytest.mark.spec("CLI-09")
+def test_who_joins_a_large_group_costs_no_look_at_every_topic_for_every_member() -> None:
+    topics = image_of({f"t{number}": (CountedId(int=number + 1), 10) for number in range(100)})
+    group, names = ConsumerGroup("g"), list(topics.ids_by_name)
+
+    def join(number: int) -> None:
+        ask = Ask(f"m{number}", 0, "c", "h", rebalance_timeout_ms=1000, topics=frozenset(names), owned={})
+        for change in heartbeat(group, ask, topics, ConsumerLimits(), refresh=False).changes:
+            group.apply(change)
+
+    for number in range(100):
+        join(number)
+    CountedId.hashed = 0
+    join(100)
+    assert sum(map(len, (numbers for own in group.targets.values() for numbers in own.values()))) == 1000
+    assert CountedId.hashed < 20 * (len(group.members) + len(names)) < len(group.members) * len(names)
