@@ -1,6 +1,6 @@
-"""One cycle of a cluster's worker: connect, let the three handlers do their part, say when to come back.
+"""Runs one cycle of a cluster's worker: connect, run the three handlers, say when to come back.
 
-The order matters: the cluster first (it may be what makes Kafka reachable), then topics, then moves.
+The order matters: the cluster first (it may be what makes Kafka reachable), then reassignments, then topics.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ballast_operator.worker import Again, Part, Work
 
 log = logging.getLogger(__name__)
 
-# An outage shorter than this is told only for objects that are looked at anyway.
+# A shorter outage is reported only on topics that are being reconciled anyway.
 OUTAGE_TOLD_SECONDS = 15.0
 LIST_SECONDS = 0.5
-# How long after a KafkaCluster what is deleted may still put back what it has changed in Kafka.
+# How long after the KafkaCluster is gone, deleted objects may still undo their changes in Kafka.
 LEAVE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all workers use."""
+    """What all workers share."""
 
     api: KubernetesApi
     cache: Cache
@@ -63,7 +63,7 @@ class Outage:
 
 
 class ClusterCycle:
-    """Everything about one KafkaCluster key; the object may come, go and come again meanwhile."""
+    """Everything about one KafkaCluster key; the object may be deleted and recreated meanwhile."""
 
     def __init__(self, key: Key, shared: Shared) -> None:
         self._key = key
@@ -74,7 +74,7 @@ class ClusterCycle:
         self._resync_at = 0.0
         # Which KafkaCluster the connection is to.
         self._reached: tuple[str, External | None] | None = None
-        # One that goes on without its KafkaCluster, as it was reached last; and since when it is without.
+        # The connection to an external cluster, to be used after its KafkaCluster is gone; and since when it is gone.
         self._left: KafkaConnection | None = None
         self._left_at: float | None = None
         self._topics = TopicHandler(key, shared.cache, shared.writer, shared.events)
@@ -124,13 +124,13 @@ class ClusterCycle:
         return again
 
     def _as_before(self, cluster: KafkaCluster) -> KafkaConnection | None:
-        """Where Kubernetes did not tell something of the cluster itself, nothing is done to that before all of it can
-        be seen. Topics and moves have nothing to do with it, as long as the cluster answers where it did."""
+        """The connection to go on with after a Kubernetes error. The cluster itself is left alone until it can be
+        observed completely; topics and moves go on as long as Kafka answers at the same address."""
         stands = self._outage is None and self._reached == (cluster.meta.uid, cluster.spec.external)
         return self._connections.current if stands else None
 
     def _start_resync(self, work: Work, cluster: KafkaCluster) -> None:
-        """Once in a while everything is compared, whether or not anything was heard."""
+        """Reconcile everything every `resync_seconds`, even without any event."""
         if monotonic() >= self._resync_at:
             self._resync_at = monotonic() + cluster.spec.resync_seconds
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
@@ -143,7 +143,7 @@ class ClusterCycle:
         if reach is None:
             return None
         kafka = await self._connections.get(cluster, reach)
-        # Before anything is done after an outage: does it answer again, and is it the cluster that it was?
+        # After an outage, first check that the cluster answers and is still the same cluster.
         look = work.cluster or self._outage is not None
         if await self._clusters.observe(cluster, kafka, look, heard, again) and self._outage is not None:
             log.info("cluster %s answers again", self._key)
@@ -183,8 +183,7 @@ class ClusterCycle:
 
     @contextmanager
     def _alone(self, part: Part, work: Work, again: Again) -> Iterator[None]:
-        """What Kubernetes refuses or does not answer, perhaps for as long as nobody does anything about it, the others
-        have nothing to do with."""
+        """Confine a Kubernetes error to this part of the cycle: it may last until somebody fixes its cause."""
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
@@ -205,7 +204,7 @@ class ClusterCycle:
         again.topics |= work.topics
 
     def _not_listed_yet(self, work: Work) -> Again:
-        """As after a start. It need not be missing: whose deletion waits for it must not be let go."""
+        """After a start the KafkaCluster may just not be listed yet, so no deletion that waits for it is released."""
         again = Again(topics=set(work.topics), topics_seconds=LIST_SECONDS)
         again.cluster_within(LIST_SECONDS)
         if work.reassignments:
@@ -213,7 +212,7 @@ class ClusterCycle:
         return again
 
     async def _without_cluster(self, work: Work) -> Again:
-        """The KafkaCluster does not exist: say so, and hold nobody's deletion."""
+        """The KafkaCluster does not exist: report it, and block no deletion."""
         self._ledger, self._outage, self._resync_at = None, None, 0.0
         again = Again()
         leaving = await self._take_leave(again)
@@ -225,8 +224,8 @@ class ClusterCycle:
         return again
 
     async def _take_leave(self, again: Again) -> bool:
-        """Whether what is being deleted puts back by itself what it has changed. Where all of a namespace or folder is
-        deleted, a KafkaCluster may go first; the brokers that it pointed at go on, with throttles that nobody knows."""
+        """Whether reassignments being deleted can still undo their changes. When a whole namespace is deleted, the
+        KafkaCluster may go first; its external brokers live on and would keep throttles that nobody knows of."""
         now = monotonic()
         self._left_at = now if self._left_at is None else self._left_at
         rest = self._left_at + LEAVE_SECONDS - now
@@ -243,7 +242,7 @@ class ClusterCycle:
         return False
 
     async def _unreadable(self, work: Work, broken: Broken) -> Again:
-        """The KafkaCluster is there but means nothing to us: it is not gone, and what waits for it goes on waiting."""
+        """The KafkaCluster exists but cannot be parsed: it is not gone, and what waits for it goes on waiting."""
         outage = self._outage = self._outage or Outage(self._shared.now(), monotonic(), broken.error)
         verdict = unreachable_verdict(self._key.name, outage.since, f"the object cannot be read: {broken.error}")
         again = Again()
@@ -262,5 +261,5 @@ class ClusterCycle:
         return unreachable_verdict(cluster.meta.name, self._outage.since, self._outage.error)
 
     def _come_back(self, again: Again) -> None:
-        """The worker sleeps at most until the next resync."""
+        """Let the worker sleep at most until the next resync."""
         again.cluster_within(max(0.1, self._resync_at - monotonic()))

@@ -1,9 +1,9 @@
-"""What the operator is about to do for which topics, written down before it does it.
+"""A write-ahead record of what the operator is about to do to topics.
 
-A topic that was created by an operator that died before it could say so in the status would look like somebody else's.
-One ConfigMap per cluster holds the intentions of a whole batch, so this costs one write per batch, not one per topic.
-An entry goes when the status of its object tells the same. Writes are conditional on the version read, so of two
-operators that both believe to be the leader one fails before it touches Kafka, and observes anew before it tries again.
+Without it, a topic created by an operator that was killed before it wrote the status would look like somebody else's.
+One ConfigMap per cluster holds the intents of a whole batch, so the cost is one write per batch, not one per topic. An
+entry is dropped once the status of its object says the same. Writes are conditional on the version read: of two
+operators that both believe they lead, one fails before it touches Kafka, and observes again before it retries.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ballast_operator.plan.topics import Intent
 from ballast_operator.status import TOPIC, NotServedError
 
 KEY = "intents.json"
-# Of the 1 MiB that a ConfigMap may have.
+# Below the 1 MiB limit of a ConfigMap.
 MOST_BYTES = 900_000
 WITHDRAWALS = 5
 
 
 class Ledger:
-    """The intentions for one cluster's topics, by the uid of the KafkaTopic."""
+    """The intents for one cluster's topics, by the uid of the KafkaTopic."""
 
     def __init__(self, api: KubernetesApi, cluster: KafkaCluster) -> None:
         self._api = api
@@ -41,7 +41,7 @@ class Ledger:
         self._resource_version: str | None = None
         self._intents: dict[str, Intent] | None = None
         self._heard: dict[str, float] = {}
-        # What is to be dropped, and could not be yet; whether the ConfigMap still has any of it.
+        # Entries withdrawn but not yet removed; whether the ConfigMap still has any of them.
         self._refused: frozenset[str] = frozenset()
         self._owes = False
 
@@ -50,7 +50,7 @@ class Ledger:
         return self._cluster.meta.uid
 
     async def load(self) -> Mapping[str, Intent]:
-        """What is written; read from the API once."""
+        """The recorded intents; read from the API once."""
         if self._intents is None:
             with refusal_told(TOPIC["LedgerUnusable"], name=self._name):
                 found = await self._api.find(self._path)
@@ -65,7 +65,7 @@ class Ledger:
         return self._intents
 
     def age_s(self, uid: str) -> float:
-        """How long this operator has known of the intention. It may be older, and another one's."""
+        """How long this operator has known the intent, which may be older: a former operator's."""
         return monotonic() - self._heard.get(uid, monotonic())
 
     def _keep(self, intents: dict[str, Intent]) -> None:
@@ -75,9 +75,9 @@ class Ledger:
         self._heard = {uid: self._heard.get(uid, now) for uid in intents}
 
     async def record(self, intents: Mapping[str, Intent], cache: Cache) -> frozenset[str]:
-        """Keep these intentions before they are carried out, and drop those that statuses tell by now.
+        """Record these intents before they are carried out, and drop those that a status confirms by now.
 
-        The result names those that there is no room for: they may not be carried out until others are told.
+        Returns those that do not fit: they must not be carried out until others are confirmed and dropped.
         """
         known = await self.load()
         self._refused -= intents.keys()
@@ -98,8 +98,8 @@ class Ledger:
         return frozenset(crowded)
 
     async def withdraw(self, uids: Collection[str]) -> None:
-        """Drop what Kafka has refused for certain: a topic of that name that comes later is somebody else's, also where
-        this cannot be written just now."""
+        """Drop intents that Kafka has definitely refused: a topic that later appears under that name is not ours, even
+        if the ConfigMap cannot be updated just now."""
         self._refused |= (await self.load()).keys() & set(uids)
         for attempt in range(1, WITHDRAWALS + 1):
             known = await self.load()
@@ -111,12 +111,12 @@ class Ledger:
                     raise
 
     async def prune(self, cache: Cache) -> None:
-        """Drop what statuses tell by now."""
+        """Drop the intents that a status confirms by now."""
         known = await self.load()
         try:
             await self._bring(known, self._unresolved(known, cache))
         except ApiError as error:
-            if not error.conflict:  # else it is read anew, and there is time
+            if not error.conflict:  # on a conflict the next load reads it again; pruning can wait
                 raise
 
     async def _bring(self, known: Mapping[str, Intent], wanted: dict[str, Intent]) -> None:
@@ -124,9 +124,10 @@ class Ledger:
             await self._save(wanted)
 
     def _unresolved(self, intents: Mapping[str, Intent], cache: Cache) -> dict[str, Intent]:
-        """Without those whose object is deleted. One that was not heard of yet, as after a start, is not deleted."""
+        """The intents that no status confirms and whose object is not known to be deleted (not listed yet is not
+        deleted)."""
         if not intents:
-            return {}  # most of the time: ten thousand topics need not be looked at
+            return {}  # the common case: no need to scan ten thousand topics
         gone = cache.gone_topics(intents)
         told_by = {topic.meta.uid: topic for topic in cache.topics_of(self._cluster.key)}
         return {
@@ -171,7 +172,7 @@ def _text(intents: Mapping[str, Intent]) -> str:
 
 
 def joined(before: Intent | None, now: Intent) -> Intent:
-    """Nothing that was begun before is forgotten: that a topic is ours is said nowhere else until its status is."""
+    """Merge two intents for one object: until the status is written, nothing else records that a topic is ours."""
     if before is None or before.topic != now.topic:
         return now
     config = tuple(sorted({*before.config, *now.config}))
@@ -179,7 +180,7 @@ def joined(before: Intent | None, now: Intent) -> Intent:
 
 
 def told(intent: Intent, topic: KafkaTopic) -> bool:
-    """Whether the object's status says everything that the intention does."""
+    """Whether the object's status says everything that the intent does."""
     created = topic.status.topic_id not in (None, intent.former) or not intent.create
     return created and set(intent.config) <= set(topic.status.managed_config)
 

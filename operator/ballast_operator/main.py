@@ -1,7 +1,7 @@
-"""The operator's process: Kopf watches, the runtime does the rest.
+"""Runs the operator's process: Kopf watches, the runtime does the rest.
 
-Kopf is only at the edge: it logs in, lists, watches and reconnects, and hands every event to the runtime. It keeps
-nothing on the objects: no finalizers, no annotations, no peering.
+Kopf only logs in, lists, watches and reconnects, and hands every event to the runtime. It stores nothing on objects: no
+finalizers, no annotations, no peering.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from ballast_operator.scram import use_for_scram
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
 MANAGER = "ballast-operator"
-# What fails at once, again and again, is not the network's mood: the process ends, so that somebody sees it.
+# Watches that fail at once this often are no network glitch: the process exits, so that somebody notices.
 FAILURES_IN_A_ROW = 5
 LONG_LIFE_SECONDS = 30.0
 WATCH_AGAIN_SECONDS = 0.5
 WAY_OUT_SECONDS = 10.0
-# What is known of thousands of objects stays; by default all of it is gone through for every few hundred new ones.
+# The cache is large and long-lived; with Python's defaults the collector would traverse it far too often.
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
 class KopfStuckError(Exception):
-    """Kopf was to end, and has not."""
+    """Kopf was told to stop and did not."""
 
 
 _left_alone: list[asyncio.Task[None]] = []
@@ -64,13 +64,13 @@ def registry_of(
 
     @kopf.on.startup(registry=registry)
     async def begin(**_: Any) -> None:
-        """Kopf takes the signals for itself in this very turn of the loop, but after this. Only who gets them knows
-        whether it ends for one, or for a fault."""
+        """Take the signals back: Kopf installs its handlers in this turn of the loop, after this. Without our own we
+        could not tell a requested stop from a failure."""
         asyncio.get_running_loop().call_soon(take_signals, stop)
 
     @kopf.on.cleanup(registry=registry)
     async def let_go(**_: Any) -> None:
-        """Kopf gives 5 s to what does not end with it: workers, a waiter for its flag."""
+        """End what Kopf would otherwise wait 5 s for: workers, the task that waits for its stop flag."""
         runtime.end_workers()
         ending.set()
 
@@ -115,7 +115,7 @@ def connection_info(access: ApiAccess) -> kopf.ConnectionInfo:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Only handlers of changes use differences, and there are none: a copy of each object would be made for nothing."""
+    """Stores no diffs: only change handlers need them, and we have none; it saves a copy of each object."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -136,7 +136,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
     settings.persistence.diffbase_storage = NoDiffs()
     settings.watching.server_timeout = 300
-    # What is watched is known; looking for it in the whole cluster would need rights that are not needed otherwise.
+    # The watched resources are known; scanning for them would need additional cluster-wide permissions.
     settings.scanning.disabled = True
     settings.watching.reconnect_backoff = 0.5
     settings.queueing.idle_timeout = 1.0
@@ -167,17 +167,17 @@ async def _watch_all(
     stop: asyncio.Event,
     ready: asyncio.Event | None = None,
 ) -> None:
-    """Kopf's part. It ends for good when a watch is refused, with 410 for instance: then it is begun anew."""
+    """Run Kopf until `stop`. It exits when a watch is refused (with 410, say), and is then started again."""
     failures = 0
     while not stop.is_set():
         began = monotonic()
         ending = asyncio.Event()
-        # A task from before Kopf, which cancels all that are younger and waits for them.
+        # Created before Kopf, which cancels all younger tasks and waits for them.
         passing_on = asyncio.create_task(_pass_on(stop, ending))
         watching = kopf.operator(
             registry=registry_of(runtime, access, stop, ending),
             settings=settings_of(),
-            # Kopf would look for the name of the user, and a container's user has none.
+            # By default Kopf looks up the user's name, and a container's user may have none.
             identity=cast(Any, runtime.leader.identity),
             memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
             namespaces=list(namespaces),
@@ -203,14 +203,14 @@ async def _watch_all(
 
 
 def _is_servers(error: Exception) -> bool:
-    """Whether the API server has failed, or what stands before it; the operator has nothing to do with that, and who is
-    restarted again and again for it would be away for minutes when it is well. Kopf's own errors have a status."""
+    """Whether the API server or a proxy before it has failed (5xx). Exiting for that would put the operator into a
+    restart backoff of minutes, in which it would miss the recovery. Kopf's API errors have a `status`."""
     return int(getattr(error, "status", 0)) >= 500
 
 
 async def _to_its_end(watching: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
-    """Kopf waits for all its tasks, and one of them may not end: a stream whose connection broke waits for a login that
-    nobody makes any more, and takes its cancellation for that of the wait. It is left alone then."""
+    """Await Kopf's end, but abandon it if it hangs: it waits for all its tasks, and a stream whose connection broke may
+    wait forever for a login, mistaking its own cancellation for that of the wait."""
     told = asyncio.create_task(ending.wait())  # as old as Kopf, so that it does not count among its tasks
     running = asyncio.create_task(watching)
     try:
@@ -244,7 +244,7 @@ async def await_definitions(runtime: Runtime, stop: asyncio.Event) -> None:
         try:
             found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
         except (ApiError, ApiUnavailableError) as error:
-            # An outage at the start is no reason to end: nobody may be there to start it again.
+            # An outage at the start is no reason to exit: there may be nobody to restart the operator.
             if str(error) != trouble:
                 trouble = str(error)
                 log.warning("the API server cannot be asked: %s", error)
@@ -301,7 +301,7 @@ def main(
     relist_seconds: float = RELIST_SECONDS,
     log_file: str | None = None,
 ) -> int:
-    """The process; whoever has no Kubernetes is told so before anything of it is changed."""
+    """Run the process; missing access to Kubernetes is reported before any process-wide setting changes."""
     access = find_access(kubeconfig)
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ, file=log_file)
     gc.set_threshold(*GC_THRESHOLDS)

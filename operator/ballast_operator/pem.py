@@ -1,4 +1,4 @@
-"""Certificates and keys as texts, given to Python's ssl. Needs nothing but that: `./ballast status` comes this way."""
+"""Loads PEM texts into Python's ssl. Needs only the standard library: `./ballast status` uses it, too."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import tempfile
 
 
 def as_ascii(bundle: str) -> str:
-    """Bundles of certificates have names of authorities as comments, in any language."""
+    """Strip non-ASCII characters: bundles name their CAs in comments, in any language."""
     return bundle.encode("ascii", "ignore").decode()
 
 
 def believing(authorities: str | None) -> ssl.SSLContext:
-    """A client's, that believes these authorities, or else those of this machine; the same of every Python. From 3.13
-    on its own default refuses authorities as `openssl req -x509` makes them, and as older clusters have them, and takes
-    those that are signed by another one."""
+    """A client context that trusts these CAs, or else the system's; the same with every Python. From 3.13 on, Python's
+    default rejects CAs as `openssl req -x509` makes them, which older clusters have, and accepts intermediate CAs."""
     context = ssl.create_default_context(cadata=as_ascii(authorities) if authorities else None)
     context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str | None = None) -> None:
-    # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
+    # The ssl module reads certificate chains from files only; this one is deleted at once.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(certificate + "\n" + key)
         file.flush()

@@ -1,8 +1,8 @@
-"""Which addresses of a cluster answer, and why none does, in words: the client library only says that it tried for so
-long, and may have tried nothing but the one that hangs.
+"""Finds out which bootstrap addresses answer, or explains why none does: the client library only reports a timeout,
+and may have tried nothing but the one address that hangs.
 
-Blocks; called in the thread of a cluster's connection, before its bootstrap and after one that failed. Sends nothing
-but a TLS handshake or the question which requests are known, which anybody may ask.
+Blocks; called in the thread of a cluster's connection, before bootstrap and after a failed one. Sends nothing but a TLS
+handshake or an ApiVersions request, neither of which needs authentication.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ CONNECT_SECONDS = 3.0
 # With TLS 1.3 a server refuses a client's certificate only after the handshake.
 ALERT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-# When one has answered, those that are about to are waited for: which of them believes us is not known yet.
+# After the first answer, give the others a moment: it is not known yet which of them will authenticate us.
 GRACE_SECONDS = 0.1
-# ApiVersions, version 0, of no client in particular: length, key, version, correlation, no client id.
+# ApiVersions, version 0: length, API key, version, correlation id, null client id.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
 
 
 def answering(addresses: Sequence[str], context: ssl.SSLContext | None) -> list[str]:
-    """Those that answer anything at all, asked side by side: a node that is cut off, or a process that is held, takes
-    no longer than the others. Whether they let us in is not asked."""
+    """The addresses that answer at all, probed in parallel, so that an unreachable node or a stopped process delays
+    nobody. Does not check whether they authenticate us."""
     found: list[str] = []
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -68,7 +68,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _greeting(address: str, context: ssl.SSLContext | None) -> bytes:
-    """What whoever listens there has to answer."""
+    """Bytes that any listener has to answer."""
     if context is None:
         return API_VERSIONS
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -78,8 +78,8 @@ def _greeting(address: str, context: ssl.SSLContext | None) -> bytes:
 
 
 def why_unreachable(addresses: str, context: ssl.SSLContext | None, shown: str | None) -> str:
-    """What the first address that can be asked answers; `context` where TLS is configured, `shown` where SASL is: by
-    what it should have known us."""
+    """Why the first address that accepts a connection does not serve us. `context`: with TLS; `shown`: the credential
+    that we present, with SASL."""
     reason = "there is no address"
     for address in addresses.split(","):
         try:

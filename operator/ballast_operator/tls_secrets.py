@@ -1,4 +1,4 @@
-"""Secrets that a KafkaCluster names: read, and looked at before pods depend on them."""
+"""Reads the Secrets that a KafkaCluster names, and validates them before pods depend on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.pem import as_ascii, load_pair
 
-# Of a handshake; three are enough.
+# Rounds of a handshake; three are enough.
 MAX_TURNS = 10
 
 
@@ -20,11 +20,11 @@ class SecretMissingError(Exception):
 
 
 class SecretUnusableError(Exception):
-    """Nodes could not start with what is in a Secret, or would not believe each other."""
+    """With this Secret, nodes could not start or would not trust each other."""
 
 
 async def read_secret(api: KubernetesApi, namespace: str, name: str, keys: Iterable[str]) -> Mapping[str, str]:
-    """These keys of it, as far as it has them. What lies beside them may be anything, a keystore for instance."""
+    """Those of these keys that the Secret has. Its other keys may be anything, such as a binary keystore."""
     found = await api.find(path_of("v1", "secrets", namespace, name))
     if found is None:
         raise SecretMissingError(f"Secret {name} does not exist")
@@ -39,7 +39,7 @@ async def read_secret(api: KubernetesApi, namespace: str, name: str, keys: Itera
 
 
 async def read_whole(api: KubernetesApi, namespace: str, name: str, keys: Iterable[str]) -> Mapping[str, str]:
-    """As `read_secret`, where all of these keys have to be there."""
+    """Like `read_secret`, but all of these keys are required."""
     wanted = sorted(keys)
     found = await read_secret(api, namespace, name, wanted)
     for key in wanted:
@@ -49,8 +49,7 @@ async def read_whole(api: KubernetesApi, namespace: str, name: str, keys: Iterab
 
 
 def check_certificates(name: str, found: Mapping[str, str]) -> None:
-    """Whether a node can start with what is needed of them: the key belongs to the certificate, and the authorities
-    can be read."""
+    """Check that a node can start with them: the key matches the certificate, and the CAs can be parsed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if "tls.crt" in found:
         try:
@@ -66,7 +65,7 @@ def check_certificates(name: str, found: Mapping[str, str]) -> None:
 
 
 def check_believed(name: str, found: Mapping[str, str], hosts: Iterable[str]) -> None:
-    """Whether nodes with these names and this certificate believe each other, both ways; tried as they would do it."""
+    """Check, by a real mutual TLS handshake, that nodes with these names and this certificate trust each other."""
     going, coming = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for context in (going, coming):
         load_pair(context, found["tls.crt"], found["tls.key"])
