@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ballast_broker.coordinator import rebalance
+from ballast_broker.coordinator import group, rebalance
 from ballast_broker.coordinator.effects import (
     Effect,
     JoinResult,
@@ -279,7 +279,7 @@ def test_who_joins_has_not_the_protocols_of_all_others_looked_at(monkeypatch: py
         return subscribed_topics(metadata)
 
     monkeypatch.setattr(Member, "protocol_names", counted)
-    monkeypatch.setattr("ballast_broker.coordinator.group.subscribed_topics", read)
+    monkeypatch.setattr(group, "subscribed_topics", read)
     story = Story()
     tickets = [story.join() for _ in range(100)]
     story.after(10_000)
