@@ -2,8 +2,8 @@
 
 A key begins with two bytes that tell its type (0 and 1: an offset, 2: a group), a value with its version. Types that
 this broker does not know (share and streams groups) decode to None and are left alone. Offsets are coded by hand: a log
-has many, and a new coordinator has to read them all before it can answer. Groups are encoded by hand: each generation of
-a group is one record, of perhaps a thousand members.
+has many, and a new coordinator has to read them all before it can answer. Groups are encoded by hand: each generation
+of a group is one record, of perhaps a thousand members.
 """
 
 from __future__ import annotations
