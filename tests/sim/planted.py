@@ -403,4 +403,7 @@ FOUND_BY: dict[Plant, int] = {
     abort_what_another_coordinator_was_about_to_commit: 41,
     answer_an_end_before_it_is_replicated: 2,
     take_what_was_aborted_for_newer: 2,
+    say_to_have_what_is_not_on_disk: 4,
+    eligible_without_its_memory: 1,
+    leave_readers_to_find_out: 1,
 }
