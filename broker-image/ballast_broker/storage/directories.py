@@ -146,7 +146,7 @@ class LogDirectory:
         for callback in list(self.on_failure):
             callback(self)
 
-    def refused(self, error: OSError) -> LogDirectoryFailure:
+    def failure_for(self, error: OSError) -> LogDirectoryFailure:
         """The exception to raise for an OSError that left nothing half done. Fails the directory, except when only file
         descriptors were lacking."""
         if are_out(error):
@@ -222,7 +222,7 @@ class LogDirectory:
             self.properties = parse_properties(self._disk.read_bytes(path))
         self.has_metadata_log = self._disk.exists(f"{self.path}/{METADATA_TOPIC}-0")
 
-    def take_clean_shutdown_mark(self) -> bool:
+    def read_clean_shutdown_mark(self) -> bool:
         """Whether the last shutdown was clean. `remove_clean_shutdown_mark` takes the mark away."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         if not self._disk.exists(path):

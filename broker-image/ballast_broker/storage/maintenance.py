@@ -262,7 +262,7 @@ class Maintenance:
                 # Even if cancelled: the next writer would use the same temporary file.
                 await to_its_end(directory.threads, write)
             except OSError as error:
-                directory.refused(error)
+                directory.failure_for(error)
                 return
             file.written(clock.monotonic())
         await self._forget_marks(directory, file)

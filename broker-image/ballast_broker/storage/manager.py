@@ -248,7 +248,7 @@ class LogManager:
                 return create_log(self.context, directory, path, topic_partition, topic_id, config)
             except OSError as error:
                 tried.append(directory.path)
-                refusal = directory.refused(error)
+                refusal = directory.failure_for(error)
                 if isinstance(refusal, OutOfHandles):
                     raise refusal from error
         raise ApiError(
@@ -282,7 +282,7 @@ class LogManager:
                 current.bases[0],
             )
         except OSError as error:
-            raise directory.refused(error) from error
+            raise directory.failure_for(error) from error
         self.held.add_future(log)
         self.placement.comes(directory)
         self.placement.forget_preference(topic_partition)
@@ -323,7 +323,7 @@ class LogManager:
                     try:
                         self.disk.sync_directory(directory.path)
                     except OSError as error:
-                        directory.refused(error)
+                        directory.failure_for(error)
 
         return make_durable
 

@@ -69,7 +69,7 @@ async def load_directory(
     that pass the GIL around at every system call need three times the CPU. One that waits for its disk runs
     concurrently with the others."""
     disk, path = context.disk, directory.path
-    clean = await threads.run(directory.take_clean_shutdown_mark)
+    clean = await threads.run(directory.read_clean_shutdown_mark)
     await threads.run(directory.remove_clean_shutdown_mark)
     await threads.run(lambda: directory.checkpoints.load(disk, path))
     found = Found()
