@@ -132,8 +132,8 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
         lambda user, mechanism: node.scram_credential(user, mechanism),
         lambda token_id, mechanism, salt: node.token_login(token_id, mechanism, salt),
     )
-    between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
-    to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
+    between = security.outgoing(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
+    to_controllers = security.outgoing(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
     clock, client_id = RealClock(), f"broker-{config.node_id}"
     server = Server(connection_limits(config, handles.connections), accesses, connection_rates(config, clock))
     world = World(
