@@ -20,7 +20,7 @@ from uuid import UUID
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.handles import advice
 from ballast_broker.seams import Clock, Disk, Random, Threads
-from ballast_broker.storage import first_look
+from ballast_broker.storage import startup_watchdog
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_directories
 from ballast_broker.storage.compaction import Compactor
@@ -158,7 +158,7 @@ class LogManager:
 
     async def _ask_all(self, work: Callable[[LogDirectory, Threads], Awaitable[None]]) -> None:
         online = [directory for directory in self.all_directories if directory.online]
-        await first_look.ask(online, self._metadata_directory, self.disk, self.threads, work)
+        await startup_watchdog.run_on_all(online, self._metadata_directory, self.disk, self.threads, work)
 
     async def _enter(self, directory: LogDirectory, threads: Threads) -> None:
         def enter() -> None:
