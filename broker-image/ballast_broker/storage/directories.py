@@ -22,13 +22,13 @@ from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
-from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import (
     CorruptFile,
     DirectoryRefused,
     LogDirectoryFailure,
     OutOfHandles,
 )
+from ballast_broker.storage.outdated_checkpoints import Checkpoints
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
