@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from ballast_broker.api.refusals import Refusals
+from ballast_broker.api.rejected_batches import RejectedBatches
 from ballast_broker.controller.commands import brokers, features
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.coordinator import transaction_records, transaction_service
@@ -200,7 +200,7 @@ def refuse_a_batch_across_the_start(patch: Planting) -> None:
 
 
 def take_what_is_behind_a_refused_batch(patch: Planting) -> None:
-    patch.setattr(Refusals, "check", lambda self, partition, batch, log: None)
+    patch.setattr(RejectedBatches, "check", lambda self, partition, batch, log: None)
 
 
 def remember_only_the_last_batch_of_a_producer(patch: Planting) -> None:

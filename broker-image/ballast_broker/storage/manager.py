@@ -20,7 +20,7 @@ from uuid import UUID
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.handles import advice
 from ballast_broker.seams import Clock, Disk, Random, Threads
-from ballast_broker.storage import first_look
+from ballast_broker.storage import startup_watchdog
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_directories
 from ballast_broker.storage.compaction import Compactor
@@ -158,7 +158,7 @@ class LogManager:
 
     async def _ask_all(self, work: Callable[[LogDirectory, Threads], Awaitable[None]]) -> None:
         online = [directory for directory in self.all_directories if directory.online]
-        await first_look.ask(online, self._metadata_directory, self.disk, self.threads, work)
+        await startup_watchdog.run_on_all(online, self._metadata_directory, self.disk, self.threads, work)
 
     async def _enter(self, directory: LogDirectory, threads: Threads) -> None:
         def enter() -> None:
@@ -248,7 +248,7 @@ class LogManager:
                 return create_log(self.context, directory, path, topic_partition, topic_id, config)
             except OSError as error:
                 tried.append(directory.path)
-                refusal = directory.refused(error)
+                refusal = directory.failure_for(error)
                 if isinstance(refusal, OutOfHandles):
                     raise refusal from error
         raise ApiError(
@@ -282,7 +282,7 @@ class LogManager:
                 current.bases[0],
             )
         except OSError as error:
-            raise directory.refused(error) from error
+            raise directory.failure_for(error) from error
         self.held.add_future(log)
         self.placement.comes(directory)
         self.placement.forget_preference(topic_partition)
@@ -323,7 +323,7 @@ class LogManager:
                     try:
                         self.disk.sync_directory(directory.path)
                     except OSError as error:
-                        directory.refused(error)
+                        directory.failure_for(error)
 
         return make_durable
 

@@ -135,7 +135,7 @@ class _Turn:
                 segment.release()
                 log.write_in_progress = False
         except OSError as error:
-            raise log.directory.refused(error) from error
+            raise log.directory.failure_for(error) from error
         if took_s > SLOW_IN_THREAD_S:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
