@@ -118,7 +118,7 @@ class _Turn:
 
     async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
         log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
-        if self._threads.silent:  # `place` may create a segment, on the loop
+        if self._threads.silent:  # `segment_for_append` may create a segment, on the loop
             await self._threads.answers()
             self.check()
         try:
