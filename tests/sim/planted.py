@@ -19,7 +19,7 @@ from ballast_broker.api.rejected_batches import RejectedBatches
 from ballast_broker.controller.commands import brokers, features
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.coordinator import transaction_records, transaction_service
-from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.markers import DecidedTransaction, MarkerSender
 from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
@@ -223,7 +223,7 @@ def stable_over_transactions_that_a_restart_finds_open(patch: Planting) -> None:
 
 
 def complete_before_all_partitions_have_their_markers(patch: Planting) -> None:
-    def send_and_go_on(self: MarkerSender, ending: Ending) -> None:
+    def send_and_go_on(self: MarkerSender, ending: DecidedTransaction) -> None:
         if ending.left:
             send(self, dataclasses.replace(ending, done=lambda: None))
         ending.done()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import transactions
 from ballast_broker.coordinator.loading import tell_unloaded
-from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.markers import DecidedTransaction, MarkerSender
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import CoordinatorStore, Marker, Stored
 from ballast_broker.coordinator.tasks import Tasks
@@ -351,7 +351,7 @@ class TransactionCoordinator:
     def _send_markers(self, part: Part, transaction: Transaction) -> None:
         prepared = transaction.now
 
-        ending = Ending(
+        ending = DecidedTransaction(
             producer_id=prepared.producer_id,
             epoch=prepared.epoch,
             committed=prepared.is_committing,
