@@ -19,7 +19,7 @@ from ballast_broker.coordinator.effects import (
     SyncResult,
 )
 from ballast_broker.coordinator.group import Group, GroupState, Ticket
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_wire.errors import ApiError, ErrorCode
@@ -128,7 +128,7 @@ class ClassicGroups:
         self._carry_out(shard, group, effects)
         return answers
 
-    def end(self, shard: Shard, group_id: str) -> Ending:
+    def end(self, shard: Shard, group_id: str) -> ExtraWrite:
         """End a classic group in favour of a consumer-protocol group, which inherits its offsets and members; the
         members are told to rejoin. Until the new group is committed, a dead group holds the name, so that nobody joins
         a classic group meanwhile.
@@ -161,7 +161,7 @@ class ClassicGroups:
         group = shard.groups.get(group_id)
         return group is not None and group.goes_over
 
-    def begin(self, shard: Shard, group: Group, rejoins: bool) -> Ending:
+    def begin(self, shard: Shard, group: Group, rejoins: bool) -> ExtraWrite:
         """Start a classic group converted from a consumer-protocol group.
 
         If its members have to rejoin, the record gets a generation that none of them has, so that they also have to

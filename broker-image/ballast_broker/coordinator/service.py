@@ -21,7 +21,7 @@ from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.consumers.service import ConsumerGroups
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, tell_unloaded, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
@@ -406,7 +406,7 @@ class GroupCoordinator:
             if (error := await self._forget_offsets_before(shard, group_id)) is not ErrorCode.NONE:
                 raise ApiError(error)
 
-        def offsets() -> Ending:
+        def offsets() -> ExtraWrite:
             return _ends_of(group_id, shard.known_offsets(group_id)), settled
 
         def settled(committed: bool) -> None:

@@ -36,7 +36,7 @@ from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group
 from ballast_broker.coordinator.group import GroupState as ClassicState
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import CLIENT_ERROR
@@ -196,7 +196,7 @@ class ConsumerGroups:
             return answers
 
     async def end(
-        self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
+        self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], ExtraWrite]
     ) -> None:
         """Delete an empty group with its `offsets`, after `before`; raise NON_EMPTY_GROUP if it is not empty."""
         async with self._turn(shard, group_id) as turn:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ballast_broker.coordinator.consumers import records
 from ballast_broker.coordinator.consumers.group import Change, ConsumerGroup
 from ballast_broker.coordinator.consumers.resolving import MayDescribe
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.shard import Shard
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -70,8 +70,8 @@ class Turn:
         shard: Shard,
         group: ConsumerGroup,
         changes: Sequence[Change],
-        ending: Callable[[], Ending | None] | None = None,
-        following: Ending | None = None,
+        ending: Callable[[], ExtraWrite | None] | None = None,
+        following: ExtraWrite | None = None,
     ) -> None:
         """Write the changes; raise ApiError if that fails. The turn lasts until the outcome is known.
 
