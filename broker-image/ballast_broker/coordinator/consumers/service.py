@@ -22,6 +22,7 @@ from ballast_broker.coordinator.consumers.group import (
     GroupState,
     Member,
 )
+from ballast_broker.coordinator.consumers.group_writes import VolatileGroupState, WriteTurn
 from ballast_broker.coordinator.consumers.heartbeat import (
     Answer,
     Ask,
@@ -32,7 +33,6 @@ from ballast_broker.coordinator.consumers.heartbeat import (
 )
 from ballast_broker.coordinator.consumers.pattern_resolver import PatternResolver
 from ballast_broker.coordinator.consumers.resolving import MayDescribe
-from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group
 from ballast_broker.coordinator.group import GroupState as ClassicState
@@ -54,7 +54,7 @@ class ConsumerGroups:
         self._host = host
         self._config = config
         self._classic_max_size = classic_max_size
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, VolatileGroupState] = {}
         self._deadlines = Deadlines(host, config, self._expire)
         self._patterns = PatternResolver(host, self._turn, takes_rights=config.patterns_take_rights)
 
@@ -89,10 +89,10 @@ class ConsumerGroups:
                     life.topics_changed = True
                     self._patterns.resolve(life, shard, group)
 
-    def _life(self, group_id: str) -> Life:
+    def _life(self, group_id: str) -> VolatileGroupState:
         life = self._lives.get(group_id)
         if life is None:
-            life = self._lives[group_id] = Life()
+            life = self._lives[group_id] = VolatileGroupState()
         return life
 
     def _forget(self, group_id: str) -> None:
@@ -125,7 +125,7 @@ class ConsumerGroups:
                 self._patterns.look_at_rights(turn.life, shard, group_id)
             return answer
 
-    async def _beat_in_turn(self, turn: Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
+    async def _beat_in_turn(self, turn: WriteTurn, shard: Shard, group_id: str, ask: Ask) -> Answer:
         life = turn.life
         members: list[Change] = []
         if ask.epoch == JOINING and group_id not in shard.consumers:
@@ -239,7 +239,7 @@ class ConsumerGroups:
         return None
 
     async def _write_without(
-        self, turn: Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
     ) -> None:
         """Write the removal of members; downgrade the group to the classic protocol if only classic members remain.
 
@@ -261,7 +261,7 @@ class ConsumerGroups:
 
     async def _write_classic(
         self,
-        turn: Turn,
+        turn: WriteTurn,
         shard: Shard,
         group: ConsumerGroup,
         last: ConsumerGroup,
@@ -294,7 +294,9 @@ class ConsumerGroups:
                 nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
                 return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
 
-    async def _join_in_turn(self, turn: Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult | None:
+    async def _join_in_turn(
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, ask: JoinAsk
+    ) -> JoinResult | None:
         life, limits = turn.life, self._config.limits
         refresh, life.topics_changed = life.topics_changed, False
         try:
@@ -316,7 +318,7 @@ class ConsumerGroups:
         return _joined(answer, ask)
 
     async def _replace_last(
-        self, turn: Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
     ) -> JoinResult | None:
         """The last consumer-protocol member, a static one, came back as a classic one.
 
@@ -382,7 +384,7 @@ class ConsumerGroups:
 
     # -- turns ----------------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
-    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[Turn]:
+    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[WriteTurn]:
         life = self._life(group_id)
         life.users += 1
         try:
@@ -396,7 +398,7 @@ class ConsumerGroups:
             life.turn.release()
             self._left(shard, group_id, life)
 
-        turn = Turn(self._applied, self._host, life, over)
+        turn = WriteTurn(self._applied, self._host, life, over)
         try:
             if not self._host.is_current(shard):
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
@@ -404,12 +406,12 @@ class ConsumerGroups:
         finally:
             turn.end()
 
-    def _left(self, shard: Shard, group_id: str, life: Life) -> None:
+    def _left(self, shard: Shard, group_id: str, life: VolatileGroupState) -> None:
         life.users -= 1
         if not life.users and group_id not in shard.consumers and self._lives.get(group_id) is life:
             self._forget(group_id)
 
-    def _applied(self, life: Life, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
+    def _applied(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
         """Apply committed changes to the group and its deadlines."""
         for change in changes:
             shard.change(group, change)
@@ -432,7 +434,7 @@ class ConsumerGroups:
         if any(isinstance(each, AboutChange) and each.about is not None and each.about.pattern for each in changes):
             self._patterns.resolve(life, shard, group)
 
-    async def _expire(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+    async def _expire(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
         """Remove members whose session ended or that did not revoke partitions, rejoin or sync in time."""
         try:
             async with self._turn(shard, group.group_id) as turn:

@@ -19,7 +19,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 
 @dataclass(slots=True)
-class Life:
+class VolatileGroupState:
     """The volatile state of a group, not in its records. Times are monotonic milliseconds."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -53,12 +53,12 @@ class Life:
             self.timer = None
 
 
-Applied = Callable[[Life, Shard, ConsumerGroup, Sequence[Change]], None]
+Applied = Callable[[VolatileGroupState, Shard, ConsumerGroup, Sequence[Change]], None]
 """Applies committed changes."""
 
 
-class Turn:
-    def __init__(self, applied: Applied, host: Host, life: Life, over: Callable[[], None]) -> None:
+class WriteTurn:
+    def __init__(self, applied: Applied, host: Host, life: VolatileGroupState, over: Callable[[], None]) -> None:
         self._applied = applied
         self._host = host
         self._over = over
