@@ -89,7 +89,7 @@ class Deadlines:
 
     def expired(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
         """Late members were handled as far as possible; check again later for those that remain."""
-        alive = self._host.is_current(shard) and shard.consumers.get(group.group_id) is group
+        alive = self._host.is_current(shard) and shard.consumer_groups.get(group.group_id) is group
         if alive and life.timer is None:
             delay_s = RETRY_S if self.due(life, group) else 0.0
             life.timer = asyncio.get_running_loop().call_later(delay_s, self._wake, life, shard, group)

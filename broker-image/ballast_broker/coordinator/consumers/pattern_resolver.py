@@ -30,7 +30,7 @@ class PatternResolver:
         self._takes_rights = takes_rights
 
     def look_at_rights(self, life: VolatileGroupState, shard: Shard, group_id: str) -> None:
-        group = shard.consumers.get(group_id)
+        group = shard.consumer_groups.get(group_id)
         if group is None or life.may_describe is None or life.resolving:
             return
         if life.unresolved or self._host.now().monotonic_ms - life.resolved_ms > RIGHTS_HOLD_MS:
@@ -58,7 +58,7 @@ class PatternResolver:
                     found.append(PatternChange(pattern, resolved))
                 try:
                     async with self._turn(shard, group.group_id) as turn:
-                        if shard.consumers.get(group.group_id) is group:
+                        if shard.consumer_groups.get(group.group_id) is group:
                             await turn.write(shard, group, patterns_resolved(group, found, image.topics))
                 except ApiError as error:
                     log.warning("patterns of group %s could not be stored: %s", group.group_id, error.code.name)

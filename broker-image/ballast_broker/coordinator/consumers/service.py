@@ -61,7 +61,7 @@ class ConsumerGroups:
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
         """Start the session of every member afresh."""
-        for group in shard.consumers.values():
+        for group in shard.consumer_groups.values():
             self._forget(group.group_id)
             life = self._life(group.group_id)
             for member_id, member in group.members.items():
@@ -71,7 +71,7 @@ class ConsumerGroups:
             self._patterns.resolve(life, shard, group)
 
     def resigned(self, shard: Shard) -> None:
-        for group_id in shard.consumers:
+        for group_id in shard.consumer_groups:
             self._forget(group_id)
 
     def topics_changed(self, shards: Iterable[Shard], names: frozenset[str]) -> None:
@@ -83,7 +83,7 @@ class ConsumerGroups:
         for life in self._lives.values():
             life.topics_changed = life.topics_changed or life.turn.locked()
         for shard in shards:
-            for group in shard.consumers.values():
+            for group in shard.consumer_groups.values():
                 life = self._life(group.group_id)
                 if life.resolving or group.resolved or not names.isdisjoint(group.subscribed()):
                     life.topics_changed = True
@@ -107,7 +107,7 @@ class ConsumerGroups:
     async def heartbeat(self, group_id: str, ask: Ask, may_describe: MayDescribe | None = None) -> Answer:
         """`may_describe`: whether the requester may describe a topic; None: all."""
         shard = self._host.shard_of(group_id)
-        known = shard.consumers.get(group_id)
+        known = shard.consumer_groups.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if known is not None and member is not None and member.current.epoch == ask.epoch:
             # It is alive, however long it has to wait for its turn.
@@ -128,7 +128,7 @@ class ConsumerGroups:
     async def _beat_in_turn(self, turn: WriteTurn, shard: Shard, group_id: str, ask: Ask) -> Answer:
         life = turn.life
         members: list[Change] = []
-        if ask.epoch == JOINING and group_id not in shard.consumers:
+        if ask.epoch == JOINING and group_id not in shard.consumer_groups:
             group = ConsumerGroup(group_id)
             members = self._of_classic(shard, group_id)
         else:
@@ -139,7 +139,7 @@ class ConsumerGroups:
             limits = self._config.limits
             seen = group.after(members) if members else group
             answer = heartbeat(seen, ask, self._host.image().topics, limits, refresh=refresh)
-            is_new = group_id not in shard.consumers
+            is_new = group_id not in shard.consumer_groups
             ending = (lambda: self._host.end_classic(shard, group_id)) if is_new else None
             await turn.write(shard, group, [*members, *answer.changes], ending)
         except BaseException:
@@ -154,7 +154,7 @@ class ConsumerGroups:
 
         On GROUP_ID_NOT_FOUND the client would give up.
         """
-        group = shard.groups.get(group_id)
+        group = shard.classic_groups.get(group_id)
         if group is None or group.protocol_type != CONSUMER or not group.members:
             return
         if group.is_fenced(ask.member_id, ask.instance_id):
@@ -163,7 +163,7 @@ class ConsumerGroups:
 
     @staticmethod
     def _existing(shard: Shard, group_id: str, kind: str = "Group") -> ConsumerGroup:
-        group = shard.consumers.get(group_id)
+        group = shard.consumer_groups.get(group_id)
         if group is None:
             other = shard.group(group_id) is not None
             text = f"Group {group_id} is not a consumer group." if other else f"{kind} {group_id} not found."
@@ -177,7 +177,7 @@ class ConsumerGroups:
         """LeaveGroup, by a classic member or an administrator. None: this is no longer a consumer-protocol group."""
         shard = self._host.shard_of(group_id)
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is None:
                 return None
             topics, answers, going = self._host.image().topics, [], []
@@ -209,7 +209,7 @@ class ConsumerGroups:
     async def make_way(self, shard: Shard, group_id: str) -> None:
         """Delete an empty group to make way for a classic one, unless that happened already or somebody joined."""
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is not None and group.state is GroupState.EMPTY:
                 await turn.write(shard, group, group.farewell())
 
@@ -280,12 +280,12 @@ class ConsumerGroups:
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
         """None: there is no longer such a group with members."""
         shard = self._host.shard_of(group_id)
-        known = shard.consumers.get(group_id)
+        known = shard.consumer_groups.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if member is not None and member.about.classic is not None:
             self._deadlines.beat(self._life(group_id), group_id, member.member_id, member.about.classic)
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is None or not group.members:
                 return None
             try:
@@ -330,7 +330,7 @@ class ConsumerGroups:
 
     def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         shard = self._host.shard_of(group_id)
-        group = shard.consumers[group_id]
+        group = shard.consumer_groups[group_id]
         try:
             member = classic_members.member_at(group, ask.member_id, ask.group_instance_id, ask.generation)
             classic_members.check_protocol(member, ask)
@@ -348,7 +348,7 @@ class ConsumerGroups:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         shard = self._host.shard_of(group_id)
-        group = shard.consumers[group_id]
+        group = shard.consumer_groups[group_id]
         try:
             member = classic_members.member_at(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -408,14 +408,14 @@ class ConsumerGroups:
 
     def _left(self, shard: Shard, group_id: str, life: VolatileGroupState) -> None:
         life.users -= 1
-        if not life.users and group_id not in shard.consumers and self._lives.get(group_id) is life:
+        if not life.users and group_id not in shard.consumer_groups and self._lives.get(group_id) is life:
             self._forget(group_id)
 
     def _applied(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
         """Apply committed changes to the group and its deadlines."""
         for change in changes:
             shard.change(group, change)
-        if shard.consumers.get(group.group_id) is not group or not self._host.is_current(shard):
+        if shard.consumer_groups.get(group.group_id) is not group or not self._host.is_current(shard):
             life.end()
             return
         for change in changes:
@@ -438,7 +438,7 @@ class ConsumerGroups:
         """Remove members whose session ended or that did not revoke partitions, rejoin or sync in time."""
         try:
             async with self._turn(shard, group.group_id) as turn:
-                while shard.consumers.get(group.group_id) is group:
+                while shard.consumer_groups.get(group.group_id) is group:
                     due = self._deadlines.due(life, group)[:LET_GO_AT_ONCE]
                     if not due:
                         break
