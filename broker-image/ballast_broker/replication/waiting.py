@@ -101,23 +101,12 @@ class ParkedFetch:
     """A fetch that waits for more data. `finish` reads again and answers; it is called at most once.
 
     A fetch of many partitions is parked before its first read, which takes several turns of the loop (`is_read`); what
-    wakes it meanwhile (`woken`, `over`) takes effect when that is done.
+    wakes it meanwhile (`woken`, `timed_out`) takes effect when that is done.
     """
 
     __slots__ = (
-        "_deadlines",
-        "_finish",
-        "being_read",
-        "entries",
-        "from_follower",
-        "future",
-        "missing_bytes",
-        "params",
-        "parked_on",
-        "slot",
-        "timed_out",
-        "watch",
-        "woken",
+        "_deadlines", "_finish", "being_read", "entries", "from_follower", "future", "missing_bytes", "params",
+        "parked_on", "slot", "timed_out", "watch", "woken",
     )  # fmt: skip
 
     def __init__(

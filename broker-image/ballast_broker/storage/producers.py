@@ -65,14 +65,8 @@ def sequence_is_ahead(sequence: int, of: int) -> bool:
 
 class ProducerState:
     __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_txn_first_offset",
-        "epoch",
-        "first_offset",
-        "has_complete_window",
-        "last_timestamp",
-        "transactional",
+        "batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "first_offset",
+        "has_complete_window", "last_timestamp", "transactional",
     )  # fmt: skip
 
     def __init__(self) -> None:

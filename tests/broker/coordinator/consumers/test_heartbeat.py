@@ -90,7 +90,7 @@ class Coordinator:
 
     @property
     def group(self) -> ConsumerGroup:
-        return self._shard.consumers.get("g") or ConsumerGroup("g")
+        return self._shard.consumer_groups.get("g") or ConsumerGroup("g")
 
     def ask(self, ask: Ask) -> Answer:
         group = self.group
