@@ -1,4 +1,4 @@
-"""The claims of a cluster that the operator runs: grown, marked when they were emptied, deleted where that is asked."""
+"""Grows the claims of a cluster that the operator runs, marks drained ones, and deletes them if the spec says so."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ballast_operator.status import CLUSTER, Verdict
 
 
 async def mark_drained(objects: KubeObjects, cluster: KafkaCluster, claims: Iterable[ClaimFacts]) -> None:
-    """Before they are given up: afterwards nobody could tell them from those that were lost."""
+    """Mark claims as drained before they are given up: afterwards they look like any other unused claim."""
     lacking = [claim for claim in claims if not claim.drained]
     await side_by_side(lacking, lambda claim: objects.mark_claim(cluster, claim, True))
 
 
 async def take_back(objects: KubeObjects, layout: Layout, kube: KubeFacts) -> None:
-    """What is wanted again counts as empty no more, before anything can be put there."""
+    """Unmark drained claims that are wanted again, before anything can be written to them."""
     again = plan.claims_in_use_again(layout, kube)
     await side_by_side(again, lambda claim: objects.mark_claim(layout.cluster, claim, False))
 
 
 async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: KafkaView) -> Verdict | None:
-    """Why a claim is not as large as the spec says, if one is not."""
+    """Grow and delete claims. Returns why one does not match the spec yet, if any."""
     cluster = layout.cluster
     sizes = plan.claims_to_grow(layout, kube).items()
     refusals = await side_by_side(sizes, lambda each: objects.grow_claim(cluster, *each))

@@ -1,7 +1,6 @@
-"""Looks after the KafkaCluster itself: makes it reachable, observes it, tells its status.
+"""Reconciles the KafkaCluster itself: makes it reachable, observes it, writes its status.
 
-For a cluster that exists already (external) that is all. For one that the operator runs, `managed` brings Kubernetes
-into line first.
+For an external cluster that is all. For one that the operator runs, `managed` brings Kubernetes into line first.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
-# A cluster that stays as it is may need a person. That it is well again is told a fourth of that time later at most.
+# The longer a cluster stays unhealthy the less often it is looked at, as it may need a person. Its recovery is noticed
+# after at most this share of the time that the trouble lasted.
 UNHEALTHY_LOOK_MOST_SECONDS = 15.0
 UNHEALTHY_SHARE = 0.25
 
@@ -49,7 +49,7 @@ class WrongClusterError(KafkaUnavailableError):
 
 
 class Pace:
-    """How soon to look again at a cluster that is not well: seldom where nothing is heard and nothing found new."""
+    """How soon to look again at an unhealthy cluster: the interval grows while there are no events and no changes."""
 
     def __init__(self) -> None:
         self._seen: object = None
@@ -78,9 +78,9 @@ class ClusterHandler:
         self._refused_until = 0.0
 
     async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
-        """How to reach it, or None while there is no way yet."""
+        """How to reach the brokers, or None while there is no way yet."""
         if self._uid not in (None, cluster.meta.uid):
-            await self.forget()  # deleted and made anew, as fast as to look like one
+            await self.forget()  # deleted and recreated so fast that it looked like one object
         self._uid = cluster.meta.uid
         if cluster.spec.external is not None:
             return Reach(cluster.spec.external.bootstrap_servers)
@@ -89,7 +89,7 @@ class ClusterHandler:
     async def observe(
         self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, heard: bool, again: Again
     ) -> bool:
-        """Whether the cluster was asked and answered; its status is then up to date."""
+        """Observe Kafka and write the status. False if there was no reason to look."""
         if not look:
             return False
         with self._shared.metrics.reconcile("KafkaCluster"):
@@ -121,7 +121,7 @@ class ClusterHandler:
     async def unobserved(
         self, cluster: KafkaCluster, kafka: KafkaConnection, error: ApiError | ApiUnavailableError, again: Again
     ) -> None:
-        """Kubernetes did not let it be looked at. What it was is told on; that it is the same cluster is asked."""
+        """Kubernetes could not be read: keep the known status, but check that the same cluster still answers."""
         self._refuse_other_cluster(cluster, await observe_brokers(kafka))
         verdict = unserved(error)
         current = self._shared.cache.clusters.get(self._key)
@@ -129,7 +129,7 @@ class ClusterHandler:
             await self._write(current, current.status, verdict, again)
 
     async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
-        """Say that the cluster does not answer; what was known of it stays."""
+        """Report that the cluster does not answer; the rest of its status stays."""
         text = str(error) if str(error).endswith(".") else f"{error}."
         verdict = CLUSTER["Unreachable"].says(since=since, error=text)
         if isinstance(error, WrongClusterError):
@@ -195,9 +195,9 @@ class ClusterHandler:
             self._shared.events.send(current, WARNING, outdated.reason, outdated.message)
 
     def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, again: Again) -> None:
-        """A policy that lets nobody write the status does not keep the cluster, its topics and its moves waiting. Nor
-        does an API server before Kubernetes 1.30, which refuses a status for a rule that is younger than the spec, or
-        one that does not answer."""
+        """The status could not be written; the cluster, its topics and its moves do not wait for that. The cause may be
+        a policy, an API server that does not answer, or one before Kubernetes 1.30, which refuses a status while the
+        spec violates a validation rule that is newer than it."""
         if answer_in(error) is None:
             log.warning("cluster %s: its status was not written: %s", self._key, error)
             again.failed.add(Part.CLUSTER)

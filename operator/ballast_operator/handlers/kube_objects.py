@@ -58,8 +58,8 @@ PLURALS = {
 
 
 class Beside(NamedTuple):
-    """What was refused beside the layout, and the brokers that wait for it: those that are not added, since nobody
-    outside could reach them, and those that would tell clients a node port that they do not have once restarted."""
+    """What Kubernetes refused besides the layout, and the brokers that wait for it: `not_added` could not be reached
+    from outside; `not_restarted` would, once restarted, advertise a node port that they do not have."""
 
     refused: str | None = None
     not_added: frozenset[int] = frozenset()
@@ -75,12 +75,12 @@ class KubeObjects:
         self._identity: Identity | None = None
         self._identity_version = ""
         self._outside: frozenset[str] | None = None
-        self._monitored = True  # for all that is known
+        self._monitored = True  # an earlier process may have created a PodMonitor
         self._lagging: tuple[str, ...] | None = None
         self.nodes: dict[str, NodeFacts] = {}
 
     async def identity(self, cluster: KafkaCluster) -> Identity:
-        """What the cluster was born with, made at its birth. It outlives the KafkaCluster as the claims do."""
+        """The cluster's identity, created on first use. Like the claims it outlives the KafkaCluster."""
         if self._identity is not None:
             return self._identity
         namespace, name = cluster.meta.namespace, names.identity(cluster)
@@ -100,7 +100,7 @@ class KubeObjects:
         return self._identity
 
     async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
-        """Unless somebody else has changed it since. Either way it is read anew."""
+        """Write `after`, unless somebody else has changed `before` meanwhile. Either way it is read again next time."""
         self._identity = None
         if await self.identity(cluster) == before:
             path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
@@ -109,7 +109,7 @@ class KubeObjects:
             await self._api.merge(path, {"metadata": meta, "data": write_identity(after)})
 
     async def facts(self, cluster: KafkaCluster) -> KubeFacts:
-        """What exists now."""
+        """Read which objects exist now."""
         dedicated = self._identity is not None and self._identity.dedicated
         roles = (BROKER_ROLE, CONTROLLER_ROLE) if dedicated else (BROKER_ROLE,)
         (found_pods, claims), found_sets = await asyncio.gather(
@@ -141,14 +141,14 @@ class KubeObjects:
         return [one async for one in self._api.items(path, f"{CLUSTER_LABEL}={cluster.meta.name}")]
 
     async def _stateful_set(self, cluster: KafkaCluster, role: str) -> dict[str, Any] | None:
-        """That of this name, unless it is somebody else's."""
+        """The StatefulSet of this role, unless one of its name belongs to somebody else."""
         found = await self._api.find(
             self._path("StatefulSet", cluster.meta.namespace, names.stateful_set(cluster, role))
         )
         return found if found is not None and _is_ours(cluster, found) else None
 
     async def _node(self, name: str) -> NodeFacts:
-        """Nodes belong to the whole cluster; reading them is a right that is given apart from the others."""
+        """Nodes are cluster-scoped, so reading them takes a permission of its own, which may be missing."""
         try:
             found = await self._api.find(path_of("v1", "nodes", None, name))
         except (ApiError, ApiUnavailableError) as error:
@@ -158,8 +158,8 @@ class KubeObjects:
         return NodeFacts(name, found["metadata"].get("labels") or {})
 
     async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
-        """Bring all objects to the layout. The configuration comes before the pods that read it, and goes after them:
-        an operator that is killed in between is followed by one that would else put it back."""
+        """Apply all objects of the layout. Configuration is created before the pods that read it and removed after
+        them: otherwise the successor of an operator killed in between would restore it."""
         cluster = layout.cluster
         served = with_present(layout, kube)
         first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(served)]
@@ -177,21 +177,21 @@ class KubeObjects:
         return beside
 
     async def _apply_budget(self, cluster: KafkaCluster) -> None:
-        """Before Kafka has told who lags, what an operator before has found stays."""
+        """Until Kafka has told which nodes lag, keep the budget that an earlier operator process applied."""
         wanted = others.disruption_budget(cluster, self._lagging or ())
         path = self._path(wanted["kind"], cluster.meta.namespace, wanted["metadata"]["name"])
         if self._lagging is not None or await self._api.find(path) is None:
             await self.apply_owned(cluster, wanted)
 
     async def hold_evictions(self, cluster: KafkaCluster, lagging: Collection[int]) -> None:
-        """While these catch up nobody else may be evicted, as when nodes are drained one after the other."""
+        """While these catch up no other node may be evicted, as when Kubernetes nodes are drained in a row."""
         found = tuple(names.pod_name(cluster, *names.place_of(node)) for node in sorted(lagging))
         if found != self._lagging:
             self._lagging = found
             await self.apply_owned(cluster, others.disruption_budget(cluster, found))
 
     async def apply_monitor(self, cluster: KafkaCluster) -> None:
-        """A kind of the Prometheus operator, which need not be there."""
+        """Apply or delete the PodMonitor, a kind of the Prometheus operator, which need not be installed."""
         monitor = others.pod_monitor(cluster)
         if monitor is not None:
             await self.apply_owned(cluster, monitor)
@@ -200,8 +200,8 @@ class KubeObjects:
         self._monitored = monitor is not None
 
     async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> Beside:
-        """Each node port is given once: those that are not wanted any more go first, and while some Services come by
-        theirs, the others may get what these had."""
+        """Apply the Services for clients outside. Only one Service can have a node port: unwanted Services are deleted
+        first, and refused ones are retried while others succeed, since these may release the port."""
         cluster = layout.cluster
         running = {ordinal: pod.ports for ordinal, pod in kube.pods.items()}
         left = others.outside_services(cluster, layout.brokers, running)
@@ -226,7 +226,7 @@ class KubeObjects:
         return Beside()
 
     async def _beside(self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]) -> Beside:
-        """Where none of these Services came by its node port."""
+        """The result when none of these Services could get its node port."""
         waiting = {others.broker_of(service) for service in refused}
         added = {broker for broker in waiting if kube.exists and broker >= kube.replicas > 0}
         moving = set()
@@ -237,7 +237,7 @@ class KubeObjects:
         return Beside(why, frozenset(added), frozenset(moving))
 
     async def _keep_former_node_ports(self, layout: Layout, kube: KubeFacts, services: list[dict[str, Any]]) -> None:
-        """Of brokers that run with another configuration than this one."""
+        """Also keep the current node ports of brokers that still run with another configuration."""
         wanted = {number for service in services for number in others.node_ports(service)}
         present = config_map_name(layout)
         outdated = {pod.name for pod in kube.pods.values() if pod.config != present}
@@ -252,7 +252,7 @@ class KubeObjects:
         )
 
     async def _drop_services(self, cluster: KafkaCluster, outside: frozenset[str]) -> None:
-        """Those of brokers and listeners that were."""
+        """Delete the Services of brokers and listeners that no longer exist."""
         kept = {names.headless_service(cluster), names.bootstrap_service(cluster), *outside}
         path = path_of("v1", "services", cluster.meta.namespace)
         async for found in self._api.items(path, f"{CLUSTER_LABEL}={cluster.meta.name}"):
@@ -262,11 +262,11 @@ class KubeObjects:
                 await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
     async def forget_remaking(self, cluster: KafkaCluster) -> None:
-        """All that was to be made anew has been, or is not to be any more."""
+        """No StatefulSet has to be recreated any more."""
         await self._remaking.forget(cluster)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
-        """Configurations that no pod uses any more."""
+        """Delete the configurations that no pod uses any more."""
         cluster = layout.cluster
         used = {pod.config for pod in kube.all_pods}
         label = f"{CLUSTER_LABEL}={cluster.meta.name},{ROLE_LABEL}={CONFIG_ROLE}"
@@ -280,7 +280,7 @@ class KubeObjects:
         wanted = pods.stateful_set(layout, role)
         found = await self._stateful_set(layout.cluster, role)
         if found is not None and role == CONTROLLER_ROLE:
-            # The first volume, whose class they have without a metadataVolume, may be another one by now.
+            # Without a metadataVolume they have the class of the first volume, which may be another one by now.
             pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
             await self._remaking.make(layout.cluster, found, wanted)
@@ -289,8 +289,8 @@ class KubeObjects:
             await self._remaking.end(layout.cluster, wanted["metadata"]["name"], found)
 
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
-        """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since.
-        What others have put beside it stays, unless it takes the sense of ours."""
+        """Server-side apply, skipped if the object already holds exactly this. Fields that others have added stay,
+        unless they defeat ours."""
         meta = body["metadata"]
         meta["ownerReferences"] = [owner_reference(KIND, owner.meta)]
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
@@ -331,12 +331,12 @@ class KubeObjects:
         return path_of(api_version, plural, namespace, name)
 
     async def restart(self, cluster: KafkaCluster, pod: PodFacts) -> None:
-        """Delete a pod, if it is still the one that was looked at; its StatefulSet makes it anew."""
+        """Delete a pod, if it is still the one that was observed; its StatefulSet recreates it."""
         await self._api.delete(path_of("v1", "pods", cluster.meta.namespace, pod.name), uid=pod.uid)
 
     async def evict(self, cluster: KafkaCluster, pod: PodFacts) -> bool:
-        """The same of one that is at work, unless another goes at this moment; whether it goes. Where Kubernetes lets
-        the operator not ask so (an older Role, a second budget for the pod), it is deleted all the same."""
+        """Like `restart`, within the disruption budget: False if that allows no eviction now. Where eviction is not
+        possible at all (an older Role, a second budget for the pod), the pod is deleted."""
         try:
             return await self._api.evict(path_of("v1", "pods", cluster.meta.namespace, pod.name), pod.uid)
         except ApiError as error:
@@ -345,7 +345,7 @@ class KubeObjects:
             return True
 
     async def grow_claim(self, cluster: KafkaCluster, claim: str, size: str) -> str | None:
-        """Ask for a larger volume; the refusal, if the storage class does not allow it."""
+        """Request a larger volume. Returns the error, if for instance the storage class does not allow it."""
         path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim)
         try:
             await self._api.merge(path, {"spec": {"resources": {"requests": {"storage": size}}}})
@@ -354,7 +354,7 @@ class KubeObjects:
         return None
 
     async def mark_claim(self, cluster: KafkaCluster, claim: ClaimFacts, drained: bool) -> None:
-        """Keep on the claim whether it is known to be empty."""
+        """Record on the claim whether it is known to be empty."""
         path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim.name)
         mark = {"uid": claim.uid, "annotations": {names.DRAINED: "true" if drained else None}}
         await self._api.merge(path, {"metadata": mark})
@@ -364,13 +364,13 @@ class KubeObjects:
 
 
 def _refuse_garbage(cluster: KafkaCluster, what: str, found: dict[str, Any]) -> None:
-    """What is about to be deleted with a KafkaCluster that was must not become a part of this one."""
+    """An object that is about to be garbage collected with a former KafkaCluster must not become part of this one."""
     if goes_with_another(cluster, found["metadata"].get("ownerReferences") or ()):
         raise NotServedError(CLUSTER["FormerGoes"].says(what=what))
 
 
 def _is_ours(cluster: KafkaCluster, found: dict[str, Any]) -> bool:
-    """Whether an object of the name of ours belongs to this cluster, or did to one of this name and to nobody now."""
+    """Whether an object with a name of ours belongs to this cluster, or is an orphan of a cluster of this name."""
     meta = found["metadata"]
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
     if owner is not None:
@@ -382,7 +382,7 @@ def _is_ours(cluster: KafkaCluster, found: dict[str, Any]) -> bool:
 def _holds(wanted: Any, found: Any) -> bool:
     """Whether everything wanted is there; what the API server or others added does not matter.
 
-    Values that the server writes in another form (quantities) differ here; then it is applied again, which changes
+    Values that the server normalizes (quantities) count as different; then the object is applied again, which changes
     nothing.
     """
     if isinstance(wanted, dict):

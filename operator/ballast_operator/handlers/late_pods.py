@@ -1,6 +1,6 @@
-"""Pods that Kubernetes does not make, or makes and does not start: nothing but events says so or why.
+"""Detects pods that Kubernetes does not create, or creates but does not start: only Events explain why.
 
-Since when that is so no object tells, so it is remembered; an operator that has just begun tells it later.
+No object tells since when, so the operator remembers it; after a restart of the operator it is reported later.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ballast_operator.resources import names
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
 from ballast_operator.status import CLUSTER, Verdict
 
-# A pod that restarts is missing for a moment; a large image takes its time to come.
+# A pod that restarts is missing for a moment; pulling a large image takes a while.
 MISSING_SECONDS = 30.0
 STARTING_SECONDS = 300.0
-# One that fails again and again runs for a moment in between.
+# A pod in a crash loop runs for a moment in between.
 TROUBLE_SECONDS = 30.0
 SHOWN = 5
 
 
 class LatePods:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The late pods of one cluster. Used by that cluster's worker only."""
 
     def __init__(self) -> None:
         self._missing: dict[str, float] = {}
@@ -34,7 +34,7 @@ class LatePods:
         self._troubled: dict[tuple[str, str], tuple[float, str]] = {}
 
     def look(self, cluster: KafkaCluster, kube: KubeFacts) -> None:
-        """What is missing or not started now."""
+        """Note which pods are missing or not started now."""
         brokers = kube.replicas if kube.exists and not kube.deleting else 0
         self._sets = {
             **_missing(cluster, BROKER_ROLE, brokers, kube.pods),
@@ -46,7 +46,7 @@ class LatePods:
         self._starting = {pod: self._starting.get(pod, now) for pod in starting}
 
     def as_before(self, pods: Mapping[int, PodFacts]) -> dict[int, PodFacts]:
-        """With the trouble of a moment ago, of those that are not ready since."""
+        """The pods, where those that are not ready keep the trouble that they had a moment ago."""
         now = monotonic()
         seen = {(pod.name, pod.uid): (now, pod.trouble) for pod in pods.values() if pod.trouble is not None}
         kept = {pod: found for pod, found in self._troubled.items() if now - found[0] < TROUBLE_SECONDS}
@@ -58,7 +58,7 @@ class LatePods:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Where that has been so for so long that they do not just restart."""
+        """What to report once it has lasted for longer than a restart takes."""
         now = monotonic()
         missing = [pod for pod, since in self._missing.items() if now - since >= MISSING_SECONDS]
         if missing:
@@ -68,6 +68,6 @@ class LatePods:
 
 
 def _missing(cluster: KafkaCluster, role: str, wanted: int, found: Mapping[int, PodFacts]) -> dict[str, str]:
-    """The pods that there are not, with the StatefulSet that is to make each."""
+    """The missing pods, each with the StatefulSet that should create it."""
     lacking: Iterable[int] = (ordinal for ordinal in range(wanted) if ordinal not in found)
     return {names.pod_name(cluster, ordinal, role): names.stateful_set(cluster, role) for ordinal in lacking}

@@ -1,4 +1,4 @@
-"""Brokers and volumes that are to go: cordoned, drained, and given up once they are known to hold nothing."""
+"""Removes brokers and volumes: cordons and drains them, and gives them up once they are known to be empty."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CORDON = "cordoned.log.dirs"
 
 
 class Leaving:
-    """Of one cluster. Used by that cluster's worker only."""
+    """What leaves one cluster. Used by that cluster's worker only."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Leaving:
         self._lay_out = lay_out
 
     async def cordon(self, scene: Scene) -> frozenset[int]:
-        """What goes takes no new replicas until nobody uses it; all else does. The brokers where that was otherwise."""
+        """Cordon what leaves, uncordon the rest. Returns the brokers that were not cordoned so before, or may not have
+        been: what was observed of them may be outdated."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
         excess, volumes = layouts.given_up(scene.cluster, scene.kube, online)
@@ -97,7 +98,7 @@ class Leaving:
         return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=self._own.carried_out(name, _left(left)))
 
     async def unregister(self, scene: Scene) -> None:
-        """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
+        """Unregister brokers that are gone for good: offline, no pod, no replica, no vote, not wanted."""
         for broker in scene.view.brokers.values():
             wanted = broker.id < max(scene.kube.replicas, scene.cluster.spec.brokers)
             if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.voting:
@@ -140,7 +141,8 @@ class Leaving:
         return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))
 
     def _not_told(self, scene: Scene, name: str, volumes: str) -> Verdict:
-        """Brokers that restart tell again in a moment; only what does not pass by itself is held."""
+        """The verdict while it is unknown what brokers hold: held only if that does not pass by itself, as a restart
+        does."""
         silent = sorted(set(range(scene.kube.replicas)) - scene.view.described)
         now = seconds_of(self._shared.now())
         if silent and all(is_on_its_way(broker, scene.kube, scene.view, now) for broker in silent):
@@ -149,13 +151,13 @@ class Leaving:
         error = f"{_named(silent)} does not tell what it holds" if silent else "it cannot be read what it holds"
         return CLUSTER["VolumeHeld"].says(volume=volumes, error=error)
 
-    # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
-    # before it knows. Any broker might lag behind that.
+    # Each leaving broker is asked itself, and only after its cordon was observed: it knows of all replicas placed until
+    # then, and none are placed after. The metadata of any other broker might lag.
 
     async def _are_empty(self, scene: Scene, brokers: Sequence[int]) -> bool:
         for broker in brokers:
             if not scene.view.is_online(broker):
-                continue  # it was asked nothing, and can be given nothing
+                continue  # it cannot be asked, and can get no replicas
             if contents.replicas_on(await scene.as_told_by(broker), [broker]) != 0:
                 return False
         return True

@@ -1,7 +1,7 @@
-"""A cluster that the operator runs: Kubernetes objects, scaling, volumes, restarts.
+"""Reconciles a cluster that the operator runs: Kubernetes objects, scaling, volumes, restarts.
 
-`prepare` brings Kubernetes to a layout that loses nothing; `finish` runs when Kafka answers, drains what has to go, and
-removes it only when it is empty. Nothing is remembered between cycles but what the API shows.
+`prepare` applies a layout that loses nothing; `finish` runs once Kafka answers, drains what has to go, and removes it
+only when it is empty. Each cycle decides from what the APIs show.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ManagedCluster:
         self._reach: Reach | None = None
         self._tidied: set[str | None] = set()
         self._refused: Verdict | None = None
-        # What was refused beside the layout: it keeps nothing else waiting.
+        # What was refused besides the layout: nothing else waits for it.
         self._refused_beside: Verdict | None = None
         self._held: Verdict | None = None
         self._answered = False
@@ -80,7 +80,7 @@ class ManagedCluster:
         return {ordinal: pod.name for ordinal, pod in self._kube.pods.items()}
 
     async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
-        """Bring Kubernetes into line; how to reach the brokers' pods, if there are any."""
+        """Bring Kubernetes into line. Returns how to reach the brokers' pods, if there are any."""
         if not look and self._reach is not None:
             return self._reach
         self._refused = self._refused_beside = None
@@ -104,7 +104,7 @@ class ManagedCluster:
         return self._reach
 
     async def _locate_metadata(self, cluster: KafkaCluster, identity: Identity) -> None:
-        """Once it is known where the metadata log is, that is kept: without the StatefulSet nobody could tell."""
+        """Record in the identity which volume has the metadata log: without the StatefulSet nothing else tells."""
         found = layouts.metadata_volume(cluster, self._kube)
         if not identity.metadata and found:
             with self._refusal_told():
@@ -112,7 +112,7 @@ class ManagedCluster:
                 self._identity = await self._objects.identity(cluster)
 
     async def _lay_out(self, layout: Layout, kube: KubeFacts) -> Beside:
-        """What is refused is told; what is there already is served all the same."""
+        """Apply the layout. A refusal is reported; what exists already is served all the same."""
         beside = Beside()
         try:
             beside = await self._objects.apply_layout(layout, kube)
@@ -130,15 +130,15 @@ class ManagedCluster:
 
     @contextmanager
     def _refusal_told(self) -> Iterator[None]:
-        """As well where it is not the layout, which all else depends on."""
+        """Report a refusal of anything but the layout, and go on: only on the layout does all else depend."""
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
             self._refused_beside = self._told(error)
 
     def _told(self, error: ApiError | ApiUnavailableError) -> Verdict:
-        """What is refused may stay so, and what is not answered too; the cluster runs all the same, and what does not
-        depend on that has a right to be done."""
+        """The verdict for a refused or unanswered request, which may remain so: the cluster runs all the same, and
+        steps that do not depend on it go on. Other errors are raised."""
         verdict = unserved(error)
         if verdict is None:
             raise error
@@ -150,8 +150,8 @@ class ManagedCluster:
         self._answered = False
 
     async def _restart_troubled(self, layout: Layout) -> None:
-        """While Kafka does not answer nothing rolls. What cannot run as it was told before, or has not begun to, is
-        told anew all the same: it may be just that which keeps Kafka from answering."""
+        """While Kafka does not answer nothing rolls, except outdated pods that fail or have not started: these may be
+        what keeps Kafka from answering."""
         if self._answered or self._refused is not None:
             return
         for role, found in ((CONTROLLER_ROLE, self._kube.controllers), (BROKER_ROLE, self._kube.pods)):
@@ -162,7 +162,7 @@ class ManagedCluster:
                     await self._objects.restart(layout.cluster, pod)
 
     def _lost(self) -> Verdict | None:
-        """A pod is never deleted by force: only a person can know that its node is off."""
+        """A pod is never force-deleted: only a person can know that its node is off."""
         now = seconds_of(self._shared.now())
         for pod in liveness.lost_pods(self._kube, now):
             return CLUSTER["NodeLost"].says(pod=pod.name, since=pod.deleting_since, node=pod.node)
@@ -192,7 +192,7 @@ class ManagedCluster:
     async def finish(
         self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, again: Again
     ) -> tuple[Verdict, ClusterStatus]:
-        """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
+        """Drain, remove, restart and grow, now that Kafka answers. The verdict tells the first thing not done yet."""
         assert self._identity is not None
         self._answered = True
         quorum, view = await voters.observe(kafka, self._identity, view)
@@ -211,7 +211,8 @@ class ManagedCluster:
             return self._told(error), status
 
     async def _bring(self, scene: Scene, status: ClusterStatus) -> tuple[Verdict, ClusterStatus]:
-        """One step on the way to what the spec says. What the status tells of drains and claims is that of before."""
+        """Take one step towards the spec. `status` comes with the drains and claims of the previous cycle, which stay
+        if a step fails."""
         cluster, view, quorum, again = scene.cluster, scene.view, scene.quorum, scene.again
         went = await voters.bring(self._objects, scene, lambda: restarts.are_due(scene))
         if went.acted and went.verdict is not None:
@@ -224,7 +225,7 @@ class ManagedCluster:
         if spare:
             layout = replace(layout, controllers=0)
         await self._tried(claims.take_back(self._objects, layout, scene.kube), failed)
-        # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
+        # What was observed to be empty is still so only if it was cordoned by then.
         exposed = await self._leaving.cordon(scene)
         said = [
             await self._tried(self._leaving.scale_down(scene, drains, exposed), failed),
@@ -242,7 +243,7 @@ class ManagedCluster:
             again.failed.add(Part.CLUSTER)
         else:
             status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        # What waits for a pod that cannot run does not go on by itself.
+        # Whatever waits for a pod that cannot run does not go on by itself, so the pod is reported first.
         stuck = troubled(pod for pod in scene.kube.pods.values() if pod.ordinal < cluster.spec.brokers)
         found = (
             self._refused, self._lost(), self._late.verdict, stuck, went.verdict, *failed, *said,
@@ -250,11 +251,11 @@ class ManagedCluster:
         )  # fmt: skip
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
-            again.cluster_within(LOOK_SECONDS)  # behind what is told something goes on
+            again.cluster_within(LOOK_SECONDS)  # behind the reported verdict something is in progress
         return verdict or self._health(scene, status), status
 
     async def _tried(self, step: Awaitable[T], failed: list[Verdict]) -> T | None:
-        """Each step follows from what was seen alone, so one that fails keeps no other waiting."""
+        """Run a step and note its failure. Steps depend only on what was observed, so none waits for a failed one."""
         try:
             return await step
         except (ApiError, ApiUnavailableError) as error:
@@ -300,7 +301,8 @@ class ManagedCluster:
     # More brokers.
 
     async def _propose(self, scene: Scene) -> None:
-        """Brokers that were added get their share, if the spec says so. The mark on the StatefulSet goes with it."""
+        """Create the Reassignment that gives added brokers their share, if the spec says so, and clear their mark on
+        the StatefulSet."""
         added = [broker for broker in scene.kube.added if broker < scene.cluster.spec.brokers]
         if not scene.kube.added or not scene.kube.exists:
             return
@@ -331,7 +333,7 @@ class ManagedCluster:
         known = all(one.online and one.id in scene.view.described for one in scene.view.brokers.values())
         ended = current is not None and current.status.phase in ENDS and not current.meta.deleting
         if current is not None and ended and known and not failed:
-            # The directory is well again. Should it fail once more, another one of this name has to be made.
+            # The directory is healthy again. If it fails once more, a new Reassignment of this name is needed.
             await self._shared.writer.delete_reassignment(current)
         if failed and (current is None or current.status.phase in ENDS):
             mode = {"drainDirectories": [{"broker": d.broker, "directory": d.path} for d in failed]}

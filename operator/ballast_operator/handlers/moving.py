@@ -1,4 +1,4 @@
-"""Moves of a cluster's Reassignments: begun and stopped by whatever the controller and brokers are asked for."""
+"""Starts and stops the moves of a cluster's Reassignments by requests to the controller and the brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast_operator.model.kafka import KafkaView, Outcome, ReplicaId, TopicPar
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_planner import Move
 
-# The destination does not have the replica yet: the broker keeps the directory in mind for when it gets it (DIR-13).
+# The broker does not have the replica yet, and remembers the directory for when it does (DIR-13).
 REMEMBERED = "REPLICA_NOT_AVAILABLE"
 
 
@@ -25,7 +25,7 @@ async def stop_moves(cases: Sequence[Case], view: KafkaView, kafka: KafkaConnect
         for broker, path in directory_changes(move).items():
             replica = ReplicaId(move.topic, move.partition, broker)
             log_view = view.logs.get(replica)
-            # A move to where the replica is already ends the one in progress (DIR-16).
+            # Moving a replica to the directory that it is in cancels the move in progress (DIR-16).
             if log_view and log_view.future_path == path and log_view.path is not None:
                 back[replica] = log_view.path
     await kafka_actions.alter_log_dirs(kafka, back)
@@ -36,7 +36,7 @@ async def stop_moves(cases: Sequence[Case], view: KafkaView, kafka: KafkaConnect
 
 
 async def start_moves(cases: Sequence[Case], kafka: KafkaConnection) -> dict[TopicPartition, str]:
-    """Directories first: a broker that gets a replica has to know where to put it before it does (DIR-13)."""
+    """Start moves, directories first: a broker has to know where to put a replica before it gets it (DIR-13)."""
     directories: dict[ReplicaId, str] = {}
     for case in cases:
         if case.step is not None and (case.step.run or case.step.starts):

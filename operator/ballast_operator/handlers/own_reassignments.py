@@ -1,6 +1,6 @@
-"""Reassignments that a cluster makes itself: what it drains, what it proposes.
+"""Manages the Reassignments that the operator itself creates for a cluster: drains and proposals.
 
-Their names begin with what they are for, so that an operator that takes over finds them.
+The prefix of their names tells what they are for, so that an operator that takes over finds them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OwnReassignments:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The operator's own Reassignments of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, key: Key, shared: Shared) -> None:
         self._key = key
@@ -31,7 +31,7 @@ class OwnReassignments:
         self._second_tries = SecondTries(shared.cache)
 
     async def drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
-        """See to it that a Reassignment empties what has to go; the words of why it does not until a person acts."""
+        """Ensure that a Reassignment drains what has to go. Returns why it cannot until a person acts, if so."""
         current = self.last(prefix)
         if current is None:
             await self.create(scene, unique(prefix, mode), mode)
@@ -44,13 +44,13 @@ class OwnReassignments:
         if phase is Phase.FAILED and _same_mode(current, mode) and not await self._would_move(scene, current):
             return why_it_failed(current.status.conditions) or f"Reassignment {current.meta.name} failed"
         if phase in ENDS or phase is Phase.STALE or without_place(current) or not _same_mode(current, mode):
-            # What it was to empty, or where that was to go, has changed, or new replicas came meanwhile: another one
-            # takes its place.
+            # What to drain, or its destination, has changed, or new replicas arrived meanwhile: the next cycle creates
+            # another one.
             await self._shared.writer.delete_reassignment(current)
         return None
 
     async def retry(self, scene: Scene, failed: Reassignment) -> None:
-        """It goes, and another one of this name takes its place, once that would come to something."""
+        """Delete it once another one of its name, which then takes its place, would move something."""
         if failed.status.phase is Phase.FAILED and await self._would_move(scene, failed):
             await self._shared.writer.delete_reassignment(failed)
 
@@ -69,25 +69,25 @@ class OwnReassignments:
         return f"{text}. {said.message.rstrip('.')}"
 
     def drained(self, prefix: str) -> bool:
-        """Whether nothing drains any more: its throttles have to be put back while what it drained still answers."""
+        """Whether the drain has ended: its throttles have to be restored while the drained brokers still answer."""
         current = self.last(prefix)
         return current is None or current.status.phase in ENDS
 
     async def drop(self, prefix: str) -> None:
-        """What was being drained is wanted again, or is gone. One that failed would stand in the way of the next."""
+        """Delete these: what they drain is wanted again or is gone. A failed one would block the next."""
         for one in self._all(prefix):
             if not one.meta.deleting and one.status.phase is not Phase.SUCCEEDED:
                 await self._shared.writer.delete_reassignment(one)
 
     async def withdraw(self, prefix: str, brokers: Collection[int]) -> None:
-        """What gives these brokers replicas, or proposes to, is not wanted any more."""
+        """Delete those that give these brokers replicas, or propose to."""
         for one in self._all(prefix):
             goes = one.status.phase in ENDS or one.meta.deleting
             if not goes and not set(brokers).isdisjoint(one.spec.add_brokers):
                 await self._shared.writer.delete_reassignment(one)
 
     def name(self, prefix: str) -> str | None:
-        """Of the one that is at it, or has failed."""
+        """The name of the `last` one."""
         current = self.last(prefix)
         return None if current is None else current.meta.name
 
@@ -106,12 +106,12 @@ class OwnReassignments:
         if cluster.spec.rebalance is not None and cluster.spec.rebalance.throttle is not None:
             spec["throttle"] = write(cluster.spec.rebalance.throttle)
         await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
-        # It is known already, so its event will tell nothing new.
+        # The cache has it already, so its watch event will trigger nothing.
         scene.again.reassignments_within(0.0)
 
 
 def adding(cluster: KafkaCluster) -> str:
-    """The prefix of those that give brokers that were added their share."""
+    """The name prefix of those that give added brokers their share."""
     return f"{cluster.meta.name[:150]}-add-brokers"
 
 
@@ -120,7 +120,7 @@ def unique(prefix: str, content: Any) -> str:
 
 
 def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
-    """Whether a drain that runs empties at least what has to be emptied now."""
+    """Whether the existing drain covers everything that has to be drained now."""
     spec = reassignment.spec
     if "drainBrokers" in mode:
         return set(spec.drain_brokers) == set(mode["drainBrokers"])

@@ -1,6 +1,6 @@
-"""Lets claims and identity go with their KafkaCluster, or keeps them, as `storage.deleteClaim` says.
+"""Makes claims and identity go with their KafkaCluster or outlive it, as `storage.deleteClaim` says.
 
-Nothing is given to a KafkaCluster that is not known to be there: Kubernetes would delete it at once.
+A KafkaCluster becomes their owner only if it is known to exist: otherwise Kubernetes would delete them at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class Ownership:
-    """That of one cluster. Used by that cluster's worker only."""
+    """Who owns the claims and the identity of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
 
     async def bring(self, cluster: KafkaCluster, kube: KubeFacts, born: Identity) -> bool:
-        """Whether all is as the spec says. Identity is kept where a claim is: without it nobody could read that one."""
+        """Write the owners; whether all are as the spec says. The order ensures that the identity stays as long as any
+        claim does: without it nobody could read the claim."""
         path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
         identity = await self._api.find(path)
         if identity is None:
@@ -45,13 +46,13 @@ class Ownership:
         return await self._claims(cluster, kube) and await self._identity(cluster, path, identity)
 
     async def _restore(self, cluster: KafkaCluster, born: Identity) -> None:
-        """Somebody deleted it. It is not garbage, which goes after its KafkaCluster."""
+        """Somebody deleted the identity. Garbage collection did not, as long as the KafkaCluster exists."""
         if await self._is_current(cluster):
             collection = path_of("v1", "configmaps", cluster.meta.namespace)
             await self._api.create(collection, others.identity(cluster, born))
 
     async def _is_current(self, cluster: KafkaCluster) -> bool:
-        """Whether the KafkaCluster is there just now and says what we read. The one that was heard of may be older."""
+        """Whether the KafkaCluster exists now, and with the spec that we have: the cached one may be outdated."""
         found = await self._api.find(ballast_path(cluster_model.PLURAL, cluster.key))
         meta = (found or {}).get("metadata") or {}
         seen = (meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp"))
@@ -73,7 +74,7 @@ class Ownership:
     async def _write(
         self, path: str, version: Mapping[str, str], found: Sequence[Owner], wanted: Sequence[Owner]
     ) -> bool:
-        """Where it is not so already, and onto what was observed: False where that has changed meanwhile."""
+        """Write the owners if they differ. False if the object has changed since it was observed."""
         if list(found) == list(wanted):
             return True
         try:

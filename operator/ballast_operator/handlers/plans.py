@@ -1,7 +1,7 @@
-"""The plans of a cluster's Reassignments: made once, kept in ConfigMaps, read back after a restart.
+"""Makes the plans of a cluster's Reassignments, keeps them in ConfigMaps, and reads them back after a restart.
 
-A plan is kept before its hash is told, so whatever hash a status has, its moves can be found. Used by that cluster's
-worker only.
+A plan is stored before its hash is written to the status, so the moves for any hash in a status can be found. Used by
+that cluster's worker only.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
 log = logging.getLogger(__name__)
-# A restart takes no longer.
+# No restart of a broker takes longer.
 AWAY_SECONDS = 600.0
-# For so long after a Reassignment a topic may come that no KafkaTopic describes.
+# How long after its Reassignment a topic without a KafkaTopic may be created.
 TOPIC_SECONDS = 600.0
 
 
 @dataclass
 class Case:
-    """One Reassignment in this cycle. `refused`: at the last attempt Kubernetes let nobody change it."""
+    """One Reassignment in this cycle. `refused`: Kubernetes refused the last attempt to change it."""
 
     reassignment: Reassignment
     plan: StoredPlan | None = None
@@ -80,18 +80,18 @@ class Plans:
         self._cluster = cluster
         self._shared = shared
         self._known: dict[str, StoredPlan] = {}
-        # Plans are large, and computing them one beside the other makes none of them come sooner.
+        # Plans are large, and computing several at once would finish none of them sooner.
         self._computing = asyncio.Lock()
 
     def forget(self, reassignment: Reassignment) -> None:
         self._known.pop(reassignment.meta.uid, None)
 
     def forget_others(self, uids: Iterable[str]) -> None:
-        """Keep the plans of these only: one that was deleted before it started leaves no other trace."""
+        """Keep the plans of these only: nothing else tells of Reassignments that were deleted before they started."""
         self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
 
     async def discard(self, reassignment: Reassignment) -> None:
-        """A plan that went stale before it started: another one takes its place, and would do so for ever."""
+        """Delete a plan that went stale before it started: otherwise ConfigMaps would pile up with each new plan."""
         self.forget(reassignment)
         plan, namespace = reassignment.status.plan, reassignment.meta.namespace
         for name in plan.config_maps if plan is not None else ():
@@ -101,7 +101,7 @@ class Plans:
                 await self._shared.api.delete(path, uid=found["metadata"]["uid"])
 
     async def load(self, cases: Sequence[Case]) -> None:
-        """From memory, else from the ConfigMaps that the status names."""
+        """Get the plans from memory, else from the ConfigMaps that the status names."""
         await side_by_side(cases, self._load)
 
     async def _load(self, case: Case) -> None:
@@ -129,7 +129,7 @@ class Plans:
         return await self._shared.api.find(path_of("v1", "configmaps", reassignment.meta.namespace, name))
 
     async def make(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
-        """For those that have none yet."""
+        """Make the plans of those that have none yet."""
         lacking = [case for case in cases if case.plan is None and case.step is None]
         for case in lacking:
             if case.reassignment.meta.paused:
@@ -146,13 +146,13 @@ class Plans:
 
         async def make_one(case: Case) -> None:
             if monotonic() - began > LONGEST_SECONDS:
-                # What was planned is told first: an operator that is ended now would have to begin with all of them.
+                # First write the statuses of those planned: an operator killed before that has to plan all again.
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), replan=True)
                 return
             try:
                 await self._make_plan(case, whole)
             except (ApiError, ApiUnavailableError) as error:
-                # A quota that is used up, for instance: its own trouble, of which the others know nothing.
+                # For instance an exhausted quota: it concerns this one only, and the others go on.
                 answer = answer_in(error)
                 if answer is None:
                     raise
@@ -182,7 +182,7 @@ class Plans:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
 
     async def _worked_out(self, case: Case, whole: KafkaView) -> StoredPlan | None:
-        """The plan, or a step that says why there is none."""
+        """The plan; if there is none, `case.step` says why."""
         unknown = not_known(whole)
         if unknown:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=f"{unknown}."))
@@ -205,8 +205,8 @@ class Plans:
         return None
 
     def _without_topic(self, reassignment: Reassignment, error: TopicMissingError) -> Step:
-        """It may have been applied together with it. What no KafkaTopic describes is waited for a while only: its name
-        may be written wrong."""
+        """The topic may have been applied together with the Reassignment. Without a KafkaTopic it is waited for only a
+        while: its name may be misspelled."""
         described = all(self._shared.cache.topics_named(self._cluster, topic) for topic in error.topics)
         if described or self._age(reassignment) < TOPIC_SECONDS:
             return Step(Phase.PLANNING, REASSIGNMENT["TopicMissing"].says(error=str(error)))
@@ -216,7 +216,7 @@ class Plans:
         return seconds_of(self._shared.now()) - seconds_of(reassignment.meta.creation_timestamp)
 
     async def _keep(self, case: Case, plan: StoredPlan) -> None:
-        """In ConfigMaps first, and then in the status."""
+        """Store the plan in ConfigMaps first, then in the status."""
         meta = case.reassignment.meta
         contents = await asyncio.to_thread(encode, plan)
         name = f"{shortened(meta.name)}-plan-{plan.hash[:10]}"
@@ -242,8 +242,8 @@ class Plans:
         case.status = replace(case.status, plan=told)
 
     async def _kept_before(self, found: Sequence[Mapping[str, Any] | None], plan: StoredPlan) -> StoredPlan | None:
-        """The same moves, kept by an operator that was killed before it told them; sizes may have been others then.
-        Written again, they would never be told by operators that are killed at each write."""
+        """The same moves, stored by an operator that was killed before it wrote the status; sizes may have differed.
+        If each one wrote them again, operators killed at every write would never get to the status."""
         there = [one for one in found if one is not None]
         if len(there) < len(found):
             return None
@@ -258,7 +258,7 @@ class Plans:
         return found if found is not None and _is_owned(reassignment, found) else None
 
     def _worth_waiting_for(self, reassignment: Reassignment, whole: KafkaView) -> list[int]:
-        """Brokers that may just be restarted. What can be moved does not wait for ever for one that may be lost."""
+        """Brokers that may only be restarting. What can be moved does not wait forever for one that may be lost."""
         away = {broker.id for broker in whole.brokers.values() if not broker.online}
         young = self._age(reassignment) < AWAY_SECONDS
         return sorted(away.difference(reassignment.spec.drain_brokers)) if young else []
@@ -276,7 +276,7 @@ def _is_owned(reassignment: Reassignment, config_map: Mapping[str, Any]) -> bool
 async def work_out(
     cache: Cache, reassignment: Reassignment, whole: KafkaView, maps: Mapping[str, Mapping[str, Any]]
 ) -> Plan:
-    """The plan of now. Planning is computing, so it happens in a thread."""
+    """The plan from the current state. It is CPU-bound, so it is computed in a thread."""
     cluster = cache.clusters.get(reassignment.cluster)
     paths = mounted_paths(cluster, whole) if cluster is not None else {}
     weights = directory_weights(cluster, whole) if cluster is not None else {}
@@ -285,7 +285,7 @@ async def work_out(
 
 
 def not_known(whole: KafkaView) -> str | None:
-    """What would have to be guessed for a plan."""
+    """What a plan would have to guess, if anything."""
     silent = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
     if silent:
         return f"brokers {silent} do not describe their directories"

@@ -1,8 +1,8 @@
-"""What this process remembers of throttles that were put back: brokers may not have heard of it yet.
+"""Remembers which throttles this process has put back, since lagging brokers may still report them.
 
-It is the one thing that operators do not find in Kafka or Kubernetes. One that has just begun to look knows nothing of
-what another did a moment before; until no broker can lag any more, a rate that a Reassignment here asks for may be one
-that was put back, and is not taken for somebody else's.
+This is the only state that is in neither Kafka nor Kubernetes. A new leader does not know what its predecessor put back
+a moment ago. Until no broker can lag that far any more, an observed rate that equals one asked for by a Reassignment
+may be such a remnant, and is not taken for somebody else's.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ballast_operator.model.reassignment import Throttle
 from ballast_operator.plan.throttled_lists import NONE, PutBack
 from ballast_operator.plan.throttles import ThrottlePlan, rates_of
 
-# A broker that has not heard for so long what the controller acknowledged is fenced long since.
+# A broker that lags this far behind the controller was fenced long ago.
 LAG_SECONDS = 60.0
 
 
 class PutBackMemory:
-    """Throttles that are back where they were, as the controller acknowledged, and since when. Forgotten, they are put
-    back again."""
+    """Throttles that were put back, as acknowledged by the controller, and when. If forgotten, they are put back
+    again."""
 
     def __init__(self) -> None:
         self._known: dict[ConfigId, tuple[frozenset[str], float]] = {}
@@ -29,7 +29,7 @@ class PutBackMemory:
         self._looked: float | None = None
 
     def look(self) -> None:
-        """A look begins. After a long pause somebody else may have led meanwhile."""
+        """A look begins. After a long pause another operator may have been the leader meanwhile."""
         now = monotonic()
         if self._looked is None or now - self._looked >= LAG_SECONDS:
             self._began = now
@@ -40,11 +40,11 @@ class PutBackMemory:
         return {config: gone for config, (gone, _) in self._known.items()}
 
     def suspected(self, throttles: Iterable[Throttle | None]) -> frozenset[str]:
-        """Rates that may be ours although nobody has them in its records."""
+        """Rates that may be ours although no status records them."""
         return rates_of(throttles) if monotonic() - self._began < LAG_SECONDS else NONE
 
     def keep(self, put_back: PutBack) -> None:
-        """Only these still matter."""
+        """Forget all but these, and what is too old to matter."""
         self._known = {
             config: (gone, since)
             for config, gone in put_back.items()
@@ -52,7 +52,7 @@ class PutBackMemory:
         }
 
     def note(self, throttles: ThrottlePlan, outcomes: Mapping[tuple[str, str], Outcome]) -> None:
-        """What was changed and acknowledged."""
+        """Remember what was put back and acknowledged."""
         for change in throttles.changes:
             outcome = outcomes.get((change.resource, change.name))
             for key in change.values if outcome is not None and outcome.ok else ():

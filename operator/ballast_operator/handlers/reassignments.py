@@ -1,8 +1,8 @@
 """Carries out the Reassignments of one cluster, all of them from one snapshot, since they share brokers and throttles.
 
-The order inside a cycle is what makes a kill at any line harmless: plans are kept in ConfigMaps before their hash is
-told; statuses (with what throttles were) are written before anything is changed; throttles are set before the first
-move starts; and what runs is always told from the cluster, never remembered.
+The order within a cycle makes a kill at any line harmless: plans are stored in ConfigMaps before their hash is written
+to the status; statuses (with the former throttles) are written before anything is changed; throttles are set before the
+first move starts; and what runs is always read from the cluster, never remembered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ballast_operator.worker import Again
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
-# How soon to look again at what moves: soon while looks find something new, seldom while they do not.
+# How soon to look again at running moves; the interval doubles while looks find nothing new.
 FIRST_LOOK_SECONDS = 0.2
 SHOWN_BROKERS = 20
 
@@ -72,7 +72,8 @@ class ReassignmentHandler:
     async def tell(
         self, verdict: Verdict | None, again: Again, cluster_gone: bool = False, leaving: bool = False
     ) -> None:
-        """The cluster cannot be asked: say so, and let those go that have nothing to put back, unless that is done."""
+        """The cluster cannot be asked: report it, and release deleted ones that have nothing to undo (all if the
+        cluster is gone). With `leaving` deleted ones are left to `handle`."""
         known = self._shared.cache.reassignments_of(self._cluster)
         self._refusals.look(one.meta.uid for one in known)
 
@@ -87,7 +88,7 @@ class ReassignmentHandler:
             if self._refusals.due(reassignment):
                 with self._refusals.told(reassignment):
                     if goes:
-                        # First, since nobody who comes after this process finds the object any more.
+                        # Before the release: afterwards no successor of this process would find the object.
                         self._tell_left(reassignment)
                         await self._resting.release(reassignment, again)
                     elif verdict is not None:
@@ -110,7 +111,7 @@ class ReassignmentHandler:
     # With Kafka.
 
     async def handle(self, kafka: KafkaConnection, again: Again, leaving: bool = False) -> None:
-        """One look at all Reassignments of the cluster, or at those alone that are being deleted."""
+        """One look at all Reassignments of the cluster, or with `leaving` only at those being deleted."""
         known = self._shared.cache.reassignments_of(self._cluster)
         known = [one for one in known if one.meta.deleting or not leaving]
         self._throttling.look()
@@ -135,19 +136,19 @@ class ReassignmentHandler:
     # One look.
 
     async def _observe(self, cases: Sequence[Case], kafka: KafkaConnection) -> KafkaView:
-        """What concerns the plans, and the configurations that their statuses record."""
+        """Observe what the plans concern, and the configurations that statuses record."""
         topics = {topic for case in cases if case.plan for topic in case.plan.topics}
         records = [record for case in cases for record in case.records]
         topics |= {record.name for record in records if record.resource != BROKER}
         base = await observe_brokers(kafka)
-        # What moves is asked first: a move that ends between the two questions is then still one that moves.
+        # Ongoing reassignments first: a move that ends between the two requests then still counts as running.
         ongoing = await observe_ongoing(kafka)
         views, missing, errors = await observe_topics(kafka, topics)
         online = [broker.id for broker in base.brokers.values() if broker.online]
         wanted = {name: view.partitions.keys() for name, view in views.items()}
         cluster = self._shared.cache.clusters.get(self._cluster)
         managed = cluster is not None and cluster.spec.external is None
-        # Where claims count, a directory is as full as all its logs, not only those of the plans.
+        # `as_claimed` sums up all logs of a directory, not only those of the plans.
         directories, logs, described = await observe_directories(kafka, online, None if managed else wanted)
         throttled = [case for case in cases if case.status.holds_throttles or case.reassignment.spec.throttle]
         broker_configs = await observe_broker_configs(kafka, online) if throttled else {}
@@ -162,7 +163,7 @@ class ReassignmentHandler:
         view = await self._observe_new(cases, view, kafka)
         self._decide(cases, view)
         self._choose(cases, view)
-        # Of a plan of many thousand partitions this is computed for seconds: the loop goes on.
+        # With many thousand partitions this computes for seconds, so it must not block the event loop.
         throttles = await asyncio.to_thread(self._throttling.plan, cases, view)
         for case in cases:
             case.records = throttles.records.get(str(case.reassignment.key), ())
@@ -178,15 +179,15 @@ class ReassignmentHandler:
         self._come_back(cases, again)
 
     async def _observe_new(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> KafkaView:
-        """Plans that were made in this cycle concern topics that were not observed with the others."""
+        """Observe again if plans made in this cycle concern topics that were not observed."""
         known = view.topics.keys() | view.missing
         if any(case.plan and not case.plan.topics <= known for case in cases):
             return await self._observe(cases, kafka)
         return view
 
     def _decide(self, cases: Sequence[Case], view: KafkaView) -> None:
-        """The step of each, the running ones first, then by age; who comes first holds its partitions. Those that
-        Kubernetes lets nobody change come behind all that can go on."""
+        """Decide on each step, running ones first, then by age: the first to claim a partition holds it. Those that
+        Kubernetes does not let us change come after those that can go on."""
         claimed: dict[TopicPartition, str] = {}
         order = sorted(cases, key=lambda c: (holds_nothing(c.reassignment), c.refused, c.reassignment.meta.age_order))
         for case in order:
@@ -204,7 +205,7 @@ class ReassignmentHandler:
                     claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)
 
     def _choose(self, cases: Sequence[Case], view: KafkaView) -> None:
-        """Which moves may start, and why others wait: known before the status is written, done after it."""
+        """Choose which moves may start, and note why others wait, before the status is written; they start after."""
         running = [case for case in cases if _starts(case)]
         traffic = observe_traffic([state for case in running if case.step for state in case.step.states], view)
         for case in running:
@@ -245,10 +246,10 @@ class ReassignmentHandler:
             held = bool(case.records) or case.lists is not None
             active = step is None or step.claims or step.replan or held or case.reassignment.meta.deleting
             if self._refusals.of(case.reassignment) is not None:
-                active = not case.refused  # what it held until just now is free for others
+                active = not case.refused  # refused only now: what it held is free for others
             again.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
 
 
 def _starts(case: Case) -> bool:
-    """Whether moves of it may start. One that was refused is written down first; then it comes to that."""
+    """Whether moves of it may start. After a refusal its status has to be written first."""
     return case.step is not None and (case.step.run or case.step.starts) and not case.refused

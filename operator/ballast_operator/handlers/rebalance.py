@@ -1,6 +1,6 @@
-"""Creates what `spec.rebalance.job` chooses, takes away what it no longer chooses, and tells what the job found.
+"""Creates the rebalance job of the kind that `spec.rebalance.job` chooses, deletes others, and reports its results.
 
-The job writes `status.rebalance`; the condition Balanced is made of it here, so conditions have one writer.
+The job writes `status.rebalance`; the condition Balanced is derived from it here, so that conditions have one writer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RebalanceJobs:
         self._brought: int | None = None
 
     async def bring(self, cluster: KafkaCluster) -> None:
-        """Kubernetes as the spec has it. What this Kubernetes refuses is told; the rest of the cluster goes on."""
+        """Apply the job as the spec says. A refusal is reported; the rest of the cluster goes on."""
         if cluster.meta.paused or cluster.meta.deleting:
             return
         self._refused = refusal(cluster)
@@ -58,12 +58,12 @@ class RebalanceJobs:
                 await self._objects.drop_owned(cluster, kind, names.rebalance(cluster))
 
     def condition(self, cluster: KafkaCluster, now: str) -> Condition | None:
-        """What the job's last look came to, or why there is no job."""
+        """The condition Balanced: the result of the job's last run, or why there is no job."""
         before = balanced_before(cluster.status.conditions)
         return balanced_condition(cluster, self._refused, before, now)
 
     def tell(self, cluster: KafkaCluster, now: Condition | None) -> None:
-        """An Event where the condition says something new."""
+        """Send an Event if the condition has a new reason."""
         before = balanced_before(cluster.status.conditions)
         if now is not None and (before is None or before.reason != now.reason):
             kind = WARNING if names_trouble(now) else NORMAL

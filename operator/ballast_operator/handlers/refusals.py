@@ -1,7 +1,7 @@
-"""Reassignments that Kubernetes lets nobody change: told by themselves, or in an Event, while the others go on.
+"""Tracks the Reassignments that Kubernetes refuses to change: each is reported for itself, and the others go on.
 
-A policy, an admission webhook that is down, or a Role may refuse every change of one object, for as long as nobody does
-anything about it. Such a one is asked for again after a while, and at once when somebody has changed it.
+A policy, an admission webhook that is down, or a Role may refuse every change of an object until somebody fixes that.
+The change is tried again after a while, and at once when somebody has changed the object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`subject` is what the object was like, but for what the operator itself has written to it since."""
+    """`subject` is the object's metadata at that time; it stays equal when the operator writes the status."""
 
     verdict: Verdict
     subject: Meta
@@ -34,7 +34,7 @@ class Refusal:
 
 
 class Refusals:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The refusals of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -43,12 +43,12 @@ class Refusals:
         self._silent = False
 
     def look(self, uids: Iterable[str]) -> None:
-        """A look begins, at these."""
+        """A look at these begins: forget all others."""
         self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
         self._spent, self._silent = 0.0, False
 
     def of(self, reassignment: Reassignment) -> Verdict | None:
-        """What is said of one that was refused when it was tried last."""
+        """What to report if the last attempt to change it was refused."""
         known = self._known.get(reassignment.meta.uid)
         return known.verdict if known is not None else None
 
@@ -62,13 +62,13 @@ class Refusals:
         )
 
     def come_back(self, reassignment: Reassignment, again: Again) -> None:
-        """To one that was not changed: refused, not answered, or not tried in this look any more."""
+        """Schedule the next attempt at one that was not changed: refused, unanswered, or not tried in this look."""
         if self._silent:
             again.failed.add(Part.REASSIGNMENTS)
         again.reassignments_within(TRY_AGAIN_SECONDS if reassignment.meta.uid in self._known else 0.0)
 
     def note(self, reassignment: Reassignment, error: ApiError | ApiUnavailableError) -> Verdict:
-        """A change of it was refused. What fails for all is raised on."""
+        """Note that a change of it was refused. An error that concerns all of them is raised again."""
         answer = answer_in(error)
         if answer is None:
             raise error
@@ -82,8 +82,8 @@ class Refusals:
 
     @contextmanager
     def told(self, reassignment: Reassignment) -> Iterator[None]:
-        """A change of this one: that it is refused is noted and ends here; that it is not ends what was noted. What
-        got no answer is as it was: it is tried again at the next look, and it may be that of this one alone."""
+        """Run a change of this one. A refusal is noted and goes no further; any other outcome clears what was noted.
+        A change without an answer, which may be missing for this one alone, is tried again at the next look."""
         before, began = self._known.get(reassignment.meta.uid), monotonic()
         try:
             yield

@@ -1,7 +1,7 @@
-"""A StatefulSet is made anew for other volumes: its claim templates cannot be changed. Its pods stay meanwhile.
+"""Recreates a StatefulSet whose volumes change, since its claim templates are immutable. Its pods stay meanwhile.
 
-What is to be there afterwards is noted before, on the ConfigMap with the cluster's identity: of an operator that is
-killed between deletion and remaking nothing else would tell which brokers it adds, nor what people put on the set.
+The new set is noted first, on the ConfigMap with the cluster's identity: if the operator is killed between deletion and
+creation, nothing else tells which brokers were being added, nor what people had put on the set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 class Remaking:
-    """The StatefulSets of one cluster; `apply` is the way to one."""
+    """Recreates the StatefulSets of one cluster; `apply` applies one."""
 
     def __init__(self, api: KubernetesApi, apply: Callable[[KafkaCluster, Object], Awaitable[None]]) -> None:
         self._api = api
@@ -35,12 +35,12 @@ class Remaking:
         self._notes: dict[str, str] = {}
 
     def read(self, identity: Mapping[str, Any]) -> None:
-        """What the ConfigMap has of an operator before."""
+        """Read the notes that an earlier operator process left on the ConfigMap."""
         annotations = identity["metadata"].get("annotations") or {}
         self._notes = {key: text for key, text in annotations.items() if key.startswith(NOTES)}
 
     async def make(self, cluster: KafkaCluster, found: Object, wanted: Object) -> None:
-        """Instead of the one that was found."""
+        """Replace the set that was found by the wanted one."""
         name, path = wanted["metadata"]["name"], _path_of(wanted)
         log.info("StatefulSet %s of %s is made anew, for other volumes", name, cluster.key)
         former = found["metadata"]["uid"]
@@ -52,13 +52,13 @@ class Remaking:
         await self.end(cluster, name, None)
 
     def begun(self, cluster: KafkaCluster, name: str) -> Object | None:
-        """What an operator before was about to make: it counts as there, so that it is made as it was to be."""
+        """The set that an earlier process was about to create: it counts as existing, so it is created as noted."""
         note = self._noted(cluster, name)
         return None if note is None else note["set"]
 
     async def end(self, cluster: KafkaCluster, name: str, before: Object | None) -> None:
-        """It is there: what people put on the former one is put on it. `before` is what was there until now: with the
-        former one nothing has been made anew as yet."""
+        """The new set exists: transfer to it what people had put on the former one. `before` is the set as it was
+        found before the apply; if that is still the former one, it has not been recreated yet."""
         note = self._noted(cluster, name)
         if note is None or (before is not None and before["metadata"]["uid"] == note["former"]):
             return
@@ -68,14 +68,14 @@ class Remaking:
         await self._note(cluster, NOTES + name, None)
 
     async def forget(self, cluster: KafkaCluster) -> None:
-        """Nothing is to be made anew any more."""
+        """Delete all notes: no set has to be recreated any more."""
         for key in list(self._notes):
             await self._note(cluster, key, None)
 
     def _noted(self, cluster: KafkaCluster, name: str) -> Object | None:
         try:
             note: Object = json.loads(self._notes.get(NOTES + name, "{}"))
-        except ValueError:  # somebody has changed it: then it is as if it were not there
+        except ValueError:  # somebody has edited it: ignore it
             return None
         return note if note.get("cluster") == cluster.meta.uid else None
 
@@ -89,7 +89,7 @@ class Remaking:
             self._notes[key] = text
 
     async def _until_gone(self, path: str) -> None:
-        """Before this cycle ends: found without its set, a cluster would be laid out by its pods."""
+        """Wait within this cycle: one that finds no set would derive the layout from the pods."""
         for _ in range(GONE_POLLS):
             if await self._api.find(path) is None:
                 return
@@ -103,13 +103,13 @@ def _path_of(stateful_set: Object) -> str:
 
 
 def _of_others(found: Object) -> Object:
-    """What people put on the set and on its pods, as a patch: ours is what the new one is made with."""
+    """The annotations that people put on the set and on its pods, as a patch; the new set comes with our own."""
     of_pods = {"metadata": {"annotations": _beside_ours(found, "spec", "template", "metadata", "annotations")}}
     return {"metadata": {"annotations": _beside_ours(found, "metadata", "annotations")}, "spec": {"template": of_pods}}
 
 
 def _lacking(patch: Object, present: Object) -> Object:
-    """What of a patch is not there as yet."""
+    """The part of a patch that is not present yet."""
     left: Object = {}
     for key, value in patch.items():
         if not isinstance(value, dict):

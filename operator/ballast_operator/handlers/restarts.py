@@ -1,4 +1,4 @@
-"""Restarts of a cluster's nodes, one at a time: those whose pods are not as they should be."""
+"""Restarts the nodes of a cluster whose pods are outdated, one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 def are_due(scene: Scene) -> bool:
-    """Whether nodes have yet to come to what they are to be."""
+    """Whether any node still has to be restarted."""
     layout = scene.layout
     brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     if plan.outdated_controllers(scene.kube, controllers):
@@ -32,7 +32,7 @@ def are_due(scene: Scene) -> bool:
 
 
 async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | None:
-    """Restart one broker whose pod is not as it should be, if the partitions allow it."""
+    """Restart one broker whose pod is outdated, if its partitions allow it; after the brokers, one controller."""
     layout = scene.layout
     wanted = pods.revision(layout, BROKER_ROLE)
     if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
@@ -40,7 +40,7 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
     min_insync = await observe_min_insync(scene.kafka, scene.view.topics)
     restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout, scene.quorum)
     if restart.broker is not None and scene.view.is_online(restart.broker):
-        # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
+        # Ask that broker itself, too: any other may lag, or be cut off and believe that all are in sync.
         try:
             own = await scene.as_told_by(restart.broker)
         except KafkaUnavailableError as error:
@@ -63,8 +63,8 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
 async def _restart(
     objects: KubeObjects, scene: Scene, node: str, pod: PodFacts, at_work: bool, restart: plan.Restart
 ) -> Verdict:
-    """Who is at work goes as from a node that is drained, so that a drain takes no other one at the same time. While a
-    pod is not ready, or somebody catches up, the budget lets none go anyway, and is no reason to wait."""
+    """A working pod is evicted, so that a drain of a Kubernetes node takes no other one at the same time. While a pod
+    is not ready, or a node catches up, the budget allows no eviction anyway; then the pod is deleted at once."""
     there = all(one.ready for one in scene.kube.all_pods)
     if there and at_work and not plan.lagging_nodes(scene.view, scene.quorum):
         if not await objects.evict(scene.cluster, pod):
@@ -75,7 +75,7 @@ async def _restart(
 
 
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
-    """After the brokers, those of the controllers that have pods of their own."""
+    """Restart one outdated controller that has a pod of its own."""
     wanted = pods.revision(layout, CONTROLLER_ROLE)
     restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.quorum)
     if restart.broker is not None:

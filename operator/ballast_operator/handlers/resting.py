@@ -1,4 +1,4 @@
-"""Reassignments that have come to rest: what is left of their deletion, and of the time that they are kept."""
+"""Takes care of Reassignments that have come to rest: releases deleted ones, deletes those whose TTL has expired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ballast_operator.worker import Again
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
-# What somebody else has changed is looked at when that is heard of, or after so long.
+# After a write conflict: the object is looked at again when its watch event arrives, or after this time.
 LOOK_SECONDS = 1.0
 GITOPS_MARKS = (
     "argocd.argoproj.io/tracking-id",
@@ -30,7 +30,7 @@ GITOPS_MARKS = (
 
 
 class Resting:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The Reassignments at rest of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
@@ -38,7 +38,7 @@ class Resting:
         self._refusals = refusals
 
     async def looked_after(self, reassignment: Reassignment, again: Again) -> bool:
-        """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
+        """Whether this one needs nothing from Kafka any more; if so, do what is left to do for it."""
         status = reassignment.status
         if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
             return False
@@ -57,7 +57,7 @@ class Resting:
         elif status.phase in ENDS:
             if status.observed_generation != reassignment.meta.generation:
                 generation = reassignment.meta.generation
-                # Who waits for a condition goes by the generation that it names.
+                # Whoever waits for a condition compares the generation in it.
                 said = tuple(replace(one, observed_generation=generation) for one in status.conditions)
                 current = replace(status, observed_generation=generation, conditions=said)
                 if await self._shared.writer.write_status(reassignment, current):
@@ -65,7 +65,7 @@ class Resting:
             await self._expire(reassignment, again)
 
     async def _expire(self, reassignment: Reassignment, again: Again) -> None:
-        """ttlSecondsAfterFinished."""
+        """Apply ttlSecondsAfterFinished."""
         ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
         if ttl is None or finished is None:
             return
@@ -84,7 +84,7 @@ class Resting:
 
 
 def warn_of_ttl(events: Events, reassignment: Reassignment) -> None:
-    """Where it ends, or its spec changes after that: it may stay in Git for ever."""
+    """Warn, when it ends or its spec changes afterwards, that its TTL is ignored: it may stay in Git forever."""
     mark = _tracked_by(reassignment)
     if reassignment.spec.ttl_seconds_after_finished is not None and mark is not None:
         said = EVENTS["TtlIgnored"].says(mark=mark)
@@ -92,19 +92,19 @@ def warn_of_ttl(events: Events, reassignment: Reassignment) -> None:
 
 
 def _tracked_by(reassignment: Reassignment) -> str | None:
-    """The mark of the GitOps that would create it again."""
+    """The mark of the GitOps tool that would create it again."""
     marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
     return next((mark for mark in GITOPS_MARKS if mark in marks), None)
 
 
 def _holds_its_topic(reassignment: Reassignment) -> bool:
-    """Whether its KafkaTopic would make another one, although somebody has stopped this one."""
+    """Whether its KafkaTopic would create another one after its deletion, although somebody has stopped this one."""
     owners = reassignment.meta.owner_references
     return reassignment.status.phase in STOPPED and any(owner.kind == TOPIC for owner in owners)
 
 
 def _stale_unplanned(reassignment: Reassignment) -> bool:
-    """Rows that were stale when the plan was to be made stay so until the spec changes."""
+    """Whether its rows were stale when it was to be planned: they stay so until the spec changes."""
     status, meta = reassignment.status, reassignment.meta
     current = status.observed_generation == meta.generation and not meta.deleting
     return status.phase is Phase.STALE and status.plan is None and current

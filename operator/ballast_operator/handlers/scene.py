@@ -29,16 +29,16 @@ class Scene:
 
     @property
     def layout(self) -> Layout:
-        """As it is to be just now."""
+        """What is to be applied now: the spec, plus what exists and must not go yet."""
         return held_layout(self.cluster, self.identity, self.kube)
 
     @property
     def voting(self) -> frozenset[int]:
-        """Brokers that vote on the metadata, as far as anybody can tell."""
+        """The nodes that are voters of the metadata quorum, or may be."""
         found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
         return found if self.identity.dedicated else found.union(self.identity.voters)
 
     async def as_told_by(self, broker: int) -> KafkaView:
-        """What this broker itself knows of topics."""
+        """The view with the topics as this broker itself knows them."""
         topics, _, errors = await observe_topics(self.kafka, None, broker)
         return replace(self.view, topics=topics, topic_errors=errors)

@@ -1,6 +1,6 @@
-"""Whether a Reassignment that failed would come to something now, so that another one may take its place.
+"""Finds out whether a failed Reassignment would move something now, so that another one may take its place.
 
-That is found out by planning, which takes long where there is much: it is not done so often then.
+That takes a trial plan: the longer planning takes, the less often it is tried.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ballast_operator.model.reassignment import Phase, Reassignment
 from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError
 
 PAUSE_SHARE = 20
-# Of many that failed the others come at the next look.
+# Of many failed ones the rest come at the next look.
 LONGEST_SECONDS = 1.0
 
 
 class SecondTries:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The second tries of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -28,7 +28,7 @@ class SecondTries:
         self._next_of_all = 0.0
 
     async def would_move(self, failed: Reassignment, whole: KafkaView) -> bool:
-        """Whether a plan of now would move something, so that what kept it from that is gone."""
+        """Whether a plan made now would move something: then the cause of the failure is gone."""
         began, name = monotonic(), failed.meta.name
         if began < self._next.get(name, 0.0) or not_known(whole):
             return False
@@ -42,7 +42,7 @@ class SecondTries:
     async def worth_it(
         self, owned: Iterable[Reassignment], look: Callable[[], Awaitable[KafkaView]]
     ) -> list[Reassignment]:
-        """Those that failed and would move something. For these alone all of the cluster is looked at."""
+        """The failed ones that would move something now. `look` observes the whole cluster, if any has failed."""
         began = monotonic()
         failed = [one for one in owned if one.status.phase is Phase.FAILED and not one.stopped]
         if not failed or began < self._next_of_all:

@@ -1,4 +1,4 @@
-"""What stands in the way of a layout whose nodes speak TLS: Secrets, and how the pods that run speak already."""
+"""Checks what a layout with TLS depends on: its Secrets, and whether the running pods speak TLS already."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from ballast_operator.tls_secrets import (
     read_whole,
 )
 
-# Who has a token has a pair that the secret can be sought by: Apache Kafka takes any, and nobody tries these.
+# Whoever has a token (id and HMAC) can search for the secret by brute force. Apache Kafka accepts any length; this one
+# is out of reach.
 LEAST_SECRET = 32
 
 
 class Secured:
-    """Of one cluster."""
+    """The security of one cluster."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
@@ -35,7 +36,7 @@ class Secured:
         self._stands_for = ("", "")
 
     async def look(self, cluster: KafkaCluster, kube: KubeFacts) -> tuple[KubeFacts, Verdict | None]:
-        """(the facts, with who the nodes are; why nothing may be laid out)."""
+        """(the facts with the nodes' principal and the token stand-in; why the layout must not be applied, if so)."""
         held = security_held(cluster, kube)
         if held is not None:
             return kube, held
@@ -50,7 +51,7 @@ class Secured:
         return replace(kube, principal=principal, tokens=tokens), changed
 
     async def _read(self, cluster: KafkaCluster, hosts: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
-        """All Secrets, looked at: a pod that lacks one does not start, and would be one broker less."""
+        """Read and check all Secrets: a pod that lacks one does not start, and the cluster has one broker less."""
         secrets = {}
         for name, keys in security.keys_needed(cluster).items():
             found = await read_whole(self._api, cluster.meta.namespace, name, keys)
@@ -62,7 +63,7 @@ class Secured:
         return secrets
 
     async def _tokens(self, cluster: KafkaCluster, secrets: Mapping[str, Mapping[str, str]]) -> str:
-        """What stands for the secret of delegation tokens on pods. Making it takes a moment, each secret's once."""
+        """What stands for the secret of delegation tokens on pods. It is slow to compute, so it is cached."""
         name = cluster.spec.token_secret
         if name is None:
             return ""
@@ -81,7 +82,7 @@ def _principal(cluster: KafkaCluster, secrets: Mapping[str, Mapping[str, str]]) 
 
 
 def _stand_in(salt: str, secret: str) -> str:
-    """Made so slowly that nobody who may read pods finds the secret by trying."""
+    """Slow on purpose: nobody who may read pods can find the secret by brute force."""
     return hashlib.scrypt(secret.encode(), salt=salt.encode(), n=2**14, r=8, p=1, dklen=16).hex()
 
 

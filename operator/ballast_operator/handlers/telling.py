@@ -1,4 +1,4 @@
-"""What is written to Reassignments: what is about to happen, before it does, and how far it has come."""
+"""Writes the statuses of Reassignments: what is about to happen, before it does, and how far it has come."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFINITION_OF_BEFORE = ApiError(
 
 
 class Telling:
-    """Of one cluster's Reassignments. Used by that cluster's worker only."""
+    """The statuses of one cluster's Reassignments. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
@@ -38,7 +38,7 @@ class Telling:
         self._refusals = refusals
 
     async def write(self, case: Case, again: Again) -> bool:
-        """Write what is about to happen. Only if that stands may it happen."""
+        """Write what is about to happen. Only if this returns True may it happen."""
         if case.step is None:
             return False
         if self._refusals.due(case.reassignment):
@@ -51,7 +51,7 @@ class Telling:
         return False
 
     async def tell(self, reassignment: Reassignment, verdict: Verdict, again: Again) -> None:
-        """The cluster cannot be asked."""
+        """Report that the cluster cannot be asked."""
         status = reassignment.status
         if reassignment.meta.deleting:
             verdict = REASSIGNMENT["DeletionWaits"].says(error=verdict.message)
@@ -65,7 +65,7 @@ class Telling:
             again.reassignments_within(LOOK_SECONDS)
 
     async def _hold(self, case: Case, again: Again) -> bool:
-        """Before anything is begun our finalizer: a deletion has to wait until it has been put back."""
+        """Set our finalizer before anything is started: a deletion has to wait until everything has been put back."""
         step, reassignment = case.step, case.reassignment
         assert step is not None
         needed = step.starts or step.holds_throttles
@@ -98,7 +98,7 @@ class Telling:
         if not urgent and not (_advanced(before, wanted) and self.progress_due(before)):
             return True
         if not await self._shared.writer.write_status(reassignment, wanted):
-            # What has changed it is heard of before that; a watch that says nothing is not asked ten times a second.
+            # The watch event of the conflicting change usually arrives sooner. If not, do not retry in a tight loop.
             again.reassignments_within(LOOK_SECONDS)
             return False
         self.announce(reassignment, before, wanted)
@@ -109,7 +109,7 @@ class Telling:
         return True
 
     async def _tell_lost(self, case: Case, again: Again) -> None:
-        """What has to be known to put things back was not kept, so nothing is begun."""
+        """The API server has dropped what is needed to put the throttles back, so nothing may start."""
         verdict = self._refusals.note(case.reassignment, DEFINITION_OF_BEFORE)
         told = replace(case.reassignment.status, conditions=self.said(case.reassignment, verdict))
         await self._shared.writer.write_status(case.reassignment, told)
@@ -150,7 +150,7 @@ class Telling:
     def progress_due(self, before: ReassignmentStatus) -> bool:
         if before.progress is None or before.progress.measured_at is None:
             return True
-        # One that is yet to come was told by a clock that was wrong.
+        # A time in the future was written by a clock that was wrong.
         return abs(seconds_of(self._shared.now()) - seconds_of(before.progress.measured_at)) >= PROGRESS_SECONDS
 
     def announce(self, reassignment: Reassignment, before: ReassignmentStatus, after: ReassignmentStatus) -> None:
@@ -166,7 +166,7 @@ class Telling:
 
 
 def _advanced(before: ReassignmentStatus, wanted: ReassignmentStatus) -> bool:
-    """Whether there is anything to tell but the time."""
+    """Whether anything but the time and the rate has changed."""
     if before.progress is None or wanted.progress is None:
         return before != wanted
     same_look = replace(

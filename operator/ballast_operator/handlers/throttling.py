@@ -1,4 +1,4 @@
-"""The throttles of a cluster's Reassignments: planned for all of them together, changed once their statuses tell it."""
+"""Plans the throttles of all Reassignments of a cluster together, and changes them once the statuses record them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Throttling:
-    """Of one cluster. Used by that cluster's worker only."""
+    """The throttles of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, cluster: Key, shared: Shared) -> None:
         self._cluster = cluster
@@ -44,7 +44,7 @@ class Throttling:
         self._put_back.look()
 
     def why_not(self, case: Case) -> str | None:
-        """What kept its moves from starting at the last look."""
+        """How its throttles kept its moves from starting at the last look, if they did."""
         return self._unthrottled.get(str(case.reassignment.key))
 
     def plan(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
@@ -58,7 +58,7 @@ class Throttling:
     async def apply(
         self, ready: Sequence[Case], cases: Sequence[Case], planned: ThrottlePlan, kafka: KafkaConnection
     ) -> frozenset[str]:
-        """Change what is recorded by now; the result names the Reassignments whose moves may start."""
+        """Change what the statuses record by now. Returns the Reassignments whose moves may start."""
         names = {str(case.reassignment.key) for case in ready}
         self._unthrottled = {}
         self._put_back.keep(planned.put_back)
@@ -86,7 +86,7 @@ class Throttling:
 
 
 def _untold(case: Case) -> set[ConfigId]:
-    """What it needs or holds and its status does not tell, since it could not be written."""
+    """The throttles that it needs or holds but its status does not record, since it could not be written."""
     status = case.reassignment.status
     found = {config_of(record) for record in case.records if record not in status.throttle}
     if case.lists is not None and case.lists != status.throttled_lists and case.plan is not None:
@@ -95,13 +95,13 @@ def _untold(case: Case) -> set[ConfigId]:
 
 
 def share_of(case: Case) -> Share:
-    """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
+    """The throttles that it needs and holds. Records of topics' lists, as older operators wrote them, need the plan."""
     name, throttle = str(case.reassignment.key), case.reassignment.spec.throttle
     held = case.step is not None and case.step.holds_throttles
     moves = [state.move for state in case.step.states] if case.step is not None and held else []
     wanted, entries = wanted_rates(moves, throttle), wanted_entries(moves, throttle)
     if case.refused:
-        # Nothing can be written down, so it keeps what it has, and gets nothing more.
+        # Nothing can be recorded, so it keeps what it has and gets nothing more.
         recorded = {config_of(record) for record in case.records}
         wanted = {config: rate for config, rate in wanted.items() if config in recorded}
         entries = entries if case.lists is not None else {}

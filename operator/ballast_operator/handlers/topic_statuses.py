@@ -1,4 +1,4 @@
-"""The statuses of a batch of KafkaTopics, written side by side; what cannot be written is told and tried again."""
+"""Writes the statuses of a batch of KafkaTopics concurrently; what cannot be written is reported and tried again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 @dataclass
 class Batch:
     """What a pass over some topics has found so far. `retry` are those to look at again soon, `refused` those of them
-    that Kubernetes lets nobody change."""
+    that Kubernetes refuses to change."""
 
     topics: dict[Key, KafkaTopic]
     plans: dict[Key, TopicPlan] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Batch:
 
 
 class TopicStatuses:
-    """Those of one cluster. Used by that cluster's worker only."""
+    """The topic statuses of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, cache: Cache, writer: Writer, events: Events) -> None:
         self._cache = cache
@@ -55,8 +55,8 @@ class TopicStatuses:
         async def write(key: Key, plan: TopicPlan) -> bool:
             async with turn:
                 if answered and monotonic() - began > LONGEST_SECONDS:
-                    return False  # a webhook takes its time to fail
-                if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
+                    return False  # a webhook may be slow to fail: the rest is for the next look
+                if down:  # each timeout takes seconds: in sequence they would make the operator look stuck
                     raise down[0]
                 try:
                     return await self._write_one(key, plan, now)
@@ -64,7 +64,7 @@ class TopicStatuses:
                     (down if error.answer is None else answered).append(error)
                     raise
 
-        # A successor of that name has its own turn; nothing of what was found out concerns it.
+        # A recreated object of the same name has its own turn: what was planned here does not concern it.
         plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
         results = await asyncio.gather(*(write(*each) for each in plans.items()), return_exceptions=True)
         unwritten: defaultdict[Exception, list[Key]] = defaultdict(list)
@@ -85,7 +85,7 @@ class TopicStatuses:
             log.warning("KafkaTopic %s%s: status was not written: %s", keys[0], more, error, extra=where)
 
     def _tell_refused(self, batch: Batch, key: Key, error: ApiError | ApiUnavailableError) -> None:
-        """What a status cannot say since nobody may write it."""
+        """Send as an Event what the status cannot say, since it could not be written."""
         batch.refused.add(key)
         verdict = refusal(error)
         self._events.send(batch.topics[key], WARNING, verdict.reason, verdict.message)
@@ -95,7 +95,7 @@ class TopicStatuses:
         return current is not None and current.meta.uid == topic.meta.uid
 
     def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
-        """Younger objects for the same topic keep its id, to take over when this one goes."""
+        """Younger objects for the same topic, if its id has changed: they keep it, to take over when this one goes."""
         topic = self._cache.topics.get(key)
         if topic is None or topic.status.topic_id == batch.topics[key].status.topic_id:
             return set()
@@ -122,14 +122,15 @@ class TopicStatuses:
 
 
 def refusal(error: ApiError | ApiUnavailableError) -> Verdict:
-    """Of what concerns one topic alone."""
+    """The verdict for a refusal, which concerns one topic only."""
     answer = answer_in(error)
     assert answer is not None
     return TOPIC["KubernetesRefused"].says(error=answer.message.rstrip("."))
 
 
 def _tell_made_anew(events: Events, topic: KafkaTopic, now: TopicStatus) -> None:
-    """The status alone brings it before nobody: it is as the spec says again, has only another id, and is empty."""
+    """Send an Event if the topic was recreated: nobody would notice from the status, where only the id differs, that
+    it is empty now."""
     before = topic.status
     if None not in (before.topic_id, before.partitions, now.partitions) and now.topic_id != before.topic_id:
         said = EVENTS["TopicMadeAnew"].says(topic=topic.topic, before=before.topic_id, now=now.topic_id)
@@ -137,7 +138,7 @@ def _tell_made_anew(events: Events, topic: KafkaTopic, now: TopicStatus) -> None
 
 
 def _tell_stalled(events: Events, topic: KafkaTopic, told: Verdict) -> None:
-    """What a person has to do something about, and that it is done; not what is so with all topics of a cluster."""
+    """Send an Event when a person has to act, and when that is resolved; not for what concerns all of a cluster."""
     before = ready_condition(topic.status.conditions)
     if told.reason not in TOPIC or (before is not None and before.message == told.message):
         return

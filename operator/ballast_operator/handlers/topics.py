@@ -1,8 +1,8 @@
 """Brings a batch of KafkaTopics of one cluster to their specs, with a few requests for all of them.
 
 Each round observes the batch, plans every topic from that one snapshot, and carries the actions out together; a topic
-leaves the rounds when its plan holds no more actions. What is about to be created is in the ledger before it happens.
-Kafka works on the next batch while Kubernetes still takes the statuses of the one before.
+leaves the rounds when its plan holds no more actions. What is about to be created is recorded in the ledger first. The
+statuses of one batch are written while Kafka already works on the next.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BATCH = 250
 MAX_ROUNDS = 5
 MAX_POLLS = 30
 POLL_SECONDS = 0.1
-# Errors that only say that another controller or broker has to learn something first, or did it already.
+# Errors that only mean that a controller or broker has not caught up yet, or that the action was already done.
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
 
 
@@ -75,7 +75,7 @@ class TopicHandler:
         self._writer = writer
         self._second_tries = SecondTries(cache)
         self._statuses = TopicStatuses(cache, writer, events)
-        # Topics whose replicas a running Reassignment moves, with its name; the reassignment handler keeps it.
+        # Topics whose replicas a running Reassignment moves, with its name, as the reassignment handler found them.
         self.moved_topics: Mapping[str, str] = {}
 
     async def handle(
@@ -87,7 +87,7 @@ class TopicHandler:
         ledger: Ledger | None = None,
         blocked: Verdict | None = None,
     ) -> None:
-        """Look at these topics; `again` learns which to look at again soon. Without Kafka only statuses change."""
+        """Reconcile these topics; `again` gets those to look at again soon. Without Kafka only statuses are written."""
         waiting = iter([(key, topic) for key in keys if (topic := self._cache.topics.get(key)) is not None])
         writing: asyncio.Task[None] | None = None
         refused: set[Key] = set()
@@ -100,7 +100,7 @@ class TopicHandler:
                     else:
                         await self._rounds(batch, kafka, ledger)
                 except Exception:
-                    # Of what was not done to its end nothing is to tell yet: what has failed is told in a moment.
+                    # Write no status about unfinished actions: the failure is reported in a moment.
                     batch.plans = {key: plan for key, plan in batch.plans.items() if not _acts(plan)}
                     raise
                 finally:
@@ -154,7 +154,7 @@ class TopicHandler:
             except ApiError as error:
                 if not error.conflict:
                     raise
-                # Somebody else has written the ledger: what is to be done follows from what is seen after that.
+                # Somebody else has written the ledger: observe and plan again.
                 log.info("cluster %s: the ledger has changed meanwhile: %s", self._cluster, error)
                 done = set(acting)
             pending = {key: topic for key in done if (topic := self._cache.topics.get(key)) is not None}
@@ -211,7 +211,7 @@ class TopicHandler:
     async def _observe_settled(
         self, names: set[str], fresh: set[str], kafka: KafkaConnection
     ) -> tuple[dict[str, TopicView], frozenset[str], dict[str, str]]:
-        """As observed, but what was created or expanded a moment ago is given time to appear with leaders."""
+        """Observe the topics; those created or expanded a moment ago get some time to appear and have leaders."""
         views, missing, errors = await observe_topics(kafka, names)
         for _ in range(MAX_POLLS):
             unsettled = {name for name in fresh if name in missing or not _led(views.get(name))}
@@ -230,7 +230,7 @@ class TopicHandler:
         kafka: KafkaConnection,
         intents: Mapping[str, Intent],
     ) -> tuple[dict[str, Settings], dict[str, str]]:
-        """What their plans need to know of configurations, and errors of those that have to do with any."""
+        """The configurations that their plans need, and the errors of those topics whose plans need any."""
         keys: dict[str, Collection[str] | None] = {}
         for topic in topics.values():
             own = wanted_config_keys(topic, intents.get(topic.meta.uid))
@@ -242,7 +242,7 @@ class TopicHandler:
         return read, {name: error for name, error in errors.items() if keys[name] is None or keys[name]}
 
     def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
-        """Who else has to do with the topic: older and younger objects, and Reassignments."""
+        """The facts about who else claims the topic: older and younger objects, and Reassignments."""
         claimants = [one for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != topic.key]
         older = [one for one in claimants if claim_order(one) < claim_order(topic)]
         owned = None
@@ -261,7 +261,7 @@ class TopicHandler:
     async def _act(
         self, batch: Batch, plans: Mapping[Key, TopicPlan], kafka: KafkaConnection, ledger: Ledger
     ) -> set[Key]:
-        """Carry out one round; the result names the topics to observe again."""
+        """Carry out one round. Returns the topics to observe again."""
         refused_here = await self._finalizers(batch, plans)
         for key, verdict in refused_here.items():
             batch.plans[key] = replace(plans[key], verdict=verdict)
@@ -280,7 +280,7 @@ class TopicHandler:
             for key, plan in plans.items()
             if plan.create and _not_by_us(outcomes.get(key, Outcome()), attempted=key in begun)
         ]
-        # An attempt before this one may have been carried out.
+        # An earlier attempt may have been carried out.
         unset = {key for key in unset if batch.topics[key].meta.uid not in known}
         await ledger.withdraw({batch.topics[key].meta.uid for key in (*never_made, *unset)})
         plans = {key: _without_claims(batch.topics[key], plan) if key in unset else plan for key, plan in plans.items()}
@@ -291,7 +291,7 @@ class TopicHandler:
                 batch.plans[key] = replace(plan, verdict=refused_here[key])
                 continue
             outcome = outcomes.get(key, Outcome())
-            # It may have been done all the same, and to look takes less than to tell of it.
+            # It may have been done all the same: look once more before reporting it.
             late = outcome.error == "REQUEST_TIMED_OUT" and key not in batch.late
             if late:
                 batch.late.add(key)
@@ -311,7 +311,7 @@ class TopicHandler:
     async def _act_on_kafka(
         self, topics: Mapping[Key, KafkaTopic], plans: Mapping[Key, TopicPlan], kafka: KafkaConnection
     ) -> tuple[dict[Key, Outcome], set[Key]]:
-        """(outcomes, those whose configurations Kafka has refused, all of them together)."""
+        """(outcomes, topics whose configuration change Kafka has refused as a whole)."""
         key_of = {topics[key].topic: key for key in plans}
         results: dict[Key, Outcome] = {}
         created = await kafka_actions.create_topics(kafka, [p.create for p in plans.values() if p.create])
@@ -345,15 +345,15 @@ class TopicHandler:
     async def _each(
         self, batch: Batch, plans: Mapping[Key, TopicPlan], change: Callable[[Key, TopicPlan], Awaitable[None]]
     ) -> dict[Key, Verdict]:
-        """Change something in Kubernetes for each topic. What is refused of one (by a policy, for a quota that is used
-        up) is told by that one, which is left alone; the others know nothing of it."""
+        """Change something in Kubernetes for each topic. A refusal (by a policy, for an exhausted quota) is reported on
+        that topic, which is then left alone; the others go on."""
         refused: dict[Key, Verdict] = {}
         began = monotonic()
 
         async def one(each: tuple[Key, TopicPlan]) -> None:
             key, plan = each
             if refused and monotonic() - began > LONGEST_SECONDS:
-                refused[key] = plan.verdict  # a webhook takes its time to fail; this one is for the next look
+                refused[key] = plan.verdict  # a webhook may be slow to fail: this one is for the next look
                 batch.retry.add(key)
                 return
             try:
@@ -389,19 +389,19 @@ def _acts(plan: TopicPlan) -> bool:
 
 
 def _without_claims(topic: KafkaTopic, plan: TopicPlan) -> TopicPlan:
-    """What was not set is not to be removed either: it may be what somebody else has set."""
+    """The plan without new managed keys: a config that we failed to set may be somebody else's, not ours to remove."""
     return replace(plan, status=replace(plan.status, managed_config=topic.status.managed_config))
 
 
 def _not_by_us(outcome: Outcome, attempted: bool) -> bool:
-    """Whether nothing was made, for certain. What is there at our first attempt was made by somebody else."""
+    """Whether we surely created nothing. A topic that exists at our first attempt was created by somebody else."""
     if outcome.error == "TOPIC_ALREADY_EXISTS":
         return not attempted and not outcome.doubtful
     return refused(outcome.error)
 
 
 def _is_young(ledger: Ledger, topic: KafkaTopic) -> bool:
-    """An operator that was killed may have asked for the topic; brokers carry out what reached them for so long."""
+    """Whether a creation that a killed operator requested may still happen: brokers carry it out until its timeout."""
     return ledger.age_s(topic.meta.uid) < kafka_actions.TIMEOUT_MS / 1000
 
 

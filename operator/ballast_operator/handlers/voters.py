@@ -1,7 +1,7 @@
-"""Who votes on a cluster's metadata: looked at each time, and brought one step nearer to what the spec says.
+"""Observes the voters of a cluster's metadata quorum, and brings them one step closer to the spec.
 
-`plan.voters` says which step that is. What is written down first, in the identity, is who runs as a controller; the
-layout and the careful roll bring that about.
+`plan.voters` decides which step. Which nodes run as controllers is recorded in the identity first; the layout and the
+rolling restart then bring it about.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Went:
-    """What is to be told, and whether something was changed: then all else waits until that has been looked at."""
+    """What to report, and whether something was changed: then all else waits until that has been observed."""
 
     verdict: Verdict | None = None
     acted: bool = False
@@ -47,7 +47,7 @@ async def observe(kafka: KafkaConnection, identity: Identity, view: KafkaView) -
 
 
 async def bring(objects: KubeObjects, scene: Scene, restarts_due: Callable[[], bool]) -> Went:
-    """One step; `restarts_due`: nodes have yet to be restarted."""
+    """Take one step; `restarts_due` tells whether nodes still have to be restarted."""
     cluster, identity, quorum = scene.cluster, scene.identity, scene.quorum
     if quorum is None:
         return Went()
@@ -56,7 +56,7 @@ async def bring(objects: KubeObjects, scene: Scene, restarts_due: Callable[[], b
     if step is None:
         return Went(_other_mode(cluster, identity))
     if step.kind is Kind.WAIT and not step.text:
-        return Went()  # what is waited for is told as a restart
+        return Went()  # it waits for restarts, which are reported themselves
     outcome = await _carry_out(objects, scene, quorum, step) if step.acts else Outcome()
     said = {"voters": _ids(quorum.voters), "wanted": _ids(wanted)}
     if step.kind is Kind.HELD or (step.kind is Kind.UPGRADE and not outcome.ok):
