@@ -20,8 +20,8 @@ class Copy:
     """One replica's way from directory to directory.
 
     `source` is -1 if it is unknown or the replica is new, `target` is -1 if the replica is only removed. Between
-    brokers it is the leader's log that is copied: `size` is that of the partition's largest replica, and `own_size` what
-    the source gives up, which is less if the replica lags.
+    brokers it is the leader's log that is copied: `size` is that of the partition's largest replica, and `own_size`
+    what the source gives up, which is less if the replica lags.
     """
 
     source: int
