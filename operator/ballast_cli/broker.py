@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ballast_broker.__main__ import main  # help needs none of what it imports
+    from ballast_broker.__main__ import main  # not at the top: --help must not need its imports
 
     overrides = [word for pair in args.override for word in ("--override", pair)]
     return main([args.file, "--log-level", args.log_level, *overrides])

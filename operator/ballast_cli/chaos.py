@@ -72,7 +72,7 @@ def say(line: str) -> None:
 
 
 def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
-    """Its result; whoever interrupts it is told where the data stays."""
+    """Run `work` and return its result; if interrupted, tell the user where the data stays."""
     from e2e.processes import until_interrupted
 
     try:
@@ -84,7 +84,7 @@ def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
 
 
 def data_folder(wanted: Path | None, name: str) -> Path:
-    """A new folder: a run never begins on the data of another one."""
+    """Create the data folder, which must be empty: a run never starts on another run's data."""
     folder = (wanted or kept(name)).absolute()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -89,14 +89,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def scenarios() -> list[str]:
-    """What their names may be parts of: files of tests, and the tests in them."""
+    """All names that SCENARIO is matched against: those of test files and of the tests in them."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "kubernetes").glob("test_*.py")}
     marked = {stem: text for stem, text in texts.items() if "pytest.mark.kubernetes" in text}
     return [name for stem, text in marked.items() for name in (stem, *TEST.findall(text))]
 
 
 def _prepare(name: str, whole: bool) -> None:
-    """What a start needs; `whole` is also what only some scenarios need."""
+    """Build what the provider needs to start; with `whole`, also what only some scenarios need."""
     sys.path.append(str(ROOT))
     from e2e.kubernetes.binaries import BuildError
     from e2e.kubernetes.providers import PROVIDERS as KNOWN
