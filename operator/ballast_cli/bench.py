@@ -1,8 +1,8 @@
-"""Measurements, most of them beside Apache Kafka (its jars in BALLAST_KAFKA_JARS).
+"""Benchmarks, most of them compared with Apache Kafka (its jars in BALLAST_KAFKA_JARS).
 
-Brokers run as an image has them, with what every request passes through compiled (`operator` takes them as `./ballast
-up` does); with --interpreted, or --profile, as a checkout runs them. The last line of --json is one object with the
-ratios: Ballast's figure divided by Kafka's.
+Brokers run as in an image, with the modules on the path of every request compiled (`operator` runs them like `./ballast
+up`); with --interpreted or --profile they run as in a checkout. The last line of --json is one object with the ratios:
+Ballast's figure divided by Kafka's.
 """
 
 from __future__ import annotations

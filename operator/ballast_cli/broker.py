@@ -1,7 +1,7 @@
 """Run one broker in the foreground.
 
 The broker runs in this very process: signals reach it, and its exit code is the command's. FILE holds Kafka's own
-properties (docs/configuration.md has all of them, and the shortest file); one given with --override wins over the file.
+properties (docs/configuration.md lists them, and shows a minimal file); --override takes precedence over the file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
 
-Everything runs on this machine in a temporary directory and is gone at the end. The Spark job measures (by Prometheus
-where it is installed, else it asks the brokers) and creates the Reassignment, as it does in production; with --quick
-the operator plans by itself.
+Everything runs on this machine in a temporary directory and is removed at the end. As in production, the Spark job
+measures (through Prometheus if that is installed, else by asking the brokers) and creates the Reassignment; with
+--quick the operator plans by itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Scenarios on a Kubernetes: embedded, host (the real programs on this machine), kind, or the current kubeconfig.
+"""Run scenarios on a Kubernetes: embedded, host (its real programs on this machine), kind, or the current kubeconfig.
 
-Each scenario is a test under tests/kubernetes, told as it goes; SCENARIO is a part of a name. --prepare builds what
-the provider needs (for host: Kubernetes itself and images) and runs nothing; --list names the scenarios.
-current: BALLAST_E2E_IMAGE names an image that the nodes can run, BALLAST_E2E_NODE an address where node ports answer.
-kind: BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base of ours (image --base).
+Each scenario is a test under tests/kubernetes that prints its steps; SCENARIO is a part of a name. --prepare only
+builds what the provider needs (for host: Kubernetes itself and images); --list prints the names of the scenarios.
+current: BALLAST_E2E_IMAGE is an image that the nodes can run, BALLAST_E2E_NODE an address that serves node ports.
+kind: BALLAST_E2E_KIND_IMAGE is another node image, BALLAST_E2E_BASE another base of our image (image --base).
 """
 
 from __future__ import annotations

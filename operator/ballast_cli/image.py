@@ -1,9 +1,9 @@
-"""Container images: one for brokers and operator, with --spark one for the Spark job.
+"""Build the container image of brokers and operator, or with --spark that of the Spark job.
 
-Built with docker or buildah where there is one that works. Without either, root on Debian or Ubuntu builds the same
-contents on a base made by debootstrap and writes them as an archive, which `ctr images import`, `docker load` and
-`podman load` take. What every request of a broker passes through is compiled first, in a minute or two. Prints the
-image's size with and without its base, and how long a broker in it takes to start.
+It is built with docker or buildah if one of them works. Otherwise, root on Debian or Ubuntu can build the same contents
+on a base made by debootstrap, as an archive for `ctr images import`, `docker load` or `podman load`. Modules of the
+broker on the path of every request are compiled first, which takes a minute or two. Prints the image's size with and
+without its base, and how long a broker in it takes to start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""get, apply, patch, delete, describe and wait, for people without kubectl.
+"""get, apply, patch, delete, describe and wait, for users without kubectl.
 
-They follow kubectl's words and output as far as they go. `apply` is always server-side, as field manager `ballast`.
+Arguments and output are those of kubectl, as far as supported. `apply` is always server-side, with field manager
+`ballast`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LOST = (OSError, http.client.HTTPException)
 
 
 NOT_FOUND = 404
-# From this status on, and for BUSY, the refusal may be temporary.
+# Status codes that may be temporary: BUSY, and BROKEN and above.
 BUSY = 429
 BROKEN = 500
 

@@ -84,7 +84,7 @@ def _value(text: str) -> Goal:
 
 
 def until(api: KubeApi, path: str, goal: Goal, seconds: float, shown: str, uid: str = "") -> None:
-    """Return once the goal is met; a deletion also is once another object has the same name (a different uid)."""
+    """Return once the goal is met. A deletion is also met if another object (with a different uid) has the name."""
     deadline = time.monotonic() + seconds
     while not _met(api, path, goal, uid):
         if time.monotonic() >= deadline:

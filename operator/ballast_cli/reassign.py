@@ -1,9 +1,9 @@
 """Move partitions between brokers and directories, with Kafka's plan format.
 
-generate  propose a plan that levels brokers and directories by bytes; shows fill before and after
-execute   print the plan that puts everything back, set throttles, begin; --wait follows it to the end
-verify    how far a plan is; throttles are removed when all of it is complete and nothing else is reassigned
-cancel    stop what is under way: replicas and directories stay, or go back, where they were
+generate  propose a plan that levels brokers and directories by bytes; shows usage before and after
+execute   print the plan for a rollback, set throttles, start the plan; --wait follows it to the end
+verify    show the progress of a plan; removes throttles once it is complete and nothing else is being reassigned
+cancel    stop ongoing moves: replicas stay on, or return to, their previous brokers and directories
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
+"""Show brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
 
-Works with any Kafka cluster by --bootstrap. Without it, the clusters of the current kubeconfig are shown.
+With --bootstrap it works for any Kafka cluster. Without it, the clusters of the current kubeconfig are shown.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Run everything that needs nothing but Python: lint, types, import rules, tests.
+"""Run all checks that need only Python: lint, types, import rules, tests.
 
-Without arguments several files of tests run beside each other. With arguments, only pytest runs, and with them:
+Without arguments several test files run in parallel. With arguments only pytest runs, with these arguments:
 ./ballast test tests/broker -k recovery. Tests that need real disks, Java, Go, Node, Prometheus, Chromium or Kubernetes
-run when their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
-./ballast test --spec-report. With --compiled before other arguments the broker is as an image has it, compiled where
-every request passes through: ./ballast test --compiled tests/broker.
+run only if their marker is selected (-m java), as in CI. ./ballast test --spec-report reports which behaviours of
+docs/spec the tests cover. If --compiled is the first argument, the broker's modules on the path of every request are
+compiled, as in an image: ./ballast test --compiled tests/broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An embedded cluster with its operator, on this machine; Ctrl-C stops it, the next start has the same data.
+"""Run an embedded cluster with its operator on this machine; Ctrl-C stops it, the next start has the same data.
 
-It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. Nothing
-but loopback is used, and nothing outside of the data directory is written.
+It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. It uses
+only loopback addresses, and writes only to the data directory.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def duplicate(config: Any, kind: FieldType, path: Path = ()) -> Path | None:
 
 
 def _drop(value: Any, kind: FieldType, paths: set[Path], path: Path = ()) -> Any:
-    """The value without the given leaves; maps that become empty are removed, too."""
+    """The value without the given leaves; maps and lists that become empty are removed, too."""
     if not paths:
         return value
     if isinstance(value, dict) and not kind.is_atomic_map:

@@ -131,7 +131,7 @@ class Store:
         return [resource for resource, shelf in self._shelves.items() if shelf.entries]
 
     def keys(self, resource: str) -> list[tuple[str, str]]:
-        """All keys in listing order."""
+        """All keys (namespace, name) in listing order."""
         shelf = self._shelf(resource)
         if shelf.ordered is None:
             shelf.ordered = sorted(shelf.entries)

@@ -46,7 +46,7 @@ def cut_logs(pods: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
                 with log.open("r+b", buffering=0) as file, copied.open("wb", buffering=0) as copy:
                     shutil.copyfileobj(file, copy)
                     copied.replace(previous_of(log))
-                    copy.write(file.read())  # what was written meanwhile
+                    copy.write(file.read())  # written meanwhile
                     file.truncate(0)
 
 
