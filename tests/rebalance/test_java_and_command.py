@@ -142,8 +142,8 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
     for arguments, says in (
         (["--apply"], "give --cluster NAME"),
         (["--out", "plans"], "give --cluster NAME"),
-        (["--metrics-port", "9404"], "give --stream"),
-        (["--checkpoint", "folder"], "give --stream"),
+        (["--metrics-port", "9404"], "need --stream"),
+        (["--checkpoint", "folder"], "need --stream"),
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "found no Kubernetes"),
         (
             ["--prometheus", "http://p", "--prometheus-token", "/nowhere"],
