@@ -87,8 +87,8 @@ def refused(args: argparse.Namespace) -> str | None:
     for name, takers in ACTIONS_OF.items():
         if getattr(args, name) not in (None, False) and args.action not in takers:
             option, whose = name.replace("_", "-"), ", ".join(sorted(takers))
-            return f"{args.action} has no --{option}: it is of {whose}."
-    return None if args.json or args.action == "generate" else "--json FILE is needed: the plan"
+            return f"{args.action} has no --{option}: that is for {whose}."
+    return None if args.json or args.action == "generate" else "--json FILE is required: the plan"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             return generate(cluster, args)
     plan = _plan_of(args)
     if not plan:
-        print("The plan moves nothing: there is nothing to do.")
+        print("The plan is empty: there is nothing to do.")
         return 0
     actions = {"execute": execute, "verify": verify, "cancel": cancel}
     with _connected(args.bootstrap, options) as cluster:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _connected(
-    bootstrap: str, options: Mapping[str, Any] | None = None, afterwards: str = "What had begun goes on."
+    bootstrap: str, options: Mapping[str, Any] | None = None, afterwards: str = "What has started continues."
 ) -> Iterator[Cluster]:
     """`afterwards` tells the user what state things are in if a broker stops answering."""
     require_listener(bootstrap)
@@ -119,7 +119,7 @@ def _connected(
     except AuthorizationError as error:
         raise CommandError(f"not authorized by {bootstrap}: {error.message}. {RIGHTS}") from error
     except KafkaError as error:
-        raise CommandError(f"{bootstrap} does not answer any more: {error}. {afterwards}") from error
+        raise CommandError(f"{bootstrap} stopped answering: {error}. {afterwards}") from error
     finally:
         cluster.close()
 
@@ -134,7 +134,7 @@ def _plan_of(args: argparse.Namespace) -> Plan:
     except OSError as error:
         raise CommandError(f"cannot read the plan {args.json}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"cannot read the plan {args.json}: it is no text") from error
+        raise CommandError(f"cannot read the plan {args.json}: it is not text") from error
 
 
 # -- generate
@@ -175,9 +175,9 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if not plan and not planned.unplaced:
-        print("\nThere is nothing to move: the directories are as level as moves make them.")
+        print("\nThere is nothing to move: the directories are as level as moves can make them.")
     for row in planned.unplaced:
-        print(f"left where it is: {row.topic}-{row.partition} on broker {row.broker}: {row.reason}", file=sys.stderr)
+        print(f"not moved: {row.topic}-{row.partition} on broker {row.broker}: {row.reason}", file=sys.stderr)
     return 0
 
 
@@ -229,9 +229,10 @@ def execute(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     unthrottled = _throttle(cluster, plan, seen, changed, args)
     if unthrottled:
         for name, reason in unthrottled.items():
-            print(f"throttle not accepted: {name}: {reason}", file=sys.stderr)
+            print(f"throttle rejected: {name}: {reason}", file=sys.stderr)
         print(
-            "Nothing is moved. verify or cancel with the same plan removes the throttles that stand.", file=sys.stderr
+            "Nothing was moved. To remove the throttles that were set, run verify or cancel with this plan.",
+            file=sys.stderr,
         )
         return 1
     # Directories first: a replica that does not exist yet is then created in the right directory (DIR-13).
@@ -243,7 +244,7 @@ def execute(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
         left = cluster.move_directories(wanted, _timeout_s(args))
         refused = {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
     for name, reason in refused.items():
-        print(f"not accepted: {name}: {reason}", file=sys.stderr)
+        print(f"rejected: {name}: {reason}", file=sys.stderr)
     if refused:
         return 1
     print(f"Successfully started partition reassignments for {counted(len(plan), 'partition')}")
@@ -258,12 +259,12 @@ def _check(plan: Plan, seen: Snapshot, *, additional: bool) -> None:
         if key not in seen.replicas:
             raise CommandError(f"{key} does not exist")
         if unknown := set(target.replicas) - known:
-            raise CommandError(f"{key}: brokers {sorted(unknown)} are not there")
+            raise CommandError(f"{key}: brokers {sorted(unknown)} do not exist or are offline")
         for broker, path in target.directories().items():
             directory = seen.directory(broker, path)
             if directory is None or not directory.online:
-                what = f"has no directory {path}" if directory is None else f"has lost its directory {path}"
-                raise CommandError(f"{key}: broker {broker} {what}")
+                what = "has no directory" if directory is None else "has an offline directory"
+                raise CommandError(f"{key}: broker {broker} {what} {path}")
 
 
 def _wanted_directories(plan: Plan, seen: Snapshot) -> dict[tuple[Key, int], str]:
@@ -326,14 +327,14 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
         return 2
     if seen.reassigning and not args.preserve_throttles:
         others = counted(len(seen.reassigning), "other partition")
-        print(f"Throttles stay: {others} under way between brokers. Verify again at the end.")
+        print(f"Throttles are kept: {others} being reassigned. Run verify again when that is complete.")
     elif not args.preserve_throttles:
         if not _clear_throttles(cluster, plan, seen):
             return 1
-        print("Throttles are removed" + (", but from brokers that are away." if seen.away else "."))
+        print("Throttles are removed" + (", except on brokers that are offline." if seen.away else "."))
     failed = sum(state.failed for state in states)
     if failed:
-        print(f"Not as the plan says: {failed} of {counted(len(states), 'partition')}.", file=sys.stderr)
+        print(f"Not as planned: {failed} of {counted(len(states), 'partition')}.", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -342,7 +343,7 @@ def _follow(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
         return _watch(cluster, plan, args)
     except KeyboardInterrupt:
         print(
-            f"\nThe moves go on. Their throttles are removed at their end by: ballast reassign verify --wait "
+            f"\nThe moves continue. To remove their throttles at the end, run: ballast reassign verify --wait "
             f"--bootstrap {args.bootstrap} --json {args.json}",
             file=sys.stderr,
         )
@@ -384,7 +385,7 @@ def _look_patiently(cluster: Cluster) -> Snapshot:
         except KafkaError as error:
             if time.monotonic() >= deadline:
                 raise
-            print(f"\r{f'no answer, asking again: {error}':<78.78}", end="", flush=True)
+            print(f"\r{f'no answer, retrying: {error}':<78.78}", end="", flush=True)
             time.sleep(LOOK_EVERY_S)
 
 
@@ -394,7 +395,7 @@ def _show(states: list[State], left: int, rate: float | None) -> None:
     if rate:
         text += f", {size_text(int(rate))}/s, {left / rate:.0f} s to go"
     if lacking := sum(state.lacks_room for state in states):
-        text += f"; short of room: {lacking}"
+        text += f"; short of space: {lacking}"
     print(f"\r{text:<78}", end="", flush=True)
 
 
@@ -406,9 +407,12 @@ def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
     topics = sorted({key.topic for key in plan if key in seen.replicas})
     stay |= cluster.set_configs("topic", dict.fromkeys(topics, replicas))
     for name, reason in stay.items():
-        print(f"throttle that stays: {name}: {reason}", file=sys.stderr)
+        print(f"throttle not removed: {name}: {reason}", file=sys.stderr)
     for broker, _ in seen.away:
-        print(f"throttle that may stay: broker {broker} is away; run verify again when it is back", file=sys.stderr)
+        print(
+            f"throttle possibly not removed: broker {broker} is offline; run verify again when it is back",
+            file=sys.stderr,
+        )
     return not stay
 
 

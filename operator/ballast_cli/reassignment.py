@@ -51,7 +51,7 @@ def read_plan(text: str) -> Plan:
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
-            raise ValueError("it is no object with partitions")
+            raise ValueError("it is not an object with partitions")
         rows = _list(document, "partitions")
         if document.get("version", 1) != 1:
             raise CommandError(f"the plan has version {document['version']}; only 1 is known")
@@ -83,14 +83,14 @@ def _target(row: Mapping[str, Any]) -> Target:
 def _list(row: Mapping[str, Any], name: str) -> list[Any]:
     found = row[name]
     if not isinstance(found, list):
-        raise ValueError(f"{name} is no list: {found!r}")
+        raise ValueError(f"{name} is not a list: {found!r}")
     return found
 
 
 def _number(found: object) -> int:
     """A broker or partition number, which must be an integer."""
     if type(found) is not int:
-        raise ValueError(f"{found!r} is no whole number")
+        raise ValueError(f"{found!r} is not an integer")
     return found
 
 
@@ -176,7 +176,7 @@ def _state(key: Key, target: Target, seen: Snapshot) -> State:
         size = max(_held(seen.current.get((key, broker))) for broker in replicas)
         behind = [broker for broker in target.replicas if broker not in seen.in_sync[key]]
         left = sum(max(0, size - _held(seen.current.get((key, broker)))) for broker in behind)
-        return State(key, f"replicas {list(behind)} catch up", done=False, failed=False, left_bytes=left)
+        return State(key, f"replicas {list(behind)} are catching up", done=False, failed=False, left_bytes=left)
     if replicas != target.replicas:
         text = f"is on {list(replicas)} and not being moved to {list(target.replicas)}"
         return State(key, text, done=True, failed=True, left_bytes=0)
@@ -194,7 +194,7 @@ def _lacks_room(seen: Snapshot, broker: int, path: str, missing: int) -> str:
     kept_free = min(max(1 << 30, there.total_bytes // 50), there.total_bytes // 10)  # the brokers' default
     if not missing or there.usable_bytes - missing >= kept_free:
         return ""
-    return f", where {size_text(there.usable_bytes)} are free for the {size_text(missing)} that are left"
+    return f", which has {size_text(there.usable_bytes)} free for the remaining {size_text(missing)}"
 
 
 def size_text(count: int) -> str:
@@ -217,7 +217,7 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
     away = {broker for broker, _ in seen.away}
     for broker, path in target.directories().items():
         if broker in away:
-            moving.append(f"on broker {broker}, which is away: whether it is in {path} cannot be asked")
+            moving.append(f"on broker {broker}, which is offline: cannot tell whether it is in {path}")
             continue
         current, future = seen.current.get((key, broker)), seen.future.get((key, broker))
         if current is not None and current.path == path and future is None:
@@ -254,9 +254,9 @@ class Cluster:
         except KafkaTimeoutError as error:
             shown = "whom --command-config names" if "sasl_mechanism" in how else None
             why = why_unreachable(bootstrap, how.get("ssl_context"), shown)
-            raise CommandError(f"no cluster at {bootstrap}: {why}") from error
+            raise CommandError(f"cannot connect to {bootstrap}: {why}") from error
         except (KafkaError, OSError, ValueError) as error:
-            raise CommandError(f"no cluster at {bootstrap}: {error}") from error
+            raise CommandError(f"cannot connect to {bootstrap}: {error}") from error
 
     def close(self) -> None:
         self._admin.close()

@@ -42,14 +42,17 @@ def test_a_directory_may_be_written_with_more_slashes_than_it_has() -> None:
         (rows({"topic": "orders", "partition": 0, "replicas": []}), "empty"),
         (rows(*[{"topic": "orders", "partition": 0, "replicas": [1]}] * 2), "twice"),
         ('{"version": 2, "partitions": []}', "version 2"),
-        ("[]", "JSON: it is no object with partitions"),
+        ("[]", "JSON: it is not an object with partitions"),
         ("{", "JSON: Expecting property name"),
         ("{}", "JSON: 'partitions' is missing"),
         (rows({"topic": "orders", "partition": 0}), "JSON: 'replicas' is missing"),
-        (rows({"topic": "orders", "partition": 0.5, "replicas": [1]}), "JSON: 0.5 is no whole number"),
-        (rows({"topic": "orders", "partition": 0, "replicas": [1.5]}), "JSON: 1.5 is no whole number"),
-        (rows({"topic": "orders", "partition": 0, "replicas": 1}), "JSON: replicas is no list: 1"),
-        (rows({"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": "any"}), "log_dirs is no list: 'any'"),
+        (rows({"topic": "orders", "partition": 0.5, "replicas": [1]}), "JSON: 0.5 is not an integer"),
+        (rows({"topic": "orders", "partition": 0, "replicas": [1.5]}), "JSON: 1.5 is not an integer"),
+        (rows({"topic": "orders", "partition": 0, "replicas": 1}), "JSON: replicas is not a list: 1"),
+        (
+            rows({"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": "any"}),
+            "log_dirs is not a list: 'any'",
+        ),
     ],
 )
 def test_a_wrong_plan_is_refused_with_what_is_wrong(text: str, says: str) -> None:
@@ -95,7 +98,7 @@ def test_of_a_move_that_its_destination_has_no_room_for_one_is_told(usable: int,
     moving = replace(SEEN, future={(ORDERS, 1): Place("/d2", 400, 6)}, directories=directories)
     [state] = progress(plan, moving)
     assert state.lacks_room is lacks
-    assert (" are free for the 600 B that are left" in state.text) is lacks
+    assert (" free for the remaining 600 B" in state.text) is lacks
 
 
 @pytest.mark.spec("DIR-40", "CLU-32")
@@ -104,7 +107,7 @@ def test_what_a_broker_does_that_is_away_is_not_known() -> None:
     alone = replace(SEEN, away=((1, None),), current={(ORDERS, 2): Place("/d1", 1000, 0)})
     [state] = progress({ORDERS: Target((1, 2), ("/d2", "/d1"))}, alone)
     assert (state.done, state.failed) == (False, False)
-    assert state.text == "on broker 1, which is away: whether it is in /d2 cannot be asked"
+    assert state.text == "on broker 1, which is offline: cannot tell whether it is in /d2"
     [state] = progress({ORDERS: Target((1, 2), ("any", "/d1"))}, alone)
     assert state.text == "complete"
 
@@ -119,7 +122,7 @@ def test_a_partition_that_is_being_reassigned_and_one_that_is_not() -> None:
         current={**SEEN.current, (ORDERS, 3): Place("/d1", 250, 0)},
     )
     [state] = progress(plan, running)
-    assert (state.done, state.left_bytes, state.text) == (False, 750, "replicas [3] catch up")
+    assert (state.done, state.left_bytes, state.text) == (False, 750, "replicas [3] are catching up")
     [state] = progress(plan, SEEN)
     assert state.failed
     assert "not being moved" in state.text
