@@ -31,7 +31,7 @@ MODULES = (
     "ballast_broker/api/fetch_sessions.py",
     "ballast_broker/api/produce.py",
     "ballast_broker/api/produce_answers.py",
-    "ballast_broker/api/refusals.py",
+    "ballast_broker/api/rejected_batches.py",
     "ballast_broker/metrics/loop_lag.py",
     "ballast_broker/metrics/requests.py",
     "ballast_broker/net/connection.py",

@@ -132,8 +132,8 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
         lambda user, mechanism: node.scram_credential(user, mechanism),
         lambda token_id, mechanism, salt: node.token_login(token_id, mechanism, salt),
     )
-    between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
-    to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
+    between = security.outgoing(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
+    to_controllers = security.outgoing(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
     clock, client_id = RealClock(), f"broker-{config.node_id}"
     server = Server(connection_limits(config, handles.connections), accesses, connection_rates(config, clock))
     world = World(
@@ -148,7 +148,7 @@ def _node(config: BrokerConfig, threads: Threads, quorum_threads: Threads) -> tu
 async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.Event, threads: RealThreads) -> int:
     """Run until stopped or failed."""
     from ballast_broker.node_failed import NodeFailed
-    from ballast_broker.raft.soundness import SpoiltMetadata
+    from ballast_broker.raft.integrity import CorruptMetadata
     from ballast_broker.storage.errors import DirectoryRefused
 
     loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ async def _serve(node: Node, server: Server, lag: LoopLag | None, stop: asyncio.
         await node.stop()
         if any(directory.given_up and directory.threads.silent for directory in node.logs.all_directories):
             os._exit(0)  # nothing is left to write there, and a thread waiting for that disk cannot be ended otherwise
-    except (NodeFailed, SpoiltMetadata, DirectoryRefused, OSError) as error:
+    except (NodeFailed, CorruptMetadata, DirectoryRefused, OSError) as error:
         print(f"broker {node.config.node_id}: {error}", file=sys.stderr)
         return 1
     finally:

@@ -24,7 +24,7 @@ from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.envelope import API_KEY as ENVELOPE
-from ballast_wire.envelope import Asker, Enclosed, disclose, enclose_answer, refusal
+from ballast_wire.envelope import Enclosed, Requester, disclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.messages import message
@@ -171,7 +171,7 @@ class ControllerHandlers:
         return await alter_configs.handle_at_controller(request, context, ask)
 
     async def _token(self, request: Any, context: RequestContext) -> Any:
-        async def ask(allowed: Any, asker: Asker) -> Any:
+        async def ask(allowed: Any, asker: Requester) -> Any:
             return await self._service.handle(context.api_key, context.version, allowed, context, asker)
 
         return await delegation_tokens.ask_if_allowed(request, context, ask)

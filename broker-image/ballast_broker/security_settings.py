@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.config.broker import BrokerConfig
 from ballast_broker.config_types import ConfigError
-from ballast_broker.net.going import Going, Login
+from ballast_broker.net.outgoing import Login, Outgoing
 from ballast_broker.net.sasl import (
     MAX_FRAME_BYTES,
     MAX_FRAME_BYTES_WITH_TICKETS,
@@ -84,11 +84,11 @@ def _between(config: BrokerConfig, listener: str) -> BetweenNodes | None:
     return BetweenNodes(next((each.host or None for each in config.advertised if each.name == listener), None))
 
 
-def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
+def outgoing(config: BrokerConfig, listener: str, mechanism: str) -> Outgoing:
     """How this node connects to such a listener of other nodes."""
     wanted = config.listener_security.get(listener)
     if wanted is None:  # a mere controller connects to no broker
-        return Going()
+        return Outgoing()
     tls = _contexts(config, listener, server=False)
     login = None
     if wanted.sasl is not None and mechanism in wanted.sasl.own:
@@ -98,7 +98,7 @@ def going(config: BrokerConfig, listener: str, mechanism: str) -> Going:
         login = None if own is None else Login(mechanism, "", "", tokens=_own_tokens(own))
     elif mechanism == GSSAPI and wanted.sasl is not None and wanted.sasl.kerberos is not None:
         login = _known_to_kerberos(wanted.sasl.kerberos)
-    return Going(tls, login)
+    return Outgoing(tls, login)
 
 
 def _begin_of(wanted: SaslSettings) -> dict[str, Begin]:

@@ -27,7 +27,7 @@ CORRELATION_ID = 0
 USER = "User"
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """The client for whom a request is forwarded."""
 
     user: str
@@ -43,10 +43,10 @@ class Enclosed(NamedTuple):
     version: int
     correlation_id: int
     request: Any
-    asker: Asker
+    asker: Requester
 
 
-def enclose(request: Any, version: int, asker: Asker) -> Any:
+def enclose(request: Any, version: int, asker: Requester) -> Any:
     name = type(request).__name__
     frame = frame_request(
         request.API_KEY,
@@ -79,7 +79,7 @@ def disclose(envelope: Any, names: dict[int, str]) -> Enclosed:
         host = f"/{ipaddress.ip_address(bytes(envelope.client_host_address))}"
     except Exception as error:  # the codec may raise anything on bad bytes
         raise MalformedRequest(f"what is in an envelope cannot be read: {error}") from error
-    asker = Asker(principal.name, header.client_id or "", host, principal.token_authenticated)
+    asker = Requester(principal.name, header.client_id or "", host, principal.token_authenticated)
     return Enclosed(name, header.version, header.correlation_id, request, asker)
 
 

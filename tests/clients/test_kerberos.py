@@ -18,7 +18,7 @@ from tests.kdc import REALM, login_module
 
 from ballast_broker.__main__ import main
 from ballast_broker.net.channel import SocketNetwork
-from ballast_broker.net.going import Going, Login
+from ballast_broker.net.outgoing import Login, Outgoing
 from ballast_broker.security.kerberos_settings import KerberosSettings
 from ballast_wire.messages import message
 
@@ -150,7 +150,7 @@ def network(principal: str, keytab: Path) -> SocketNetwork:
     from ballast_broker.net.kerberos import OwnTickets
 
     own = OwnTickets(KerberosSettings(f"{principal}@{REALM}", str(keytab), "kafka", ("DEFAULT",)))
-    return SocketNetwork("broker-2", Going(login=Login("GSSAPI", principal, "", tickets=own)))
+    return SocketNetwork("broker-2", Outgoing(login=Login("GSSAPI", principal, "", tickets=own)))
 
 
 async def test_a_node_goes_to_others_and_says_why_where_it_cannot(

@@ -18,7 +18,7 @@ from ballast_broker import turns
 from ballast_broker.controller import service, snapshots
 from ballast_broker.controller.commands import brokers, configs, pieces, topics
 from ballast_broker.coordinator import service as groups
-from ballast_broker.raft import handing_over
+from ballast_broker.raft import commit_feed
 from ballast_broker.replication import assignments, isr
 
 PLAN = Plan(seconds=30.0, faults=5)
@@ -27,7 +27,7 @@ PLAN = Plan(seconds=30.0, faults=5)
 def in_pieces_of_one(patch: pytest.MonkeyPatch) -> None:
     turning.end_at_once(patch)
     patch.setattr(turns, "STEPS", 1)
-    patch.setattr(handing_over, "LONGEST_TURN_S", -1.0)
+    patch.setattr(commit_feed, "LONGEST_TURN_S", -1.0)
     for module, name in (
         (pieces, "PLACES_PER_PIECE"), (brokers, "PLACES_PER_PIECE"), (pieces, "RECORDS_PER_PIECE"),
         (topics, "RECORDS_PER_PIECE"), (topics, "TOPICS_PER_PIECE"), (configs, "RESOURCES_PER_PIECE"),

@@ -15,14 +15,14 @@ from uuid import UUID
 
 import pytest
 
-from ballast_broker.api.refusals import Refusals
+from ballast_broker.api.rejected_batches import RejectedBatches
 from ballast_broker.controller.commands import brokers, features
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.coordinator import transaction_records, transaction_service
-from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.markers import DecidedTransaction, MarkerSender
 from ballast_broker.coordinator.transaction_records import key_of, value_of
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
-from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
+from ballast_broker.coordinator.transactions import PREPARED, TransactionMetadata, TransactionState
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.gate import RegistrationGate
@@ -200,7 +200,7 @@ def refuse_a_batch_across_the_start(patch: Planting) -> None:
 
 
 def take_what_is_behind_a_refused_batch(patch: Planting) -> None:
-    patch.setattr(Refusals, "check", lambda self, partition, batch, log: None)
+    patch.setattr(RejectedBatches, "check", lambda self, partition, batch, log: None)
 
 
 def remember_only_the_last_batch_of_a_producer(patch: Planting) -> None:
@@ -223,7 +223,7 @@ def stable_over_transactions_that_a_restart_finds_open(patch: Planting) -> None:
 
 
 def complete_before_all_partitions_have_their_markers(patch: Planting) -> None:
-    def send_and_go_on(self: MarkerSender, ending: Ending) -> None:
+    def send_and_go_on(self: MarkerSender, ending: DecidedTransaction) -> None:
         if ending.left:
             send(self, dataclasses.replace(ending, done=lambda: None))
         ending.done()
@@ -233,7 +233,7 @@ def complete_before_all_partitions_have_their_markers(patch: Planting) -> None:
 
 
 def abort_what_another_coordinator_was_about_to_commit(patch: Planting) -> None:
-    def standing_of(value: bytes) -> Standing:
+    def standing_of(value: bytes) -> TransactionMetadata:
         found = read(value)
         if found.state is TransactionState.PREPARE_COMMIT:
             return dataclasses.replace(found, state=TransactionState.PREPARE_ABORT)
@@ -244,7 +244,9 @@ def abort_what_another_coordinator_was_about_to_commit(patch: Planting) -> None:
 
 
 def answer_an_end_before_it_is_replicated(patch: Planting) -> None:
-    async def write(self: TransactionCoordinator, part: Any, transaction: Any, standing: Standing) -> ErrorCode:
+    async def write(
+        self: TransactionCoordinator, part: Any, transaction: Any, standing: TransactionMetadata
+    ) -> ErrorCode:
         if standing.state not in PREPARED:
             return await in_the_log(self, part, transaction, standing)
         transaction.pending = standing
@@ -403,4 +405,7 @@ FOUND_BY: dict[Plant, int] = {
     abort_what_another_coordinator_was_about_to_commit: 41,
     answer_an_end_before_it_is_replicated: 2,
     take_what_was_aborted_for_newer: 2,
+    say_to_have_what_is_not_on_disk: 4,
+    eligible_without_its_memory: 1,
+    leave_readers_to_find_out: 1,
 }

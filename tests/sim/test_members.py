@@ -12,8 +12,8 @@ from tests.sim.test_schedules import simulate
 from ballast_broker.coordinator.consumers import heartbeat, reconcile
 from ballast_broker.coordinator.consumers.deadlines import Deadlines
 from ballast_broker.coordinator.consumers.group import Classic, Current, Member, Partitions
+from ballast_broker.coordinator.consumers.group_writes import VolatileGroupState
 from ballast_broker.coordinator.consumers.reconcile import IsOwned
-from ballast_broker.coordinator.consumers.turns import Life
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(120)]
 
@@ -48,7 +48,9 @@ def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkey
 def test_a_coordinator_that_forgets_sessions_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = Deadlines.beat
 
-    def short(self: Deadlines, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
+    def short(
+        self: Deadlines, life: VolatileGroupState, group_id: str, member_id: str, classic: Classic | None = None
+    ) -> None:
         beats(self, life, group_id, member_id, classic)
         life.sessions[member_id] -= 2900
 

@@ -39,4 +39,4 @@ def hold_for_longer_than_is_told(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_who_is_not_read_from_for_longer_than_it_was_told_is_found() -> None:
-    check_that_all_are_found([hold_for_longer_than_is_told], QuotasRun, PLAN)
+    check_that_all_are_found([hold_for_longer_than_is_told], QuotasRun, PLAN, found_by=1)

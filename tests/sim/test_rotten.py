@@ -43,4 +43,4 @@ def lead_with_what_is_left(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_a_broker_that_does_not_mind_is_found() -> None:
-    check_that_all_are_found([lead_with_what_is_left], RottenRun, PLAN)
+    check_that_all_are_found([lead_with_what_is_left], RottenRun, PLAN, found_by=4)

@@ -52,4 +52,4 @@ def leave_out_what_was_left_out_once(patch: Planting) -> None:
 @pytest.mark.timeout(600)
 def test_a_throttle_that_errs_is_found() -> None:
     plants: list[Plant] = [hold_back_who_is_in_sync, leave_out_what_was_left_out_once]
-    check_that_all_are_found(plants, ThrottledRun, PLAN)
+    check_that_all_are_found(plants, ThrottledRun, PLAN, found_by=1)

@@ -22,7 +22,7 @@ from ballast_broker.controller import fencing, service
 from ballast_broker.controller.commands import brokers
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.metadata.image import BrokerImage
-from ballast_broker.raft import handing_over
+from ballast_broker.raft import commit_feed
 from ballast_broker.replication.late_roles import LateRoles
 
 
@@ -33,7 +33,7 @@ def test_brokers_take_up_their_replicas_one_in_a_turn_and_nothing_is_lost(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turning.end_at_once(monkeypatch)
-    monkeypatch.setattr(handing_over, "LONGEST_TURN_S", -1.0)
+    monkeypatch.setattr(commit_feed, "LONGEST_TURN_S", -1.0)
     taken, take = Counter[tuple[int, LateRoles]](), LateRoles.take
 
     def counted(self: LateRoles, *role: Any) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ballast_wire.envelope import Asker, disclose, disclose_answer, enclose, enclose_answer, refusal
+from ballast_wire.envelope import Requester, disclose, disclose_answer, enclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.messages import message
 
 NAMES = {19: "CreateTopics", 37: "CreatePartitions"}
-ANN = Asker("ann", "app", "/10.0.0.1")
+ANN = Requester("ann", "app", "/10.0.0.1")
 
 
 def creation() -> Any:
@@ -29,8 +29,8 @@ def through_bytes(sent: Any) -> Any:
 
 @pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize("version", [2, 4, 5, 7])  # with a flexible header and without
-@pytest.mark.parametrize("asker", [ANN, Asker("", "", "/::1"), Asker("Zoë", "ä", "/fe80::1")])
-def test_a_request_and_its_answer_come_as_they_were(version: int, asker: Asker) -> None:
+@pytest.mark.parametrize("asker", [ANN, Requester("", "", "/::1"), Requester("Zoë", "ä", "/fe80::1")])
+def test_a_request_and_its_answer_come_as_they_were(version: int, asker: Requester) -> None:
     found = disclose(through_bytes(enclose(creation(), version, asker)), NAMES)
     assert (found.name, found.version, found.asker) == ("CreateTopics", version, asker)
     assert [(each.name, each.num_partitions) for each in found.request.topics] == [("t", 3)]

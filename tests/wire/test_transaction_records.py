@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast_broker.coordinator.transaction_records import key_of, standing_of, transactional_id_of, value_of
-from ballast_broker.coordinator.transactions import STORED_STATES, Standing, TransactionState
+from ballast_broker.coordinator.transactions import STORED_STATES, TransactionMetadata, TransactionState
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spec("CLI-05")
 
 S = TransactionState
 KEY = "0000000574782dc3a9"
-ONGOING = Standing(
+ONGOING = TransactionMetadata(
     producer_id=4711,
     previous_id=4711,  # as after every change; the same as the present one, it is not said
     epoch=7,
@@ -28,8 +28,8 @@ ONGOING = Standing(
     updated_ms=1_700_000_000_123,
     version=2,
 )
-EMPTY = Standing(4711, 8, 60_000, S.EMPTY, updated_ms=1_700_000_000_123, previous_id=4711)
-NEW_ID = Standing(
+EMPTY = TransactionMetadata(4711, 8, 60_000, S.EMPTY, updated_ms=1_700_000_000_123, previous_id=4711)
+NEW_ID = TransactionMetadata(
     4711, 32_767, 60_000, S.PREPARE_COMMIT, frozenset(), 1_700_000_000_000, 1_700_000_000_123, 2, 4000, 5000
 )  # fmt: skip
 VALUES = [
@@ -72,7 +72,7 @@ def test_an_end_that_bumped_the_epoch_is_whole_though_the_level_was_lowered_mean
 
 
 @pytest.mark.parametrize(("standing", "cluster_version", "value"), VALUES)
-def test_a_value(standing: Standing, cluster_version: int, value: str) -> None:
+def test_a_value(standing: TransactionMetadata, cluster_version: int, value: str) -> None:
     assert value_of(standing, cluster_version).hex() == value
     found = standing_of(bytes.fromhex(value))
     assert (found.producer, found.timeout_ms, found.state) == (standing.producer, standing.timeout_ms, standing.state)
@@ -86,7 +86,7 @@ ids = st.integers(-1, 2**63 - 1)
 epochs = st.integers(-1, 2**15 - 1)
 topics = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 standings = st.builds(
-    Standing,
+    TransactionMetadata,
     producer_id=ids,
     epoch=epochs,
     timeout_ms=st.integers(0, 2**31 - 1),
@@ -101,7 +101,9 @@ standings = st.builds(
 
 
 @given(standings, st.integers(0, 2))
-def test_what_is_written_by_hand_is_what_kafkas_schema_says(standing: Standing, cluster_version: int) -> None:
+def test_what_is_written_by_hand_is_what_kafkas_schema_says(
+    standing: TransactionMetadata, cluster_version: int
+) -> None:
     kind = message("TransactionLogValue")
     of_topic: dict[str, list[int]] = {}
     for topic, number in sorted(standing.partitions):

@@ -24,7 +24,7 @@ __all__ = [
     "CLUSTER",
     "NO_OPERATIONS_ASKED",
     "AclAuthorizer",
-    "Asker",
+    "AclSubject",
     "Authorizer",
     "Operation",
     "Resource",
@@ -66,7 +66,7 @@ def transactional_id(name: str) -> Resource:
     return Resource(ResourceKind.TRANSACTIONAL_ID, name)
 
 
-class Asker(Protocol):
+class AclSubject(Protocol):
     """What ACLs can refer to."""
 
     @property
@@ -82,15 +82,15 @@ class Authorizer:
     generation = 0
     """Changes whenever any decision may have changed."""
 
-    def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+    def allows(self, asker: AclSubject, operation: Operation, resource: Resource) -> bool:
         """Whether the operation is allowed, for somebody about to do it: a refusal is logged."""
         return True
 
-    def would_allow(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+    def would_allow(self, asker: AclSubject, operation: Operation, resource: Resource) -> bool:
         """As `allows` without logging: to filter results, or to report permissions."""
         return True
 
-    def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
+    def allows_for_any(self, asker: AclSubject, operation: Operation, kind: ResourceKind) -> bool:
         """Whether the operation is allowed on at least one resource of this kind."""
         return True
 
@@ -138,7 +138,7 @@ class AclAuthorizer(Authorizer):
         self._decisions_for_any.clear()
         self._told.clear()
 
-    def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+    def allows(self, asker: AclSubject, operation: Operation, resource: Resource) -> bool:
         question = (asker.principal, asker.host, operation, resource)
         known = self._decisions.get(question)
         if known is None:
@@ -147,7 +147,7 @@ class AclAuthorizer(Authorizer):
             self._tell(question)
         return known
 
-    def would_allow(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+    def would_allow(self, asker: AclSubject, operation: Operation, resource: Resource) -> bool:
         question = (asker.principal, asker.host, operation, resource)
         known = self._decisions.get(question)
         return self._decide(question) if known is None else known
@@ -180,7 +180,7 @@ class AclAuthorizer(Authorizer):
         level = logging.WARNING if operation is Operation.CLUSTER_ACTION else logging.INFO
         log.log(level, "%s from %s may not %s %s %s", *who, operation.name, resource.kind.name, resource.name)
 
-    def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
+    def allows_for_any(self, asker: AclSubject, operation: Operation, kind: ResourceKind) -> bool:
         if self.would_allow(asker, operation, Resource(kind, ANY_NAME)):
             return True
         if not self._is_loaded:

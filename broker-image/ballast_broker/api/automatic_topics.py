@@ -14,7 +14,7 @@ from ballast_broker.config.broker import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.metadata.image import MetadataImage
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -67,7 +67,7 @@ class AutomaticTopics:
         self._in_flight: set[str] = set()
         self._too_few: dict[str, int] = {}  # live brokers at the last warning that there are too few
 
-    def create(self, names: list[str], asker: Asker | None = None) -> None:
+    def create(self, names: list[str], asker: Requester | None = None) -> None:
         """Create topics; they count against the quota of `asker`, the first requester."""
         new = [name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)]
         self._begin(new, asker)
@@ -91,7 +91,7 @@ class AutomaticTopics:
             return
         self._begin([name])
 
-    def _begin(self, names: list[str], asker: Asker | None = None) -> None:
+    def _begin(self, names: list[str], asker: Requester | None = None) -> None:
         if names:
             self._in_flight.update(names)
             self._spawn(self._create(names, asker), f"creation of {len(names)} topics")
@@ -126,7 +126,7 @@ class AutomaticTopics:
             configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
 
-    async def _create(self, names: list[str], asker: Asker | None) -> None:
+    async def _create(self, names: list[str], asker: Requester | None) -> None:
         at_once = max(1, RECORDS_AT_ONCE // (1 + self._config.num_partitions))
         left = names
         try:
@@ -138,7 +138,7 @@ class AutomaticTopics:
         finally:
             self._in_flight.difference_update(names)
 
-    async def _create_at_once(self, names: list[str], asker: Asker | None) -> None:
+    async def _create_at_once(self, names: list[str], asker: Requester | None) -> None:
         topics = [self._wanted(name) for name in names]
         request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
         response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000, asker=asker)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ballast_broker.metadata.delta import MetadataDelta
     from ballast_broker.metadata.image import ClientQuotasImage, MetadataImage, QuotaEntity
     from ballast_broker.seams import Clock
-    from ballast_wire.envelope import Asker
+    from ballast_wire.envelope import Requester
 
 PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"
 REQUESTS, MUTATIONS = "request_percentage", "controller_mutation_rate"
@@ -159,7 +159,7 @@ class ClientQuotas:
         self.on_fetch = self.fetch.in_force or self.on_requests
         self.at_controllers = self.mutations.in_force or self.on_requests
 
-    def concern_controllers(self, asker: Asker) -> bool:
+    def concern_controllers(self, asker: Requester) -> bool:
         """Whether a controller has to know the requester for the sake of quotas."""
         if not self.at_controllers:
             return False

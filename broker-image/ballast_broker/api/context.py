@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 
 if TYPE_CHECKING:
     from ballast_broker.api.authorizer import Operation, Resource, ResourceKind
@@ -40,13 +40,13 @@ class RequestContext:
         return UUID(bytes=self.broker.random.bytes_of(16), version=4)
 
     @property
-    def asker(self) -> Asker:
+    def asker(self) -> Requester:
         """The requester as named to a controller."""
         principal = self.connection.principal
-        return Asker(principal.name, self.client_id or "", self.connection.host, principal.by_token)
+        return Requester(principal.name, self.client_id or "", self.connection.host, principal.by_token)
 
     @property
-    def asker_to_tell(self) -> Asker | None:
+    def asker_to_tell(self) -> Requester | None:
         """The requester, if a controller has to know it for the sake of quotas."""
         return self.asker if self.broker.client_quotas.concern_controllers(self.asker) else None
 

@@ -23,16 +23,16 @@ from ballast_broker.controller.commands.delegation_tokens import (
 )
 from ballast_broker.metadata.delegation_tokens import written
 from ballast_broker.net_reply import ANONYMOUS
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 from ballast_wire.errors import ErrorCode
 
-AskFor = Callable[[Any, Asker], Awaitable[Any]]
+AskFor = Callable[[Any, Requester], Awaitable[Any]]
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     timeout_s = context.broker.config.request_timeout_ms / 1000
 
-    async def ask(allowed: Any, asker: Asker) -> Any:
+    async def ask(allowed: Any, asker: Requester) -> Any:
         if context.api_key == CREATE and has_other_renewers(allowed):
             return _refused(allowed, context, ErrorCode.INVALID_PRINCIPAL_TYPE)
         return await context.broker.controller.call(allowed, context.version, timeout_s=timeout_s, asker=asker)

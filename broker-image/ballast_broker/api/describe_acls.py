@@ -22,7 +22,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     asked = AclFilter.of(request)
     kind = message("DescribeAclsResponse")
     by_resource: dict[tuple[int, str, int], list[Any]] = {}
-    meant = sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)})
+    meant = sorted({acl for acl in context.broker.image().security.acls.values() if asked.matches(acl)})
     async for acl in InTurns(meant):
         description = _description(kind.DescribeAclsResource.AclDescription, acl)
         by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(description)

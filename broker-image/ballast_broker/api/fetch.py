@@ -18,7 +18,7 @@ from ballast_broker.api.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
     NO_SESSION,
-    Asker,
+    FetchParameters,
     FetchSessions,
     Followed,
     Key,
@@ -368,7 +368,7 @@ class Fetch:
             if was_refused != (followed.refusal is not None):
                 session.settle(followed)
 
-    def _checked_for(self, peer: Peer, asker: Asker) -> Hashable:
+    def _checked_for(self, peer: Peer, asker: FetchParameters) -> Hashable:
         return self._authorizer.generation, peer.principal, peer.host, asker.replica_id >= 0
 
     def _follow(self, key: str | UUID, asked: FetchPartition, peer: Peer, replica_id: int) -> Followed:

@@ -28,7 +28,7 @@ MAX_EPOCH: Final = 2**31 - 1
 Key = tuple[str | UUID, int]
 
 
-class Asker(NamedTuple):
+class FetchParameters(NamedTuple):
     """The request parameters that apply to all partitions of a session."""
 
     replica_id: int
@@ -37,8 +37,8 @@ class Asker(NamedTuple):
     rack: str
 
 
-def asker_of(request: FetchRequest) -> Asker:
-    return Asker(request.replica_id, request.replica_epoch, request.isolation, request.rack)
+def asker_of(request: FetchRequest) -> FetchParameters:
+    return FetchParameters(request.replica_id, request.replica_epoch, request.isolation, request.rack)
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Followed(Watched):
 @dataclass(slots=True)
 class Session:
     session_id: int
-    asker: Asker
+    asker: FetchParameters
     uses_topic_ids: bool
     epoch: int
     last_used: float
@@ -91,7 +91,7 @@ class Session:
             followed.leave()
             self.refused[followed.key] = followed
 
-    def asked_by(self, asker: Asker) -> None:
+    def asked_by(self, asker: FetchParameters) -> None:
         if asker != self.asker:
             self.asker = asker
             for followed in self.followed.values():
@@ -114,7 +114,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, followed: list[Followed], asker: Asker, *, uses_topic_ids: bool) -> Session | None:
+    def open(self, followed: list[Followed], asker: FetchParameters, *, uses_topic_ids: bool) -> Session | None:
         """A new session, or None if there is no room: the client then fetches without one."""
         if not self._make_room(for_follower=asker.replica_id >= 0):
             return None

@@ -14,7 +14,7 @@ from uuid import UUID
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.produce_answers import ACKS_ALL, Answers, Appending, LaterAppends, Outcome, ProduceRefused
-from ballast_broker.api.refusals import Refusals
+from ballast_broker.api.rejected_batches import RejectedBatches
 from ballast_broker.api.transactional import UNAUTHORIZED, NotVerified, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.net_reply import Reply
@@ -86,7 +86,7 @@ class Produce:
         self._targets: dict[tuple[bytes, int, int], Target] = {}
         self._metrics = metrics
         self._bytes_in = broker.traffic.bytes_in
-        self._refusals = Refusals(broker.clock.monotonic)
+        self._refusals = RejectedBatches(broker.clock.monotonic)
 
     def handle(
         self,

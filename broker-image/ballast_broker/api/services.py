@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock, Random
     from ballast_broker.storage.manager import LogManager
-    from ballast_wire.envelope import Asker
+    from ballast_wire.envelope import Requester
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class BrokerServices:
     """The next id of the block allocated by the controller; raises ApiError while there is none."""
     create_internal_topic: Callable[[str], None]
     """Request a coordinator's topic, once for all who need it; never raises: they retry."""
-    create_topics_automatically: Callable[[list[str], Asker | None], None]
+    create_topics_automatically: Callable[[list[str], Requester | None], None]
     """Auto-create missing topics of a Metadata request, on behalf of the requester."""
     kraft_version: Callable[[], int]
 

@@ -17,7 +17,7 @@ from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Clock, Network
 from ballast_wire.envelope import API_KEY as ENVELOPE_KEY
 from ballast_wire.envelope import VERSION as ENVELOPE_VERSION
-from ballast_wire.envelope import Asker, disclose_answer, enclose
+from ballast_wire.envelope import Requester, disclose_answer, enclose
 from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ CALL_TIMEOUT_S = 30.0
 
 class LocalController(Protocol):
     async def handle(
-        self, api_key: int, version: int, request: Any, context: Any = None, asker: Asker | None = None
+        self, api_key: int, version: int, request: Any, context: Any = None, asker: Requester | None = None
     ) -> Any: ...
 
 
@@ -67,7 +67,7 @@ class ControllerClient:
         self._closed = False
 
     async def call(
-        self, request: Any, version: int, *, timeout_s: float | None = None, asker: Asker | None = None
+        self, request: Any, version: int, *, timeout_s: float | None = None, asker: Requester | None = None
     ) -> Any:
         """Return the response; raise ApiError REQUEST_TIMED_OUT if no controller answered in time.
 
@@ -85,7 +85,7 @@ class ControllerClient:
             await asyncio.sleep(min(wait, max(0.0, deadline - self._clock.monotonic())))
             wait = min(wait * 2, RETRY_MAX_S)
 
-    async def _try(self, request: Any, version: int, timeout_s: float, asker: Asker | None) -> Any | None:
+    async def _try(self, request: Any, version: int, timeout_s: float, asker: Requester | None) -> Any | None:
         leader = self._leader.leader_id
         if leader == self._node_id and self._local is not None:
             return await self._ask_here(self._local, request, version, timeout_s, asker)
@@ -122,7 +122,7 @@ class ControllerClient:
 
     @staticmethod
     async def _ask_here(
-        local: LocalController, request: Any, version: int, timeout_s: float, asker: Asker | None
+        local: LocalController, request: Any, version: int, timeout_s: float, asker: Requester | None
     ) -> Any | None:
         """The timeout is needed: the response may wait for a commit that never comes if the other voters are gone."""
         try:
@@ -137,7 +137,7 @@ class ControllerClient:
             link.close()
 
 
-async def _ask_there(link: PeerLink, request: Any, version: int, asker: Asker | None) -> Any:
+async def _ask_there(link: PeerLink, request: Any, version: int, asker: Requester | None) -> Any:
     if asker is None or not await link.knows(ENVELOPE_KEY):  # older release: has no such quotas
         return await link.call(request, version)
     answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)

@@ -63,7 +63,7 @@ from ballast_broker.metadata.records import record
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.rates import TokenBucket
 from ballast_broker.seams import Clock, Network, Random
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class ControllerService:
         random: Random,
         network: Network,
         timing: ServiceTiming = DEFAULT_TIMING,
-        mutations: Callable[[Asker], TokenBucket | None] = lambda _: None,
+        mutations: Callable[[Requester], TokenBucket | None] = lambda _: None,
     ) -> None:
         """`mutations` returns the requester's partition mutation quota, if any."""
         self._driver = driver
@@ -338,7 +338,7 @@ class ControllerService:
     # ------------------------------------------------------------------ requests
 
     async def handle(
-        self, api_key: int, version: int, request: Any, context: Any = None, asker: Asker | None = None
+        self, api_key: int, version: int, request: Any, context: Any = None, asker: Requester | None = None
     ) -> Any:
         """The response, with NOT_CONTROLLER in it if another node is the active controller.
 
@@ -374,7 +374,7 @@ class ControllerService:
             self._spawn(self._run, offline_elections)
         return response
 
-    def _mutation_quota(self, asker: Asker, api_key: int, version: int) -> MutationQuota | None:
+    def _mutation_quota(self, asker: Requester, api_key: int, version: int) -> MutationQuota | None:
         strict_since = STRICT_SINCE.get(api_key)
         bucket = None if strict_since is None else self._mutations(asker)
         return None if bucket is None or strict_since is None else MutationQuota(bucket, strict=version >= strict_since)

@@ -21,8 +21,8 @@ from ballast_broker.raft.control_records import (
     snapshot_footer_batch,
     snapshot_header_batch,
 )
+from ballast_broker.raft.integrity import CorruptMetadata, SnapshotPieces
 from ballast_broker.raft.messages import SnapshotId
-from ballast_broker.raft.soundness import SnapshotPieces, SpoiltMetadata
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.seams import Threads
 
@@ -66,7 +66,7 @@ async def _next_records(records: Any, count: int) -> list[Any]:
 
 
 async def read_snapshot(store: MetadataStore, snapshot: SnapshotId) -> AsyncIterator[CommittedBatch]:
-    """The batches of a stored snapshot; raise SpoiltMetadata if the file is corrupt."""
+    """The batches of a stored snapshot; raise CorruptMetadata if the file is corrupt."""
     position = 0
     pieces = SnapshotPieces()
     try:
@@ -83,4 +83,4 @@ async def read_snapshot(store: MetadataStore, snapshot: SnapshotId) -> AsyncIter
                 pieces.end()
                 return
     except ValueError as error:
-        raise SpoiltMetadata(f"{store.path_of(snapshot)} is spoilt: {error}") from error
+        raise CorruptMetadata(f"{store.path_of(snapshot)} is spoilt: {error}") from error

@@ -19,7 +19,7 @@ from ballast_broker.coordinator.effects import (
     SyncResult,
 )
 from ballast_broker.coordinator.group import Group, GroupState, Ticket
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_wire.errors import ApiError, ErrorCode
@@ -61,7 +61,7 @@ class ClassicGroups:
             if group is None:
                 if ask.member_id:
                     return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
-                group = shard.groups[group_id] = Group(group_id)
+                group = shard.classic_groups[group_id] = Group(group_id)
             ticket = _Waiting()
             self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._limits, self._host.now()))
             answer: JoinResult = await ticket.future
@@ -76,7 +76,7 @@ class ClassicGroups:
         waited = False
         while True:
             shard = self._host.shard_of(group_id)
-            consumers = shard.consumers.get(group_id)
+            consumers = shard.consumer_groups.get(group_id)
             if consumers is None and (waited or not self.goes_over(shard, group_id)):
                 return None
             if consumers is None or consumers.members:
@@ -128,14 +128,14 @@ class ClassicGroups:
         self._carry_out(shard, group, effects)
         return answers
 
-    def end(self, shard: Shard, group_id: str) -> Ending:
+    def end(self, shard: Shard, group_id: str) -> ExtraWrite:
         """End a classic group in favour of a consumer-protocol group, which inherits its offsets and members; the
         members are told to rejoin. Until the new group is committed, a dead group holds the name, so that nobody joins
         a classic group meanwhile.
         """
         group = shard.group(group_id)
         if group is None:
-            shard.groups[group_id] = Group(group_id, state=GroupState.DEAD, goes_over=True)
+            shard.classic_groups[group_id] = Group(group_id, state=GroupState.DEAD, goes_over=True)
             return (), lambda committed: self._forget(shard, group_id)
         if group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -158,10 +158,10 @@ class ClassicGroups:
     @staticmethod
     def goes_over(shard: Shard, group_id: str) -> bool:
         """Whether a consumer-protocol group is being written under this name."""
-        group = shard.groups.get(group_id)
+        group = shard.classic_groups.get(group_id)
         return group is not None and group.goes_over
 
-    def begin(self, shard: Shard, group: Group, rejoins: bool) -> Ending:
+    def begin(self, shard: Shard, group: Group, rejoins: bool) -> ExtraWrite:
         """Start a classic group converted from a consumer-protocol group.
 
         If its members have to rejoin, the record gets a generation that none of them has, so that they also have to
@@ -172,7 +172,7 @@ class ClassicGroups:
         def settled(committed: bool) -> None:
             if committed:
                 limits, now = self._limits, self._host.now()
-                shard.groups[group.group_id] = group
+                shard.classic_groups[group.group_id] = group
                 effects = rebalance.loaded(group, limits, now)
                 self._carry_out(shard, group, effects + (rebalance.rejoin(group, limits, now) if rejoins else []))
 
@@ -180,15 +180,15 @@ class ClassicGroups:
 
     @staticmethod
     def _forget(shard: Shard, group_id: str) -> None:
-        shard.groups.pop(group_id, None)
+        shard.classic_groups.pop(group_id, None)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
-        for group in shard.groups.values():
+        for group in shard.classic_groups.values():
             self._carry_out(shard, group, rebalance.loaded(group, self._limits, self._host.now()))
 
     def resigned(self, shard: Shard) -> None:
-        for group in shard.groups.values():
+        for group in shard.classic_groups.values():
             self.forget_timer(group)
             self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._host.now()))
 

@@ -14,7 +14,7 @@ from ballast_broker.coordinator.store import KeyValue, Settled
 from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ErrorCode
 
-Ending = tuple[Sequence[KeyValue], Settled]
+ExtraWrite = tuple[Sequence[KeyValue], Settled]
 """Entries to write, and a callback for when it is known whether they are committed."""
 
 
@@ -26,11 +26,11 @@ class Host:
     image: Callable[[], MetadataImage]
     start: Callable[[Coroutine[Any, Any, object]], None]
     append: Callable[[Shard, Sequence[KeyValue], Settled], Awaitable[ErrorCode]]
-    end_classic: Callable[[Shard, str], Ending]
+    end_classic: Callable[[Shard, str], ExtraWrite]
     """What ends the classic group of this name in favour of a consumer-protocol one. Call it at once after checking
     that the group may be converted.
     """
-    begin_classic: Callable[[Shard, Group, bool], Ending]
+    begin_classic: Callable[[Shard, Group, bool], ExtraWrite]
     """What turns a consumer-protocol group into this classic one; the flag says whether its members have to rejoin."""
     join_consumers: Callable[[str, JoinAsk], Awaitable[JoinResult | None]]
     """A classic member joins a consumer-protocol group with members; None: there is no longer one of that name."""

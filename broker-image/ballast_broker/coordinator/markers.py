@@ -33,7 +33,7 @@ STOPPED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COO
 
 
 @dataclass(eq=False, slots=True)
-class Ending:
+class DecidedTransaction:
     """A transaction whose outcome is decided."""
 
     producer_id: int
@@ -59,7 +59,7 @@ class Marking(NamedTuple):
     partition: TopicPartition
 
 
-Waiting = dict[Ending, set[TopicPartition]]
+Waiting = dict[DecidedTransaction, set[TopicPartition]]
 Outcomes = dict[tuple[int, TopicPartition], ErrorCode]
 """Keyed by producer id and partition."""
 
@@ -86,13 +86,13 @@ class MarkerSender:
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def send(self, ending: Ending) -> None:
+    def send(self, ending: DecidedTransaction) -> None:
         if ending.left:
             self._route(ending, list(ending.left))
         else:
             ending.done()
 
-    def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+    def _route(self, ending: DecidedTransaction, partitions: Iterable[TopicPartition]) -> None:
         if ending.coordinator_epoch() < 0:
             return
         leaderless, gone = [], []
@@ -110,7 +110,7 @@ class MarkerSender:
             self._route_later(ending, leaderless)
         self._end_of(ending, gone)
 
-    def _route_later(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+    def _route_later(self, ending: DecidedTransaction, partitions: Iterable[TopicPartition]) -> None:
         def again() -> None:
             self._timers.discard(timer)
             self._route(ending, partitions)
@@ -119,7 +119,7 @@ class MarkerSender:
         self._timers.add(timer)
 
     @staticmethod
-    def _end_of(ending: Ending, partitions: Collection[TopicPartition]) -> None:
+    def _end_of(ending: DecidedTransaction, partitions: Collection[TopicPartition]) -> None:
         found = ending.left.intersection(partitions)
         if found:
             ending.left -= found
@@ -175,7 +175,7 @@ class MarkerSender:
         registration = None if topic is None else topic.partitions.get(partition.partition)
         return None if registration is None else registration.leader
 
-    def _settle(self, ending: Ending, partitions: set[TopicPartition], outcomes: Outcomes) -> None:
+    def _settle(self, ending: DecidedTransaction, partitions: set[TopicPartition], outcomes: Outcomes) -> None:
         again, written = [], []
         for partition in partitions:
             error = outcomes.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)

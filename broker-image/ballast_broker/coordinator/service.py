@@ -21,7 +21,7 @@ from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.consumers.service import ConsumerGroups
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, tell_unloaded, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
@@ -181,7 +181,7 @@ class GroupCoordinator:
     async def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave or are removed, in either protocol; a conversion in progress is waited for."""
         shard = self._shard_of(group_id, may_be_nameless=False)
-        if group_id in shard.consumers or self.classic.goes_over(shard, group_id):
+        if group_id in shard.consumer_groups or self.classic.goes_over(shard, group_id):
             answers = await self.consumers.remove(group_id, members)
             if answers is not None:
                 return answers
@@ -189,7 +189,7 @@ class GroupCoordinator:
 
     def _has_consumers(self, group_id: str) -> bool:
         shard = self._shards.get(self.partition_of(group_id))
-        return shard is not None and shard.loaded and group_id in shard.consumers
+        return shard is not None and shard.loaded and group_id in shard.consumer_groups
 
     # -- offsets --------------------------------------------------------------------------------------------------
     async def commit(
@@ -210,7 +210,7 @@ class GroupCoordinator:
         self._shard_of(group_id)
         accepted, batch = await made_ready(self._store, group_id, offsets, self._config.offset_metadata_max_bytes)
         shard = self._shard_of(group_id)  # another broker may have led it meanwhile
-        if (consumers := shard.consumers.get(group_id)) is not None:
+        if (consumers := shard.consumer_groups.get(group_id)) is not None:
             self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
         else:
             self._check_committer(shard, group_id, member_id, instance_id, generation)
@@ -270,7 +270,7 @@ class GroupCoordinator:
     def fetch_offsets(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> Offsets:
         """All committed offsets of the group; the caller must not modify them."""
         shard = self._shard_of(group_id)
-        if (consumers := shard.consumers.get(group_id)) is not None:
+        if (consumers := shard.consumer_groups.get(group_id)) is not None:
             self.consumers.check_reader(consumers, member_id, epoch)
         return shard.offsets.get(group_id, {})
 
@@ -299,7 +299,7 @@ class GroupCoordinator:
     @staticmethod
     def _read_by(shard: Shard, group_id: str, *, goes: bool) -> frozenset[str] | None:
         """The topics the members read; None: possibly any. `goes`: the group may have vanished with its last offset."""
-        if (consumers := shard.consumers.get(group_id)) is not None:
+        if (consumers := shard.consumer_groups.get(group_id)) is not None:
             return consumers.subscribed()
         group = shard.group(group_id)
         if group is not None and group.goes_over:
@@ -346,7 +346,7 @@ class GroupCoordinator:
 
     @staticmethod
     def _any_group(shard: Shard, group_id: str) -> Group | ConsumerGroup | None:
-        return shard.consumers.get(group_id) or shard.group(group_id)
+        return shard.consumer_groups.get(group_id) or shard.group(group_id)
 
     def list_groups(self) -> list[Group | ConsumerGroup]:
         """All groups this broker coordinates; raises while any partition is loading."""
@@ -371,7 +371,7 @@ class GroupCoordinator:
             shard = self._shard_of(group_id)
         except ApiError as error:
             return error.code
-        if group_id in shard.consumers:
+        if group_id in shard.consumer_groups:
             return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
         if group is not None and group.goes_over:  # being converted: its outcome is open
@@ -389,7 +389,7 @@ class GroupCoordinator:
         def settled(committed: bool) -> None:
             if committed:
                 shard.forget_offsets(group.group_id)
-                shard.groups.pop(group.group_id, None)
+                shard.classic_groups.pop(group.group_id, None)
             else:
                 group.enter(GroupState.EMPTY, since_ms)
 
@@ -406,7 +406,7 @@ class GroupCoordinator:
             if (error := await self._forget_offsets_before(shard, group_id)) is not ErrorCode.NONE:
                 raise ApiError(error)
 
-        def offsets() -> Ending:
+        def offsets() -> ExtraWrite:
             return _ends_of(group_id, shard.known_offsets(group_id)), settled
 
         def settled(committed: bool) -> None:
@@ -469,7 +469,7 @@ class GroupCoordinator:
         return gone
 
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
-        group, consumers = shard.group(group_id), shard.consumers.get(group_id)
+        group, consumers = shard.group(group_id), shard.consumer_groups.get(group_id)
         offsets = shard.offsets.get(group_id, {})
         in_use = {*shard.being_written(group_id), *shard.pending.of_group(group_id)}
         retention_ms, wall_ms = self._config.offsets_retention_ms, self._now().wall_ms

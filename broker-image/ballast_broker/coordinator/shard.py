@@ -25,9 +25,9 @@ class Shard:
     partition: int
     loaded: bool = False
     failed: bool = False  # the last attempt to load it failed; it is retried
-    groups: dict[str, Group] = field(default_factory=dict)
-    consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
-    """Consumer-protocol groups; a group id is either here or in `groups`."""
+    classic_groups: dict[str, Group] = field(default_factory=dict)
+    consumer_groups: dict[str, ConsumerGroup] = field(default_factory=dict)
+    """Consumer-protocol groups; a group id is either here or in `classic_groups`."""
     offsets: dict[str, Offsets] = field(default_factory=dict)
     writes: dict[str, list[Collection[TopicPartition]]] = field(default_factory=dict)
     """Group → partitions of each commit in flight, as passed in: one may have ten thousand."""
@@ -40,8 +40,8 @@ class Shard:
     def fail(self) -> None:
         """Loading failed: drop everything."""
         self.failed = True
-        self.groups.clear()
-        self.consumers.clear()
+        self.classic_groups.clear()
+        self.consumer_groups.clear()
         self.offsets.clear()
         self.pending.clear()
 
@@ -52,20 +52,20 @@ class Shard:
             self.apply(decoded.group_id, decoded.partition, committed)
         elif isinstance(decoded, records.GroupKey):
             if value is None:
-                self.groups.pop(decoded.group_id, None)
+                self.classic_groups.pop(decoded.group_id, None)
             else:
-                self.groups[decoded.group_id] = records.decode_group(decoded.group_id, value, now_ms)
+                self.classic_groups[decoded.group_id] = records.decode_group(decoded.group_id, value, now_ms)
         elif decoded is not None:
             group_id, change = consumer_records.decode(decoded, key, value)
-            self.change(self.consumers.get(group_id) or ConsumerGroup(group_id), change)
+            self.change(self.consumer_groups.get(group_id) or ConsumerGroup(group_id), change)
 
     def change(self, group: ConsumerGroup, change: Change) -> None:
         """Apply a change to a consumer-protocol group; the tombstone of its epoch removes the group."""
         if not is_end(change):
-            self.consumers.setdefault(group.group_id, group)
+            self.consumer_groups.setdefault(group.group_id, group)
         group.apply(change)
         if isinstance(change, EpochChange) and change.epoch is None:
-            self.consumers.pop(group.group_id, None)
+            self.consumer_groups.pop(group.group_id, None)
 
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         decoded = records.decode_key(key)
@@ -125,19 +125,24 @@ class Shard:
 
     def group(self, group_id: str) -> Group | None:
         """The classic group; an empty one is created for offsets committed without a group."""
-        if group_id in self.consumers:
+        if group_id in self.consumer_groups:
             return None
-        group = self.groups.get(group_id)
+        group = self.classic_groups.get(group_id)
         if group is None and (group_id in self.offsets or group_id in self.pending.producers):
-            group = self.groups[group_id] = Group(group_id)
+            group = self.classic_groups[group_id] = Group(group_id)
         return group
 
     def forget_if_unused(self, group_id: str) -> None:
         """Remove an empty group that was never stored and that nobody is about to join."""
-        group = self.groups.get(group_id)
+        group = self.classic_groups.get(group_id)
         unused = group is not None and group.is_in(GroupState.EMPTY) and group.size == 0 and group.generation == 0
         if unused and group_id not in self.offsets and group_id not in self.pending.producers:
-            del self.groups[group_id]
+            del self.classic_groups[group_id]
 
     def all_group_ids(self) -> list[str]:
-        return sorted(self.groups.keys() | self.consumers.keys() | self.offsets.keys() | self.pending.producers.keys())
+        return sorted(
+            self.classic_groups.keys()
+            | self.consumer_groups.keys()
+            | self.offsets.keys()
+            | self.pending.producers.keys()
+        )

@@ -17,7 +17,7 @@ from ballast_broker.coordinator.transactions import (
     NO_ID,
     PREPARED,
     STORED_STATES,
-    Standing,
+    TransactionMetadata,
     TransactionState,
 )
 from ballast_wire.fast import writer
@@ -46,7 +46,7 @@ def transactional_id_of(key: bytes) -> str | None:
     return found
 
 
-def value_of(standing: Standing, cluster_version: int) -> bytes:
+def value_of(standing: TransactionMetadata, cluster_version: int) -> bytes:
     flexible = cluster_version >= 1 or (standing.version >= BUMPS_EPOCH and standing.state in ENDS)
     status = STORED_STATES.index(standing.state)
     parts = [
@@ -59,7 +59,7 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
     return b"".join(parts)
 
 
-def _partitions(standing: Standing, flexible: bool) -> bytes:
+def _partitions(standing: TransactionMetadata, flexible: bool) -> bytes:
     if standing.state is TransactionState.EMPTY:
         return b"\0" if flexible else _NO_ARRAY
     of_topic = by_topic(sorted(standing.partitions))
@@ -71,7 +71,7 @@ def _partitions(standing: Standing, flexible: bool) -> bytes:
     return b"".join(parts)
 
 
-def _tags(standing: Standing) -> bytes:
+def _tags(standing: TransactionMetadata) -> bytes:
     """Fields with default values are left out."""
     found = []
     if standing.previous_id not in (NO_ID, standing.producer_id):
@@ -83,11 +83,11 @@ def _tags(standing: Standing) -> bytes:
     return bytes((len(found),)) + b"".join(found)
 
 
-def standing_of(value: bytes) -> Standing:
+def standing_of(value: bytes) -> TransactionMetadata:
     v = message("TransactionLogValue").decode(value)
     if not 0 <= v.transaction_status < len(STORED_STATES):
         raise ValueError(f"state {v.transaction_status}")
-    return Standing(
+    return TransactionMetadata(
         producer_id=v.producer_id,
         previous_id=v.previous_producer_id,
         next_id=v.next_producer_id,

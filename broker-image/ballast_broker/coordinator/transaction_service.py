@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import transactions
 from ballast_broker.coordinator.loading import tell_unloaded
-from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.markers import DecidedTransaction, MarkerSender
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import CoordinatorStore, Marker, Stored
 from ballast_broker.coordinator.tasks import Tasks
@@ -26,8 +26,8 @@ from ballast_broker.coordinator.transactions import (
     NeedsId,
     ProducerIdentity,
     Refused,
-    Standing,
     Transaction,
+    TransactionMetadata,
     TransactionState,
     Write,
 )
@@ -177,7 +177,7 @@ class TransactionCoordinator:
             return transactions.initialize(transaction, timeout_ms, known, new_id, self._version(), self._now_ms())
 
         standing = await self._carry_out(transactional_id, decide)
-        assert isinstance(standing, Standing)
+        assert isinstance(standing, TransactionMetadata)
         if standing.state in PREPARED:  # a predecessor's transaction is being aborted; no producer has this epoch
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         return standing.producer
@@ -248,9 +248,9 @@ class TransactionCoordinator:
             return transactions.end(transaction, producer, commit, new_id, client_version, self._now_ms())
 
         outcome = await self._carry_out(transactional_id, decide)
-        return transactions.told(outcome) if isinstance(outcome, Standing) else outcome
+        return transactions.told(outcome) if isinstance(outcome, TransactionMetadata) else outcome
 
-    def describe(self, transactional_id: str) -> Standing:
+    def describe(self, transactional_id: str) -> TransactionMetadata:
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         transaction = self._part_of(transactional_id).transactions.get(transactional_id)
@@ -319,7 +319,7 @@ class TransactionCoordinator:
     # -- writing --------------------------------------------------------------------------------------------------
     async def _carry_out(
         self, transactional_id: str, decide: Callable[[Transaction, int | None], Decision]
-    ) -> Standing | ProducerIdentity:
+    ) -> TransactionMetadata | ProducerIdentity:
         """Return what was written, or the producer's identity if nothing had to be; raise ApiError if refused."""
         part, transaction = self._known(transactional_id)
         decision = decide(transaction, None)
@@ -337,7 +337,7 @@ class TransactionCoordinator:
             raise ApiError(error)
         return decision.standing
 
-    async def _write(self, part: Part, transaction: Transaction, standing: Standing) -> ErrorCode:
+    async def _write(self, part: Part, transaction: Transaction, standing: TransactionMetadata) -> ErrorCode:
         def settled(committed: bool) -> None:
             transaction.settle(committed)
             self._changed(transaction.transactional_id)
@@ -351,7 +351,7 @@ class TransactionCoordinator:
     def _send_markers(self, part: Part, transaction: Transaction) -> None:
         prepared = transaction.now
 
-        ending = Ending(
+        ending = DecidedTransaction(
             producer_id=prepared.producer_id,
             epoch=prepared.epoch,
             committed=prepared.is_committing,

@@ -74,7 +74,7 @@ class TransactionalCommits:
             if verified is not GOING_ON and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
                 raise ApiError(error)
             shard = self._shard_of(group_id)  # another broker may have led it meanwhile
-        consumers = shard.consumers.get(group_id)
+        consumers = shard.consumer_groups.get(group_id)
         if consumers is None:
             check_committer(shard.group(group_id), committer)
         else:

@@ -55,7 +55,7 @@ NOBODY = ProducerIdentity(NO_ID, NO_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TransactionMetadata:
     """What the log records of a transactional id; `last_epoch` is not stored, as in Kafka."""
 
     producer_id: int
@@ -91,8 +91,8 @@ class Standing:
 @dataclass(slots=True)
 class Transaction:
     transactional_id: str
-    now: Standing
-    pending: Standing | None = None
+    now: TransactionMetadata
+    pending: TransactionMetadata | None = None
 
     def settle(self, committed: bool) -> None:
         """The pending record's outcome is known."""
@@ -121,7 +121,7 @@ class NeedsId(NamedTuple):
 
 
 class Write(NamedTuple):
-    standing: Standing
+    standing: TransactionMetadata
 
 
 NEEDS_ID = NeedsId()
@@ -133,7 +133,7 @@ NOT_NOW = Refused(ErrorCode.INVALID_TXN_STATE)
 
 def created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
     """A new transactional id; it has no epoch until its first InitProducerId is written."""
-    return Transaction(transactional_id, Standing(producer_id, timeout_ms=timeout_ms, updated_ms=now_ms))
+    return Transaction(transactional_id, TransactionMetadata(producer_id, timeout_ms=timeout_ms, updated_ms=now_ms))
 
 
 # -- InitProducerId -------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def initialize(
     return _next_epoch(now, known, timeout_ms, now_ms)
 
 
-def _may_be(now: Standing, known: ProducerIdentity) -> bool:
+def _may_be(now: TransactionMetadata, known: ProducerIdentity) -> bool:
     """Whether the claimed identity may be the current producer. Last case: a retry that never got its new id."""
     return (
         now.epoch == NO_EPOCH
@@ -174,12 +174,14 @@ def _may_be(now: Standing, known: ProducerIdentity) -> bool:
     )
 
 
-def _is_to_be(now: Standing, producer: ProducerIdentity) -> bool:
+def _is_to_be(now: TransactionMetadata, producer: ProducerIdentity) -> bool:
     """The producer was told its new id already, but markers of its transaction are still being written."""
     return now.state in PREPARED and now.next_id != NO_ID and producer == (now.next_id, 0)
 
 
-def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Refused | Write:
+def _next_epoch(
+    now: TransactionMetadata, known: ProducerIdentity | None, timeout_ms: int, now_ms: int
+) -> Refused | Write:
     epoch, last_epoch = now.epoch + 1, now.epoch
     if known is None:
         last_epoch = NO_EPOCH
@@ -192,7 +194,9 @@ def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, 
     return Write(_begun(now, now.producer_id, epoch, last_epoch, timeout_ms, now_ms))
 
 
-def _begun(now: Standing, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Standing:
+def _begun(
+    now: TransactionMetadata, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> TransactionMetadata:
     return replace(
         now,
         producer_id=producer_id,
@@ -207,7 +211,7 @@ def _begun(now: Standing, producer_id: int, epoch: int, last_epoch: int, timeout
     )
 
 
-def _fence(now: Standing, cluster_version: int, now_ms: int) -> Write:
+def _fence(now: TransactionMetadata, cluster_version: int, now_ms: int) -> Write:
     """Abort with an epoch no producer knows; in version 2 the previous producer may still ask for it and continue."""
     bumps = cluster_version >= BUMPS_EPOCH
     return Write(
@@ -347,12 +351,12 @@ def _end_with_bump(
     )
 
 
-def told(prepared: Standing) -> ProducerIdentity:
+def told(prepared: TransactionMetadata) -> ProducerIdentity:
     """The producer's identity after the prepared end of its transaction."""
     return completed(prepared, prepared.updated_ms).producer
 
 
-def completed(prepared: Standing, now_ms: int) -> Standing:
+def completed(prepared: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """The state after all markers are written."""
     new_id = prepared.version >= BUMPS_EPOCH and prepared.next_id != NO_ID
     return replace(

@@ -117,7 +117,7 @@ class AclFilter(NamedTuple):
         )
 
     @property
-    def only(self) -> Acl | None:
+    def exact_acl(self) -> Acl | None:
         """The only entry it can match, or None if it may match several."""
         if self.name is None or self.principal is None or self.host is None:
             return None
@@ -127,7 +127,7 @@ class AclFilter(NamedTuple):
             return None
         return Acl(self.kind, self.name, self.pattern, self.principal, self.host, self.operation, self.permission)
 
-    def means(self, acl: Acl) -> bool:
+    def matches(self, acl: Acl) -> bool:
         return (
             self.kind in (ResourceKind.ANY, acl.kind)
             and self.operation in (Operation.ANY, acl.operation)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ballast_broker.config.broker import address
-from ballast_broker.net.going import Going, Login, authenticate, shake_hands
+from ballast_broker.net.outgoing import Login, Outgoing, authenticate, shake_hands
 from ballast_broker.net.tls_socket import TlsSocket
 from ballast_broker.security.tls import reason_of
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
@@ -36,11 +36,11 @@ UNHEARD = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_USER_TIMEOUT": 4000}
 
 
 class SocketNetwork:
-    """`going`: TLS and login for outgoing connections; by default neither."""
+    """`outgoing`: TLS and login for outgoing connections; by default neither."""
 
-    def __init__(self, client_id: str, going: Going | None = None) -> None:
+    def __init__(self, client_id: str, outgoing: Outgoing | None = None) -> None:
         self._client_id = client_id
-        self._going = going or Going()
+        self._outgoing = outgoing or Outgoing()
         self._told: dict[tuple[str, int], str] = {}
         self._renewals: set[asyncio.Task[None]] = set()
 
@@ -62,17 +62,17 @@ class SocketNetwork:
 
     async def _channel(self, sock: socket.socket, host: str, port: int) -> SocketChannel:
         """Shake hands and log in, if configured. ConnectionError if refused; logged once, not at each attempt."""
-        going = self._going
-        if going.tls is None and going.login is None:
+        outgoing = self._outgoing
+        if outgoing.tls is None and outgoing.login is None:
             return SocketChannel(sock, self._client_id)
         channel: SocketChannel | None = None
         try:
-            if going.tls is None:
+            if outgoing.tls is None:
                 channel = SocketChannel(sock, self._client_id)
             else:
-                channel = TlsChannel(await shake_hands(going.tls.current(), sock, host), self._client_id)
-            if going.login is not None:
-                self._renew_later(channel, going.login, await authenticate(channel, going.login, host), host)
+                channel = TlsChannel(await shake_hands(outgoing.tls.current(), sock, host), self._client_id)
+            if outgoing.login is not None:
+                self._renew_later(channel, outgoing.login, await authenticate(channel, outgoing.login, host), host)
         except BaseException as error:
             if channel is not None:
                 channel.close()

@@ -1,7 +1,7 @@
 """Drives the Raft core with time, network and disk. Everything runs on the loop; only the flush runs in a thread.
 
 The driver carries out the core's effects in order, and calls the core when something was flushed, answered or is due.
-A stall of the loop is not taken for a dead peer (`alarm.py`). `handing_over.py` passes committed batches to the
+A stall of the loop is not taken for a dead peer (`alarm.py`). `commit_feed.py` passes committed batches to the
 listener.
 """
 
@@ -16,10 +16,10 @@ from uuid import UUID
 from ballast_broker.raft import snapshot_loading, wire
 from ballast_broker.raft.alarm import Alarm
 from ballast_broker.raft.answering import Answering
+from ballast_broker.raft.commit_feed import TRY_AGAIN_S, CommitFeed
 from ballast_broker.raft.complaints import Complaints
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
 from ballast_broker.raft.core import RaftCore
-from ballast_broker.raft.handing_over import TRY_AGAIN_S, HandingOver
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     NOBODY,
@@ -104,7 +104,7 @@ class RaftDriver:
         self._alarm = Alarm(self.core, self.now, self.run)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handing_over = HandingOver(self, listener)
+        self._feed = CommitFeed(self, listener)
         self._reading = asyncio.Lock()
         """One snapshot at a time: a later one removes the file of an earlier one, and must be applied last."""
         self._in_run = False
@@ -122,11 +122,11 @@ class RaftDriver:
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
             async with self._reading:
-                await self._handing_over.begin_with(snapshot)
+                await self._feed.begin_with(snapshot)
         self.spawn(self._flush_loop())
         self.core.start(self.now())
         self.run()
-        self._handing_over.go_on()
+        self._feed.go_on()
 
     def found(self, first: Voter) -> None:
         """Found a new quorum with this node as its only voter."""
@@ -149,7 +149,7 @@ class RaftDriver:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         self.peers.close()
-        self._handing_over.fail_waiting()
+        self._feed.fail_waiting()
         self.answering.close()
         self.store.close()
 
@@ -169,7 +169,7 @@ class RaftDriver:
     def fail(self, error: Exception) -> None:
         logger.error("the metadata log cannot go on: %s", error, exc_info=error)
         self.stopped = True
-        self._handing_over.fail_waiting()
+        self._feed.fail_waiting()
         self._listener.failed(error)
 
     def now(self) -> float:
@@ -213,7 +213,7 @@ class RaftDriver:
     @property
     def applied_offset(self) -> int:
         """The first offset not yet handed to the listener."""
-        return self._handing_over.offset
+        return self._feed.offset
 
     # ------------------------------------------------------------------ appending, as leader
 
@@ -235,7 +235,7 @@ class RaftDriver:
             self._lead_no_more(error)
             self.run()
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
-        committed = self._handing_over.when_at(last)
+        committed = self._feed.when_at(last)
         self._flush_wanted.set()
         self.core.appended(self.now())
         self.run()
@@ -343,11 +343,11 @@ class RaftDriver:
     def _high_watermark(self, effect: HighWatermark) -> None:
         self.store.committed_up_to(effect.offset)
         self.voter_requests.committed_up_to(effect.offset)
-        self._handing_over.go_on()
+        self._feed.go_on()
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
         if effect.leader != self.node_id:
-            self._handing_over.fail_waiting()
+            self._feed.fail_waiting()
             self.voter_requests.leads_no_more()
         nobody = effect.leader == NOBODY
         who = "no leader is known" if nobody else f"node {effect.leader} leads the metadata quorum"
@@ -403,19 +403,19 @@ class RaftDriver:
         complete = await snapshot_loading.fetched(self, loading)
         if complete:
             async with self._reading:
-                await self._handing_over.pause()  # what was committed before is passed on first
+                await self._feed.pause()  # what was committed before is passed on first
                 if self.stopped or self.core.loading is not loading:
                     return  # the role changed meanwhile: leave the log alone, as if we had crashed here
                 self._generation += 1
                 complete = snapshot_loading.begins_the_log(self, snapshot)
                 if complete:
-                    await self._handing_over.begin_with(snapshot)
+                    await self._feed.begin_with(snapshot)
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
             self.store.flushed(Position(snapshot.epoch, snapshot.offset))
             self.core.flushed(self.now(), snapshot.offset)  # in any role, since the log begins there now
         self.run()
-        self._handing_over.go_on()
+        self._feed.go_on()
 
 
 _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.raft import wire
+from ballast_broker.raft.integrity import SnapshotPieces
 from ballast_broker.raft.messages import LoadSnapshot, SnapshotId
-from ballast_broker.raft.soundness import SnapshotPieces
 from ballast_broker.raft.store import lacks_handles
 from ballast_wire.errors import ApiError
 from ballast_wire.records import CorruptBatch

@@ -26,8 +26,8 @@ from ballast_broker.raft.control_records import (
     voters_in,
 )
 from ballast_broker.raft.flushed_end import Flushed, FlushedEnd
+from ballast_broker.raft.integrity import CorruptMetadata, check_batches
 from ballast_broker.raft.messages import NOBODY, SnapshotId
-from ballast_broker.raft.soundness import SpoiltMetadata, check_batches
 from ballast_broker.raft.terms import Persisted, Position
 from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
 from ballast_broker.seams import Disk, File
@@ -216,7 +216,9 @@ class MetadataStore:
             data = self.read(position, SCAN_BYTES, self.end_offset)
             check_batches(data)
         except ValueError as error:
-            raise SpoiltMetadata(f"the log in {self.directory} is spoilt from offset {position} on: {error}") from error
+            raise CorruptMetadata(
+                f"the log in {self.directory} is spoilt from offset {position} on: {error}"
+            ) from error
         return data
 
     def format(self, voters: VoterSet, now_ms: int) -> None:
@@ -275,7 +277,7 @@ class MetadataStore:
         except ValueError:
             state = None
         if not isinstance(state, dict) or not isinstance(state.get("leaderEpoch"), int):
-            raise SpoiltMetadata(f"{path} is spoilt: it says nothing of an epoch")
+            raise CorruptMetadata(f"{path} is spoilt: it says nothing of an epoch")
         return state
 
     def persist(self, state: Persisted) -> None:

@@ -70,7 +70,7 @@ class ColdLookups:
         try:
             await log.directory.threads.run(_reader(log.context.disk, *missing))
         except OSError as error:
-            log.directory.refused(error)
+            log.directory.failure_for(error)
         finally:
             del self._reading[missing]
         self._was_read.add(missing)

@@ -105,12 +105,12 @@ class Directories:
         elif assigned != directory.id:
             self._assignments.assign(replica.topic_id, number, directory.id)
 
-    def give_up(self, replica: Replica) -> None:
+    def delete_replica(self, replica: Replica) -> None:
         """The replica is no longer on this broker: delete its log."""
         move = self._movers.moves.get(replica.topic_partition)
         if move is not None:
             self._movers.cancel(move, assign_back=False)
-        replica.go()
+        replica.leave()
         self._logs.delete(replica.topic_partition)
 
     def failed(self, directory: LogDirectory) -> None:

@@ -112,7 +112,7 @@ class Movers:
         for path in (move.destination, move.source):
             directory = self._logs.directory(path)
             if directory is not None and directory.online and adoption.cannot_write(self._logs.disk, path):
-                directory.refused(error)
+                directory.failure_for(error)
         self.fail(move, str(error))
 
     def directory_failed(self, directory: LogDirectory) -> None:

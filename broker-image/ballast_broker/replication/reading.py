@@ -158,16 +158,16 @@ class Reader:
     ) -> asyncio.Future[list[FetchResult]]:
         """The fetch is parked at its partitions before it is read, so that no event between two pieces is missed."""
         parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes, watch)
-        parked.over = params.max_wait_ms <= 0
+        parked.timed_out = params.max_wait_ms <= 0
         self._park(parked, self._replicas_of(entries))
         self._begin_to_read(parked, first=True)
         return parked.future
 
     def _begin_to_read(self, parked: ParkedFetch, *, first: bool) -> None:
-        if parked.is_read:
+        if parked.being_read:
             parked.woken = True
             return
-        parked.is_read = True
+        parked.being_read = True
         asyncio.get_running_loop().create_task(self._read_in_turns(parked, first))
 
     async def _read_in_turns(self, parked: ParkedFetch, first: bool) -> None:
@@ -179,7 +179,7 @@ class Reader:
                 results, size, urgent = await self._read_pieces(parked, first)
                 if future.done():  # the client is gone
                     give_back(results, parked.watch)
-                elif urgent or size >= params.min_bytes or parked.over:
+                elif urgent or size >= params.min_bytes or parked.timed_out:
                     future.set_result(results)
                 else:
                     parked.missing_bytes = params.min_bytes - size
@@ -193,7 +193,7 @@ class Reader:
             logger.exception("a fetch of many partitions could not be answered")
             if not future.done():
                 future.set_exception(error)
-        parked.is_read = False
+        parked.being_read = False
 
     async def _read_pieces(self, parked: ParkedFetch, first: bool) -> tuple[list[FetchResult], int, bool]:
         params, watch = parked.params, parked.watch
@@ -251,14 +251,14 @@ class Reader:
         if parked.future.done():
             return
         if self._is_of_many(parked):
-            parked.over = True
+            parked.timed_out = True
             self._begin_to_read(parked, first=False)
         else:
             parked.future.set_result(self._read_again(parked)[0])
 
     @staticmethod
     def _is_of_many(parked: ParkedFetch) -> bool:
-        return parked.is_read or len(parked.entries if parked.watch is None else parked.watch.due) > MANY
+        return parked.being_read or len(parked.entries if parked.watch is None else parked.watch.due) > MANY
 
     def _read_again(self, parked: ParkedFetch) -> tuple[list[FetchResult], int, bool]:
         if parked.watch is not None:

@@ -136,7 +136,7 @@ class Replica:
         self.refuse_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self.wake_all()
 
-    def go(self) -> None:
+    def leave(self) -> None:
         """The replica is gone. Leave all sessions: an idle one would keep it, its log and its segments alive."""
         self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wake_all()

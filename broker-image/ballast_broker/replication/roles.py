@@ -162,7 +162,7 @@ class Roles:
         self._replicas.remove(topic_partition)
         self._late.forget(topic_partition)
         self._fetchers.unfollow(replica)
-        self._directories.give_up(replica)
+        self._directories.delete_replica(replica)
         for tell in self.on_gone:
             tell(topic_partition)
 

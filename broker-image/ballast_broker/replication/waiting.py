@@ -101,11 +101,13 @@ class ParkedFetch:
     """A fetch that waits for more data. `finish` reads again and answers; it is called at most once.
 
     A fetch of many partitions is parked before its first read, which takes several turns of the loop (`is_read`); what
-    wakes it meanwhile (`woken`, `over`) takes effect when that is done.
+    wakes it meanwhile (`woken`, `timed_out`) takes effect when that is done.
     """
 
-    __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "is_read", "missing_bytes", "over",
-                 "params", "parked_on", "slot", "watch", "woken")  # fmt: skip
+    __slots__ = (
+        "_deadlines", "_finish", "being_read", "entries", "from_follower", "future", "missing_bytes", "params",
+        "parked_on", "slot", "timed_out", "watch", "woken",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class ParkedFetch:
         self.future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
         self.parked_on: list[Replica] = []
         self.slot = -1
-        self.is_read = self.woken = self.over = False
+        self.being_read = self.woken = self.timed_out = False
         self._deadlines = deadlines
         self._finish = finish
 

@@ -131,7 +131,7 @@ def check_producer(log: Log, header: Header, offset: int, *, transactional: bool
         producers.check(producer_id, epoch, sequence, offset, log.topic_partition, transactional=transactional)
     except ApiError:
         state = producers.get(producer_id)
-        if state is None or state.whole or state.epoch != epoch:
+        if state is None or state.has_complete_window or state.epoch != epoch:
             raise
         with log.disk_faults():
             look_back(state, producer_id, log.segments)

@@ -49,7 +49,7 @@ def _mark(directory: LogDirectory, broker_epoch: int) -> None:
     try:
         directory.write_clean_shutdown_mark(broker_epoch)
     except OSError as error:
-        directory.refused(error)
+        directory.failure_for(error)
 
 
 async def close_logs(directory: LogDirectory, logs: list[Log], disk: Disk) -> None:
@@ -80,4 +80,4 @@ def _write_back(directory: LogDirectory, disk: Disk) -> None:
         try:
             disk.write_back(directory.path)
         except OSError as error:
-            directory.refused(error)
+            directory.failure_for(error)

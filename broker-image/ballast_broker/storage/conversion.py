@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
-from ballast_broker.storage.opening import opened
+from ballast_broker.storage.bounded_decoding import decode_bounded
 from ballast_broker.storage.refused_records import refuse_records
 from ballast_broker.storage.validation import CLIENTS
 from ballast_wire.compression import Codec
@@ -65,7 +65,7 @@ def _checks_records(config: LogConfig, origin: str) -> bool:
 
 def _checked_records(view: BatchView, config: LogConfig, partition: object, origin: str, now_ms: int) -> list[Record]:
     try:
-        records = list(opened(view))
+        records = list(decode_bounded(view))
     except OversizedBatch as error:  # on this error Java's producer splits the batch
         raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} in topic partition {partition}") from error
     except CorruptBatch as error:

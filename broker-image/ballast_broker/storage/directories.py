@@ -22,13 +22,13 @@ from ballast_broker.seams import Disk, DiskUsage, Random, Threads
 from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.directory_threads import SILENT_AFTER_S, DirectoryThreads
-from ballast_broker.storage.doubts import Checkpoints
 from ballast_broker.storage.errors import (
     CorruptFile,
     DirectoryRefused,
     LogDirectoryFailure,
     OutOfHandles,
 )
+from ballast_broker.storage.outdated_checkpoints import Checkpoints
 from ballast_wire.names import TopicPartition
 
 META_PROPERTIES = "meta.properties"
@@ -146,7 +146,7 @@ class LogDirectory:
         for callback in list(self.on_failure):
             callback(self)
 
-    def refused(self, error: OSError) -> LogDirectoryFailure:
+    def failure_for(self, error: OSError) -> LogDirectoryFailure:
         """The exception to raise for an OSError that left nothing half done. Fails the directory, except when only file
         descriptors were lacking."""
         if are_out(error):
@@ -222,7 +222,7 @@ class LogDirectory:
             self.properties = parse_properties(self._disk.read_bytes(path))
         self.has_metadata_log = self._disk.exists(f"{self.path}/{METADATA_TOPIC}-0")
 
-    def take_clean_shutdown_mark(self) -> bool:
+    def read_clean_shutdown_mark(self) -> bool:
         """Whether the last shutdown was clean. `remove_clean_shutdown_mark` takes the mark away."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         if not self._disk.exists(path):

@@ -26,6 +26,7 @@ from ballast_broker.seams import Bytes, DiskUsage, File, NotInMemory
 from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within, write_back
 
 T = TypeVar("T")
+_fdatasync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 READ_AHEAD_BYTES = 8 << 20
 WRITE_UNIT_BYTES = 1 << 20
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -105,7 +106,7 @@ class RealFile:
 
     def sync(self) -> None:
         unwanted, self._unwanted = self._unwanted, []
-        os.fdatasync(self._descriptor)
+        _fdatasync(self._descriptor)
         give_back(self._descriptor, unwanted)
 
     def copied_to(self, target: RealFile, position: int, target_position: int, size: int) -> None:
@@ -315,6 +316,8 @@ class RealDisk:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
             raise BlockingIOError(errno.EAGAIN, "another process has it") from error
         file = _identity(os.fstat(descriptor))
         with self._locking:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA, write_unsynced
-from ballast_broker.storage.doubts import Mark
+from ballast_broker.storage.outdated_checkpoints import OutdatedMark
 from ballast_broker.storage.producers import NEVER
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
@@ -129,7 +129,7 @@ def forget_unflushed(log: Log, segment: Segment) -> None:
         _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
 
 
-def forget_doubts(log: Log, marks: Iterable[Mark]) -> None:
+def forget_marks(log: Log, marks: Iterable[OutdatedMark]) -> None:
     """Remove marks that no longer apply: the checkpoint speaks of this log now. Any thread."""
     with log.disk_faults(), _unless_deleted(log):
         with log.flush_lock:  # so that the folder's name cannot pass to another log meanwhile

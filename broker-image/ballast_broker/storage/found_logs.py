@@ -15,11 +15,11 @@ from ballast_broker.storage.directories import DELETE_SUFFIX, order_of_move
 from ballast_broker.storage.errors import LogDirectoryFailure
 
 if TYPE_CHECKING:
+    from ballast_broker.storage.deleted_folders import DeletedFolders
     from ballast_broker.storage.folders import Folders
     from ballast_broker.storage.held_logs import HeldLogs
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.placement import Placement
-    from ballast_broker.storage.renamed_away import RenamedAway
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ class FoundLogs:
         held: HeldLogs,
         placement: Placement,
         folders: Folders,
-        renamed_away: RenamedAway,
+        deleted_folders: DeletedFolders,
         set_aside: Callable[[Log], None],
     ) -> None:
         self._held = held
         self._placement = placement
         self._folders = folders
-        self._renamed_away = renamed_away
+        self._deleted_folders = deleted_folders
         self._set_aside = set_aside
         self._older_copies: list[Log] = []
 
@@ -68,7 +68,7 @@ class FoundLogs:
         self._placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
             self._folders.rename(log, DELETE_SUFFIX)
-            self._renamed_away.found({log.folder.path: log.topic_partition})
+            self._deleted_folders.found({log.folder.path: log.topic_partition})
 
     def copy(self, log: Log) -> None:
         """Of two future logs, left by a move that was restarted elsewhere, keep the one begun last: the other's disk

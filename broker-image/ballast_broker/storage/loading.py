@@ -10,7 +10,7 @@ import errno
 from uuid import UUID
 
 from ballast_broker.config.logs import LogConfig
-from ballast_broker.storage import doubts, retention, truncation
+from ballast_broker.storage import outdated_checkpoints, retention, truncation
 from ballast_broker.storage.checkpoint import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -57,7 +57,7 @@ def create_log(
     """Create a folder with one empty segment. Never overwrites records that are there already."""
     if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
-    doubts.doubt(context.disk, path, directory.checkpoints, topic_partition)
+    outdated_checkpoints.mark_outdated(context.disk, path, directory.checkpoints, topic_partition)
     folder = Folder(path)
     log = Log(
         context, directory, folder, topic_partition, topic_id, config, [],
@@ -119,12 +119,14 @@ class _Loading:
         self.rebuild_from = min(swapped) if swapped and knows_aborted else None
 
     def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
-        doubts.settle_marks(self.disk, self.folder.path, self.names, directory.checkpoints, partition, clean=clean)
+        outdated_checkpoints.settle_marks(
+            self.disk, self.folder.path, self.names, directory.checkpoints, partition, clean=clean
+        )
         self._find_segments(clean)
         if not self.segments:
             if not clean:  # a crash came right after creation: no checkpoint speaks of this log
                 start_offset = 0
-                doubts.doubt(self.disk, self.folder.path, directory.checkpoints, partition)
+                outdated_checkpoints.mark_outdated(self.disk, self.folder.path, directory.checkpoints, partition)
             self.end_offset = start_offset
         self.epochs = self._read_epochs()
         if clean:

@@ -292,18 +292,18 @@ class Log:
         size = len(batch)
         monotonic = self.context.clock.monotonic
         try:
-            segment = self.place(size, last_offset, max_timestamp, now_ms)
+            segment = self.segment_for_append(size, last_offset, max_timestamp, now_ms)
             directory, began_s = self.directory, monotonic()
             waits = directory.waits() if began_s < directory.suspected_until else UNKNOWN_WAITS
             segment.writable_file().pwrite(batch, segment.size)
             took_s = monotonic() - began_s
             if took_s > SLOW_WRITE_S:
                 directory.note_slow_write(began_s + took_s, waited=waits == UNKNOWN_WAITS or waits != directory.waits())
-            self.placed(segment, size, last_offset, max_timestamp, now_ms)
+            self.account_appended(segment, size, last_offset, max_timestamp, now_ms)
         except OSError as error:
-            raise self.directory.refused(error) from error
+            raise self.directory.failure_for(error) from error
 
-    def place(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+    def segment_for_append(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The segment to append the batch to: rolls the active one if that is due."""
         if not self.directory.online:
             raise LogDirectoryFailure(self.directory, self.directory.error)
@@ -321,7 +321,7 @@ class Log:
                 self._prepare_to_write(segment)
         return segment
 
-    def placed(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+    def account_appended(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         """The bytes are in the file: make them part of the log."""
         position = segment.size
         if not position:
@@ -378,7 +378,7 @@ class Log:
             if halves:
                 self.directory.fail(error)
                 raise LogDirectoryFailure(self.directory, error) from error
-            raise self.directory.refused(error) from error
+            raise self.directory.failure_for(error) from error
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Begin a new segment at the log end; the old one is trimmed at once and flushed in the background."""
@@ -418,7 +418,7 @@ class Log:
         try:
             return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one, waiting)
         except OSError as error:
-            raise self.directory.refused(error) from error
+            raise self.directory.failure_for(error) from error
 
     def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
         """The aborted transactions with records in [offset, upper_offset), as far as they have ended."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ballast_broker.storage.bounded_decoding import decode_bounded
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.opening import opened
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import LogSlice
@@ -168,7 +168,7 @@ def first_record_at(
     if view.is_log_append_time and header.record_count == header.last_offset_delta + 1:  # the cleaner removed none
         return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
     try:
-        for record in opened(view):
+        for record in decode_bounded(view):
             if record.timestamp >= timestamp and record.offset >= start_offset:
                 return record.timestamp, record.offset, header.leader_epoch
         lies = header.record_count > 0 and header.base_offset >= start_offset

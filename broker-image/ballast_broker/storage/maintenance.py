@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.chores import LONGEST_SLEEP_S, Chores
 from ballast_broker.storage.directories import LogDirectory, all_but_silent
-from ballast_broker.storage.doubts import Checkpoint
 from ballast_broker.storage.errors import LogDirectoryFailure
-from ballast_broker.storage.flushing import forget_doubts
+from ballast_broker.storage.flushing import forget_marks
+from ballast_broker.storage.outdated_checkpoints import Checkpoint
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.names import TopicPartition
 
@@ -262,7 +262,7 @@ class Maintenance:
                 # Even if cancelled: the next writer would use the same temporary file.
                 await to_its_end(directory.threads, write)
             except OSError as error:
-                directory.refused(error)
+                directory.failure_for(error)
                 return
             file.written(clock.monotonic())
         await self._forget_marks(directory, file)
@@ -277,6 +277,6 @@ class Maintenance:
             logs = manager.held.named(topic_partition, directory, copies=True)
             for log in logs:
                 with suppress(LogDirectoryFailure):
-                    await directory.threads.run(partial(forget_doubts, log, marks))
+                    await directory.threads.run(partial(forget_marks, log, marks))
             if logs:
                 file.removed(topic_partition)

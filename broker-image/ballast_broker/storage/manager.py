@@ -20,11 +20,12 @@ from uuid import UUID
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.handles import advice
 from ballast_broker.seams import Clock, Disk, Random, Threads
-from ballast_broker.storage import first_look
+from ballast_broker.storage import startup_watchdog
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
 from ballast_broker.storage.closing import close_directories
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
+from ballast_broker.storage.deleted_folders import DeletedFolders
 from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -40,7 +41,6 @@ from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
 from ballast_broker.storage.open_files import OpenFiles
 from ballast_broker.storage.placement import Placement
-from ballast_broker.storage.renamed_away import RenamedAway
 from ballast_broker.storage.starting import load_directory, load_metadata_log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
@@ -85,9 +85,9 @@ class LogManager:
         self._strays: dict[str, TopicPartition] = {}
         self.placement = Placement(self.directories, config.cordoned_log_dirs, config.log_dir_reserve_bytes)
         self.maintenance = Maintenance(self)
-        self._renamed_away = RenamedAway(disk, self.maintenance.remove_later, config_of)
+        self._deleted_folders = DeletedFolders(disk, self.maintenance.remove_later, config_of)
         self._folders = Folders(disk, random, self.maintenance)
-        self._found = FoundLogs(self.held, self.placement, self._folders, self._renamed_away, self._set_aside)
+        self._found = FoundLogs(self.held, self.placement, self._folders, self._deleted_folders, self._set_aside)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
             disk,
@@ -154,11 +154,11 @@ class LogManager:
         await self._ask_all(partial(self._load, asyncio.Lock()))
         self._found.settle_older_copies()
         self._finish_interrupted_swaps()
-        self._renamed_away.remove_those_of(self.held.current)
+        self._deleted_folders.remove_those_of(self.held.current)
 
     async def _ask_all(self, work: Callable[[LogDirectory, Threads], Awaitable[None]]) -> None:
         online = [directory for directory in self.all_directories if directory.online]
-        await first_look.ask(online, self._metadata_directory, self.disk, self.threads, work)
+        await startup_watchdog.run_on_all(online, self._metadata_directory, self.disk, self.threads, work)
 
     async def _enter(self, directory: LogDirectory, threads: Threads) -> None:
         def enter() -> None:
@@ -191,15 +191,15 @@ class LogManager:
         for log in found.futures:
             self._found.copy(log)
         self._strays.update(found.strays)
-        self._renamed_away.found(dict(found.deleted))
+        self._deleted_folders.found(dict(found.deleted))
 
     def _finish_interrupted_swaps(self) -> None:
         """DIR-31: if the current log was renamed `-delete` but the future one not yet renamed, the future log was
         complete: make it the current one. Without that trace it may be incomplete, and waits until the metadata wants a
         replica here. So it does while a directory is offline: the current log may be there, and the trace be older."""
-        renamed_away = self._renamed_away.partitions()
+        deleted_folders = self._deleted_folders.partitions()
         for partition in list(self.held.future):
-            if partition in renamed_away:
+            if partition in deleted_folders:
                 self.use_lone_future(partition)
 
     def use_lone_future(self, topic_partition: TopicPartition) -> None:
@@ -248,7 +248,7 @@ class LogManager:
                 return create_log(self.context, directory, path, topic_partition, topic_id, config)
             except OSError as error:
                 tried.append(directory.path)
-                refusal = directory.refused(error)
+                refusal = directory.failure_for(error)
                 if isinstance(refusal, OutOfHandles):
                     raise refusal from error
         raise ApiError(
@@ -282,7 +282,7 @@ class LogManager:
                 current.bases[0],
             )
         except OSError as error:
-            raise directory.refused(error) from error
+            raise directory.failure_for(error) from error
         self.held.add_future(log)
         self.placement.comes(directory)
         self.placement.forget_preference(topic_partition)
@@ -323,7 +323,7 @@ class LogManager:
                     try:
                         self.disk.sync_directory(directory.path)
                     except OSError as error:
-                        directory.refused(error)
+                        directory.failure_for(error)
 
         return make_durable
 
@@ -357,7 +357,7 @@ class LogManager:
 
     def set_aside_the_unclaimed(self, is_here: Callable[[TopicPartition, UUID], bool]) -> list[TopicPartition]:
         """Call once the metadata is known: namesakes not claimed until then belong to no replica of this broker."""
-        self._strays.update(self._renamed_away.settle(is_here))
+        self._strays.update(self._deleted_folders.settle(is_here))
         unclaimed = self.held.take_namesakes()
         for log in itertools.chain.from_iterable(unclaimed.values()):
             self._set_aside(log)

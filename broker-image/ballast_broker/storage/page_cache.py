@@ -64,8 +64,9 @@ def begin_writing(descriptor: int, first: int, size: int) -> None:
 
 def give_back(descriptor: int, ranges: Iterable[Range]) -> None:
     """Drop the ranges from the page cache. Only a hint, and only for whole, clean pages."""
-    for start, end in ranges:
-        os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+    if hasattr(os, "posix_fadvise"):  # not on macOS
+        for start, end in ranges:
+            os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def write_back(descriptor: int) -> None:

@@ -119,7 +119,7 @@ def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -
     if found is None:
         text = f"{segments[-1].path()}: what producer {producer_id} wrote last cannot be read"
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
-    state.whole = True
+    state.has_complete_window = True
     again = found.get(producer_id)
     if again is not None and again.epoch == state.epoch and again.last_offset == state.last_offset:
         state.batches = again.batches
@@ -142,8 +142,8 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     else:
         for producer_id, state in states.items():
             assert state is not None
-            state.whole = len(state.batches) == WINDOW
-            state.begins = NO_OFFSET
+            state.has_complete_window = len(state.batches) == WINDOW
+            state.first_offset = NO_OFFSET
             producers.replace(producer_id, state)
     producers.map_end_offset = offset
 

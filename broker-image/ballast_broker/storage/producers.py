@@ -65,26 +65,30 @@ def sequence_is_ahead(sequence: int, of: int) -> bool:
 
 class ProducerState:
     __slots__ = (
-        "batches", "begins", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp",
-        "transactional", "whole",
+        "batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "first_offset",
+        "has_complete_window", "last_timestamp", "transactional",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
-        self.begins = NO_OFFSET  # the first offset of its first batch; unknown if it came from a snapshot
+        self.first_offset = NO_OFFSET  # the first offset of its first batch; unknown if it came from a snapshot
         self.transactional = False  # has ever written in a transaction, as far as known
         self.batches: list[SentBatch] = []
-        self.whole = True  # `batches` lacks none of the last five; a snapshot has only one
+        self.has_complete_window = True  # `batches` lacks none of the last five; a snapshot has only one
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = -1
 
     def copy(self) -> ProducerState:
         result = ProducerState()
-        result.epoch, result.batches, result.whole = self.epoch, self.batches.copy(), self.whole
+        result.epoch, result.batches, result.has_complete_window = (
+            self.epoch,
+            self.batches.copy(),
+            self.has_complete_window,
+        )
         result.coordinator_epoch, result.last_timestamp = self.coordinator_epoch, self.last_timestamp
         result.current_txn_first_offset = self.current_txn_first_offset
-        result.begins, result.transactional = self.begins, self.transactional
+        result.first_offset, result.transactional = self.first_offset, self.transactional
         return result
 
     def sent(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
@@ -92,7 +96,7 @@ class ProducerState:
         batches.append(_new_tuple(SentBatch, (last_sequence, last_offset, offset_delta, timestamp)))
         if len(batches) > WINDOW:
             del batches[0]
-            self.whole = True
+            self.has_complete_window = True
         self.last_timestamp = timestamp
 
     @property
@@ -224,11 +228,11 @@ class ProducerStates:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
-            state.begins = last_offset - offset_delta
+            state.first_offset = last_offset - offset_delta
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
-            state.whole = True
+            state.has_complete_window = True
         if base_sequence >= 0:
             state.sent(sequence_after(base_sequence, offset_delta), last_offset, offset_delta, timestamp)
         state.last_timestamp = timestamp
@@ -247,11 +251,11 @@ class ProducerStates:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
-            state.begins = marker_offset
+            state.first_offset = marker_offset
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
-            state.whole = True
+            state.has_complete_window = True
         state.transactional = True
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = timestamp
@@ -267,9 +271,9 @@ class ProducerStates:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
-            state.begins = offset
+            state.first_offset = offset
         if epoch > state.epoch:
-            state.epoch, state.batches, state.whole = epoch, [], True
+            state.epoch, state.batches, state.has_complete_window = epoch, [], True
         state.transactional = True
         state.last_timestamp = max(timestamp, state.last_timestamp)
 
@@ -380,12 +384,12 @@ class ProducerStates:
             kept = [batch for batch in state.batches if batch.last_offset < offset]
             if len(kept) == len(state.batches) and not state.transactional:
                 continue
-            if state.begins >= offset:
+            if state.first_offset >= offset:
                 del self._states[producer_id]
             elif not kept or state.transactional:
                 unknown.add(producer_id)
             else:
-                state.whole = state.whole and len(state.batches) < WINDOW
+                state.has_complete_window = state.has_complete_window and len(state.batches) < WINDOW
                 state.batches, state.last_timestamp = kept, kept[-1].timestamp
         self.ended = [(first, last) for first, last in self.ended if last < offset]
         self._look_at_all()
@@ -445,7 +449,7 @@ class ProducerStates:
             state.transactional = coordinator_epoch >= 0 or first >= 0
             if last_offset >= 0:
                 state.batches.append(SentBatch(last_sequence, last_offset, delta, timestamp))
-                state.whole = False
+                state.has_complete_window = False
         self._states = states
         self.ended = []
         self._look_at_all()

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import NoReturn
 
 from ballast_broker.config.logs import LogConfig
+from ballast_broker.storage.bounded_decoding import decode_bounded
 from ballast_broker.storage.errors import InvalidRecords
-from ballast_broker.storage.opening import opened
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, OversizedBatch, Record
 
@@ -65,7 +65,7 @@ def _rejected(errors: list[tuple[int, str]]) -> str:
 def refuse_too_new(batch: memoryview, newest: int, config: LogConfig, partition: object, now_ms: int) -> NoReturn:
     """The header says that the batch's newest record is too new: find the records to name."""
     try:
-        refuse_records(opened(BatchView(batch)), config, partition, now_ms)
+        refuse_records(decode_bounded(BatchView(batch)), config, partition, now_ms)
     except OversizedBatch as error:
         text = f"Timestamp {newest} in the append to {partition} is out of range, and {error}"
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, text) from error

@@ -42,7 +42,7 @@ class LogSlice:
 
     def failed(self, error: OSError) -> None:
         """Report that a sendfile could not read the file."""
-        self._directory.refused(error)
+        self._directory.failure_for(error)
 
     def read(self) -> bytes:
         """May be called from a thread while the slice is held."""

@@ -118,11 +118,11 @@ class _Turn:
 
     async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
         log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
-        if self._threads.silent:  # `place` may create a segment, on the loop
+        if self._threads.silent:  # `segment_for_append` may create a segment, on the loop
             await self._threads.answers()
             self.check()
         try:
-            segment = log.place(len(batch), last_offset, max_timestamp, now_ms)
+            segment = log.segment_for_append(len(batch), last_offset, max_timestamp, now_ms)
             segment.writable_file()
             file, position = segment.hold(), segment.size
             log.write_in_progress = True
@@ -135,13 +135,13 @@ class _Turn:
                 segment.release()
                 log.write_in_progress = False
         except OSError as error:
-            raise log.directory.refused(error) from error
+            raise log.directory.failure_for(error) from error
         if took_s > SLOW_IN_THREAD_S:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
         appending.expect_marker(log, header)
         with log.disk_faults():  # an index write may fail, or the directory have failed meanwhile
-            log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
+            log.account_appended(segment, len(batch), last_offset, max_timestamp, now_ms)
 
     async def flush_if_due(self) -> None:
         if self._log.flush_is_due:

@@ -25,9 +25,9 @@ from ballast_broker.storage.directories import (
     LogDirectory,
     parse_folder_name,
 )
-from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.loading import create_log, load_log
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.outdated_checkpoints import effective_offsets
 from ballast_wire.names import TopicPartition
 
 METADATA_TOPIC_ID = UUID(int=1)
@@ -69,7 +69,7 @@ async def load_directory(
     that pass the GIL around at every system call need three times the CPU. One that waits for its disk runs
     concurrently with the others."""
     disk, path = context.disk, directory.path
-    clean = await threads.run(directory.take_clean_shutdown_mark)
+    clean = await threads.run(directory.read_clean_shutdown_mark)
     await threads.run(directory.remove_clean_shutdown_mark)
     await threads.run(lambda: directory.checkpoints.load(disk, path))
     found = Found()
@@ -124,7 +124,7 @@ def _load(
     """Of a future log only the start offset is checkpointed. After a clean shutdown, which closes future logs too and
     writes all checkpoints, every checkpoint speaks of the present logs, so no marks are needed."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
-    said = believed([] if clean else context.disk.list(path), directory.checkpoints, partition)
+    said = effective_offsets([] if clean else context.disk.list(path), directory.checkpoints, partition)
     log = load_log(
         context,
         directory,
@@ -150,7 +150,7 @@ async def load_metadata_log(context: LogContext, directory: LogDirectory, thread
     if not disk.exists(folder):
         return create_log(context, directory, folder, partition, METADATA_TOPIC_ID, config)
     clean = directory.was_clean
-    said = believed([] if clean else disk.list(folder), directory.checkpoints, partition)
+    said = effective_offsets([] if clean else disk.list(folder), directory.checkpoints, partition)
     return await threads.run(
         lambda: load_log(
             context, directory, folder, partition, config, clean=clean,

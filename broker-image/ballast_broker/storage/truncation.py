@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import doubts, flushing, lookup, producer_snapshots, retention
+from ballast_broker.storage import flushing, lookup, outdated_checkpoints, producer_snapshots, retention
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_wire.errors import ApiError, ErrorCode
@@ -72,7 +72,9 @@ def _forget_after(log: Log, offset: int) -> None:
         log.truncations += 1
         log.recovery_point = min(log.recovery_point, offset)
     log.directory.checkpoints.changed(log.topic_partition)
-    doubts.doubt(log.context.disk, log.folder.path, log.directory.checkpoints, log.topic_partition, offset)
+    outdated_checkpoints.mark_outdated(
+        log.context.disk, log.folder.path, log.directory.checkpoints, log.topic_partition, offset
+    )
     log.cleaned_to = min(log.cleaned_to, offset)
 
 

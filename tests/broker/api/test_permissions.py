@@ -35,8 +35,7 @@ from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import EMPTY_IMAGE
 from ballast_broker.metadata.snapshot import acl_record
 from ballast_broker.real_world import RealClock
-from ballast_wire.envelope import Asker as EnvelopeAsker
-from ballast_wire.envelope import enclose
+from ballast_wire.envelope import Requester, enclose
 from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
@@ -245,7 +244,7 @@ async def test_filters_that_would_hold_up_the_controller_are_refused(monkeypatch
 
 
 # -- a controller's listener ------------------------------------------------------------------------------------------
-ENVELOPED = EnvelopeAsker("ann", "app", "/10.0.0.1")
+ENVELOPED = Requester("ann", "app", "/10.0.0.1")
 
 
 class Controlling:

@@ -26,7 +26,7 @@ from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.records import decode_record, encode_record
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.security.delegation import hmac_of
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -36,7 +36,7 @@ NOW_MS = 1_700_000_000_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 SECRET = b"of this cluster"
 TOKENS = TokenConfig(SECRET, max_lifetime_ms=10 * HOUR_MS, expiry_time_ms=HOUR_MS)
-ANN, BOB, EVE = (Asker(name, "app", "/10.0.0.1") for name in ("ann", "bob", "eve"))
+ANN, BOB, EVE = (Requester(name, "app", "/10.0.0.1") for name in ("ann", "bob", "eve"))
 Request = message("CreateDelegationTokenRequest")
 
 
@@ -47,13 +47,13 @@ class Tokens:
         self.scene = Scene(delegation_tokens=config)
         self.now_ms = NOW_MS
 
-    def run(self, command: Any, request: Any, asker: Asker | None) -> Any:
+    def run(self, command: Any, request: Any, asker: Requester | None) -> Any:
         context = replace(self.scene.context, now_ms=self.now_ms, asker=asker)
         return self.scene.commit(command(context, request))
 
     def create(
         self,
-        asker: Asker | None = ANN,
+        asker: Requester | None = ANN,
         *,
         owner: tuple[str | None, str | None] = (None, None),
         renewers: tuple[str, ...] = (),
@@ -73,12 +73,12 @@ class Tokens:
             asker,
         )
 
-    def renew(self, hmac: bytes, period_ms: int = -1, asker: Asker = ANN) -> tuple[ErrorCode, int]:
+    def renew(self, hmac: bytes, period_ms: int = -1, asker: Requester = ANN) -> tuple[ErrorCode, int]:
         request = message("RenewDelegationTokenRequest")(hmac=hmac, renew_period_ms=period_ms)
         answer = self.run(renew_delegation_token, request, asker)
         return ErrorCode(answer.error_code), answer.expiry_timestamp_ms
 
-    def expire(self, hmac: bytes, period_ms: int = -1, asker: Asker = ANN) -> tuple[ErrorCode, int]:
+    def expire(self, hmac: bytes, period_ms: int = -1, asker: Requester = ANN) -> tuple[ErrorCode, int]:
         request = message("ExpireDelegationTokenRequest")(hmac=hmac, expiry_time_period_ms=period_ms)
         answer = self.run(expire_delegation_token, request, asker)
         return ErrorCode(answer.error_code), answer.expiry_timestamp_ms
@@ -143,7 +143,7 @@ def test_only_users_renew() -> None:
 
 
 @pytest.mark.parametrize("asker", [None, ANN._replace(by_token=True)])
-def test_who_is_known_by_a_token_or_not_at_all_gets_none(asker: Asker | None) -> None:
+def test_who_is_known_by_a_token_or_not_at_all_gets_none(asker: Requester | None) -> None:
     tokens = Tokens()
     for command, request in (
         (create_delegation_token, Request(renewers=[], max_lifetime_ms=-1)),

@@ -15,13 +15,13 @@ from ballast_broker.controller.commands.mutations import STRICT_SINCE, MutationQ
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.rates import TokenBucket
-from ballast_wire.envelope import Asker, Enclosed, disclose, enclose_answer, refusal
+from ballast_wire.envelope import Enclosed, Requester, disclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
 
 OVER = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-ANN = Asker("ann", "app", "/10.0.0.1")
+ANN = Requester("ann", "app", "/10.0.0.1")
 
 
 class Case:

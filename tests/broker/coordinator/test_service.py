@@ -664,7 +664,7 @@ async def test_what_is_under_way_as_the_lead_is_lost_and_won_in_one_turn_is_for_
 async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tmp_path: Path) -> None:
     """`kafka-consumer-groups` and the admin clients name all members of a group in one request."""
     async with coordinating(tmp_path) as scene:
-        group = scene.groups._shards[0].groups["g"] = Group("g", GroupState.STABLE, protocol_type="consumer")
+        group = scene.groups._shards[0].classic_groups["g"] = Group("g", GroupState.STABLE, protocol_type="consumer")
         names = [f"m{number}" for number in range(3000)]
         for name in names:
             member = Member(name, None, "client", "/127.0.0.1", 30_000, 10_000, ask(name).protocols)

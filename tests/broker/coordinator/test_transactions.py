@@ -23,8 +23,8 @@ from ballast_broker.coordinator.transactions import (
     NeedsId,
     ProducerIdentity,
     Refused,
-    Standing,
     Transaction,
+    TransactionMetadata,
     TransactionState,
     Write,
     abort_if_too_long,
@@ -53,7 +53,7 @@ ENDS = {True: (S.PREPARE_COMMIT, S.COMPLETE_COMMIT), False: (S.PREPARE_ABORT, S.
 
 def at(state: TransactionState, epoch: int = 3, **other: Any) -> Transaction:
     open_ones = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
-    standing = Standing(
+    standing = TransactionMetadata(
         producer_id=7,
         epoch=epoch,
         timeout_ms=TIMEOUT,
@@ -70,7 +70,7 @@ def busy(transaction: Transaction) -> Transaction:
     return transaction
 
 
-def written(decision: object) -> Standing:
+def written(decision: object) -> TransactionMetadata:
     assert isinstance(decision, Write), decision
     return decision.standing
 
@@ -289,7 +289,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_with_a_bump() -> None:
 
 def test_a_clock_that_ran_ahead_lets_no_transaction_hang() -> None:
     """Another broker's, which coordinated it before, or this one's, before it was set right."""
-    transaction = Transaction("x", Standing(1000, 0, 2000, S.ONGOING, started_ms=3_600_000))
+    transaction = Transaction("x", TransactionMetadata(1000, 0, 2000, S.ONGOING, started_ms=3_600_000))
     assert abort_if_too_long(transaction, 2, 10) is None
     assert abort_if_too_long(transaction, 2, 2010) is None
     assert isinstance(abort_if_too_long(transaction, 2, 2011), Write)

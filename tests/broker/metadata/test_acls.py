@@ -162,15 +162,15 @@ def test_a_filter_means_what_it_names(asked: dict[str, Any], found: set[str]) ->
     }
     anything = AclFilter(ResourceKind.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)
     wanted = anything._replace(**asked)
-    assert {name for name, acl in kept.items() if wanted.means(acl)} == found
-    only = wanted.only
+    assert {name for name, acl in kept.items() if wanted.matches(acl)} == found
+    only = wanted.exact_acl
     assert only is None or {name for name, acl in kept.items() if acl == only} == found
 
 
 @given(acls)
 def test_a_filter_that_can_mean_one_entry_means_that_one(acl: Acl) -> None:
-    assert AclFilter(*acl).only == acl
-    assert AclFilter(*acl).means(acl)
+    assert AclFilter(*acl).exact_acl == acl
+    assert AclFilter(*acl).matches(acl)
 
 
 READ_ORDERS = Acl(TOPIC, "orders", PatternType.LITERAL, "User:ann", "*", Operation.READ, Permission.ALLOW)

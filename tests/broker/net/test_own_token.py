@@ -28,7 +28,7 @@ from ballast_broker.config_types import ConfigError
 from ballast_broker.net import channel as channel_module
 from ballast_broker.net import remote
 from ballast_broker.net.channel import SocketNetwork
-from ballast_broker.net.going import Going, Login
+from ballast_broker.net.outgoing import Login, Outgoing
 from ballast_broker.net.own_token import LEAST_BETWEEN_S, OwnTokens
 from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import Access
@@ -71,7 +71,7 @@ def sub_of(token: str) -> str:
 async def test_a_node_goes_to_others_with_its_token(provider: Provider) -> None:
     async with asking(provider.jwks_url) as there:
         login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url))
-        network = SocketNetwork("broker-1", Going(login=login))
+        network = SocketNetwork("broker-1", Outgoing(login=login))
         for _ in range(3):
             channel = await network.connect("127.0.0.1", there.serving.port, timeout_s=10)
             answer = await channel.call(message("MetadataRequest")(version=2, topics=[]), 2)
@@ -85,7 +85,7 @@ async def test_a_session_is_renewed_while_the_token_holds(provider: Provider, mo
     async with asking(provider.jwks_url) as there:
         clock = Clock()
         login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url, clock))
-        channel = await SocketNetwork("broker-1", Going(login=login)).connect(
+        channel = await SocketNetwork("broker-1", Outgoing(login=login)).connect(
             "127.0.0.1", there.serving.port, timeout_s=10
         )
         (connection,) = there.serving.server.connections
@@ -229,7 +229,9 @@ async def test_a_wrong_secret_is_told_and_not_shown(provider: Provider, caplog: 
     login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url, **wrong))
     async with asking(provider.jwks_url) as there:
         with pytest.raises(ConnectionError, match="there is no token to show"):
-            await SocketNetwork("broker-1", Going(login=login)).connect("127.0.0.1", there.serving.port, timeout_s=10)
+            await SocketNetwork("broker-1", Outgoing(login=login)).connect(
+                "127.0.0.1", there.serving.port, timeout_s=10
+            )
     assert "who are you?" in caplog.text
     assert "hush" not in caplog.text
 
@@ -241,7 +243,7 @@ async def test_a_token_that_others_do_not_believe_is_told_once(
     file.write_text(signed(new_key()) + "\n")
     login = Login("OAUTHBEARER", "", "", tokens=tokens(file.as_uri()))
     async with asking(provider.jwks_url) as there:
-        network = SocketNetwork("broker-1", Going(login=login))
+        network = SocketNetwork("broker-1", Outgoing(login=login))
         for _ in range(3):
             with pytest.raises(ConnectionError, match=r'OAUTHBEARER failed: \{"status":"invalid_token"\}'):
                 await network.connect("127.0.0.1", there.serving.port, timeout_s=10)
@@ -254,7 +256,7 @@ async def test_a_token_whose_key_is_no_longer_published_is_replaced_at_once() ->
     """Though little of its time has gone. One that nobody will believe is not asked for all the time."""
     with Provider() as provider:
         own = tokens(provider.token_url)
-        network = SocketNetwork("broker-1", Going(login=Login("OAUTHBEARER", "", "", tokens=own)))
+        network = SocketNetwork("broker-1", Outgoing(login=Login("OAUTHBEARER", "", "", tokens=own)))
         async with asking(provider.jwks_url) as there:
             address = ("127.0.0.1", there.serving.port)
             (await network.connect(*address, timeout_s=10)).close()
@@ -310,7 +312,7 @@ async def test_a_listener_without_the_mechanism_says_what_it_has(provider: Provi
     async with silent_listener() as serving:
         login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url))
         with pytest.raises(ConnectionError, match="does not know OAUTHBEARER, but PLAIN"):
-            await SocketNetwork("broker-1", Going(login=login)).connect("127.0.0.1", serving.port, timeout_s=10)
+            await SocketNetwork("broker-1", Outgoing(login=login)).connect("127.0.0.1", serving.port, timeout_s=10)
 
 
 async def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path) -> None:
@@ -327,14 +329,14 @@ async def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path) -> No
     }
     config = broker_config(properties)
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .* cannot be read: No such file"):
-        security_settings.going(config, "SASL_PLAINTEXT", "OAUTHBEARER")
+        security_settings.outgoing(config, "SASL_PLAINTEXT", "OAUTHBEARER")
     file.write_text("no token")
     with pytest.raises(ConfigError, match="is no JWT"):
-        security_settings.going(config, "SASL_PLAINTEXT", "OAUTHBEARER")
+        security_settings.outgoing(config, "SASL_PLAINTEXT", "OAUTHBEARER")
     file.write_text(signed(new_key()))
-    going = security_settings.going(config, "SASL_PLAINTEXT", "OAUTHBEARER")
-    assert going.login is not None
-    assert going.login.tokens is not None
+    outgoing = security_settings.outgoing(config, "SASL_PLAINTEXT", "OAUTHBEARER")
+    assert outgoing.login is not None
+    assert outgoing.login.tokens is not None
 
 
 def test_who_takes_no_tokens_does_not_load_what_checks_them() -> None:

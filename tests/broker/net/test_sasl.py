@@ -13,7 +13,7 @@ from tests.broker.net.serving import Client, Serving, framed, until
 from ballast_broker.net import channel as channel_module
 from ballast_broker.net import secured
 from ballast_broker.net.channel import SocketNetwork
-from ballast_broker.net.going import Going, Login
+from ballast_broker.net.outgoing import Login, Outgoing
 from ballast_broker.net.sasl import MAX_FRAME_BYTES, Authentication, Later, Refused, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_broker.net_reply import Peer, Reply
@@ -336,7 +336,7 @@ def answering(peer: Peer, frame: memoryview) -> Reply:
 @pytest.mark.parametrize("mechanism", ["PLAIN", *HASHES])
 async def test_a_node_goes_to_others_by_its_login(mechanism: str) -> None:
     async with Serving(answering, access=access()) as serving:
-        network = SocketNetwork("broker-1", Going(login=Login(mechanism, "alice", PASSWORD)))
+        network = SocketNetwork("broker-1", Outgoing(login=Login(mechanism, "alice", PASSWORD)))
         channel = await network.connect("127.0.0.1", serving.port, timeout_s=10)
         answer = await channel.call(message("MetadataRequest")(version=2, topics=[]), 2)
         assert answer.cluster_id == "alice"
@@ -348,7 +348,7 @@ async def test_a_node_that_is_not_let_in_says_so_once(caplog: pytest.LogCaptureF
     async with Serving(answering, access=access()) as serving:
         for mechanism in ("PLAIN", "SCRAM-SHA-256"):
             caplog.clear()
-            network = SocketNetwork("broker-1", Going(login=Login(mechanism, "alice", "wrong")))
+            network = SocketNetwork("broker-1", Outgoing(login=Login(mechanism, "alice", "wrong")))
             for _ in range(3):
                 with pytest.raises(ConnectionError, match="alice failed"):
                     await network.connect("127.0.0.1", serving.port, timeout_s=10)
@@ -356,7 +356,7 @@ async def test_a_node_that_is_not_let_in_says_so_once(caplog: pytest.LogCaptureF
             assert len(told) == 1
             assert f"does not let us in: {mechanism} as alice failed" in told[0]
             assert "wrong" not in caplog.text
-        network = SocketNetwork("broker-1", Going(login=Login("GSSAPI", "alice", "x")))
+        network = SocketNetwork("broker-1", Outgoing(login=Login("GSSAPI", "alice", "x")))
         with pytest.raises(ConnectionError, match="does not know GSSAPI, but PLAIN"):
             await network.connect("127.0.0.1", serving.port, timeout_s=10)
 
@@ -366,7 +366,7 @@ async def test_a_login_is_renewed_between_requests(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(channel_module, "RENEWED_AT", 0.0)
     asked = access(max_reauth_ms=600_000)
     async with Serving(answering, access=asked) as serving:
-        network = SocketNetwork("broker-1", Going(login=Login("SCRAM-SHA-256", "alice", PASSWORD)))
+        network = SocketNetwork("broker-1", Outgoing(login=Login("SCRAM-SHA-256", "alice", PASSWORD)))
         channel = await network.connect("127.0.0.1", serving.port, timeout_s=10)
         (connection,) = serving.server.connections
         session = connection._dispatch

@@ -11,7 +11,7 @@ from ballast_broker import net
 from ballast_broker.config.broker import BrokerConfig, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.kerberos_settings import KerberosSettings
-from ballast_broker.security_settings import accesses, going
+from ballast_broker.security_settings import accesses, outgoing
 
 pytestmark = pytest.mark.spec("CLI-12")
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
@@ -117,7 +117,7 @@ def test_without_the_library_a_node_does_not_start_and_says_what_to_install(monk
 
     for begun in (
         lambda: accesses(config(), nobody, nobody),
-        lambda: going(config(), "SAFE", "GSSAPI"),
+        lambda: outgoing(config(), "SAFE", "GSSAPI"),
     ):
         with pytest.raises(ConfigError, match=r"(?s)GSSAPI needs the Python package gssapi.*libkrb5-dev") as raised:
             begun()

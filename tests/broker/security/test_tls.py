@@ -263,7 +263,7 @@ async def test_between_nodes_what_others_would_not_believe_is_not_taken(
     found = security_settings.accesses(config, lambda *_: None, lambda *_: None)
     contexts = {name: each.tls for name, each in found.items() if each.tls is not None}
     for listener in ("SSL", "CONTROLLER"):
-        tls = security_settings.going(config, listener, "").tls
+        tls = security_settings.outgoing(config, listener, "").tls
         assert tls is not None
         contexts[f"to {listener}"] = tls
     assert len(contexts) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -176,6 +177,24 @@ def test_a_directory_that_another_process_has_is_refused(world: World) -> None:
         holder.wait(10)
         holder.stdout.close()
     run(world.manager(log_dirs=(world.paths[0],)).start())
+
+
+@pytest.mark.spec("LOG-42")
+def test_a_directory_that_cannot_be_locked_is_offline_and_nobody_elses(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network volume may have no locks, or fail: that is the directory's trouble, and no other process has it."""
+    lockf, locked = fcntl.lockf, list[Any]()
+
+    def first_fails(file: Any, command: int, length: int = 0, start: int = 0, whence: int = 0) -> Any:
+        locked.append(file)
+        if len(locked) == 1:
+            raise OSError(errno.ENOLCK, "No locks available")
+        return lockf(file, command, length, start, whence)
+
+    monkeypatch.setattr(fcntl, "lockf", first_fails)
+    manager = run(world.started())
+    assert sorted(d.online for d in manager.directories) == [False, True, True]
 
 
 @pytest.mark.spec("LOG-42", "DIR-01")

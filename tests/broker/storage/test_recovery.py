@@ -19,8 +19,8 @@ from tests.sim.disk import Crashed
 from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import loading
 from ballast_broker.storage.checkpoint import RECOVERY_POINTS
-from ballast_broker.storage.doubts import believed
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.outdated_checkpoints import effective_offsets
 from ballast_broker.storage.producer_snapshots import snapshot_path
 from ballast_broker.storage.slices import AppendInfo
 from ballast_wire.errors import ApiError, ErrorCode
@@ -542,7 +542,7 @@ def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_a
         bench.append(log, epoch=1)
     bench.disk.sync_directory(log.folder.path)
     store.lose_power()
-    point = believed(bench.disk.list(log.folder.path), checkpoints, PARTITION)[RECOVERY_POINTS]
+    point = effective_offsets(bench.disk.list(log.folder.path), checkpoints, PARTITION)[RECOVERY_POINTS]
     assert point == 3
     again = bench.load(clean=False, recovery_point=point)
     assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))

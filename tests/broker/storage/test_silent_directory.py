@@ -16,7 +16,7 @@ from tests.broker.storage.conftest import Bench
 from tests.broker.storage.managing import TOPIC_ID, World, create, partition, run, write
 
 from ballast_broker.config.logs import LogConfig
-from ballast_broker.storage import checkpoint, directories, directory_threads, first_look, slow_append
+from ballast_broker.storage import checkpoint, directories, directory_threads, slow_append, startup_watchdog
 from ballast_broker.storage.directories import CLEAN_SHUTDOWN, LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused
@@ -102,8 +102,8 @@ class Two:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.3)
     monkeypatch.setattr(directories, "LOOK_AGAIN_S", 0.01)
-    monkeypatch.setattr(first_look, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(first_look, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(startup_watchdog, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(startup_watchdog, "LOOK_AGAIN_S", 0.02)
 
 
 @asynccontextmanager
@@ -277,7 +277,7 @@ def test_a_start_waits_for_the_metadata_logs_directory_and_for_one_that_goes_on(
         busy_until = []
 
         def list_slowly(path: str) -> list[str]:
-            busy_until.append(time.monotonic() + 3 * first_look.PATIENCE_S)
+            busy_until.append(time.monotonic() + 3 * startup_watchdog.PATIENCE_S)
             while time.monotonic() < busy_until[-1]:
                 pass
             return RealDisk.list(disk, path)
@@ -286,7 +286,7 @@ def test_a_start_waits_for_the_metadata_logs_directory_and_for_one_that_goes_on(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(disk, "list", list_slowly)
             starting = asyncio.create_task(manager.start())
-            await asyncio.wait([starting], timeout=3 * first_look.PATIENCE_S)
+            await asyncio.wait([starting], timeout=3 * startup_watchdog.PATIENCE_S)
             assert not starting.done()
             disk.let_go.set()
             await starting

@@ -121,15 +121,15 @@ def _unknown_in(asked: AclFilter) -> str | None:
 
 def _meant(asked: AclFilter, context: CommandContext) -> dict[UUID, Acl]:
     security = context.image.security
-    only = asked.only
+    only = asked.exact_acl
     if only is not None:
         acl_id = security.acl_ids.get(only)
         return {} if acl_id is None else {acl_id: only}
-    return {acl_id: acl for acl_id, acl in security.acls.items() if asked.means(acl)}
+    return {acl_id: acl for acl_id, acl in security.acls.items() if asked.matches(acl)}
 
 
 def _check_size(request: Any, context: CommandContext) -> None:
-    wide = sum(1 for each in request.filters if AclFilter.of(each).only is None)
+    wide = sum(1 for each in request.filters if AclFilter.of(each).exact_acl is None)
     if wide * len(context.image.security.acls) > MOST_LOOKED_AT:
         text = f"{wide} filters that may mean many acls are too many for {len(context.image.security.acls)} acls."
         raise ApiError(ErrorCode.POLICY_VIOLATION, text)

@@ -12,7 +12,7 @@ from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from ballast_broker.seams import Random
-from ballast_wire.envelope import Asker
+from ballast_wire.envelope import Requester
 from ballast_wire.errors import ApiError, ErrorCode
 
 MAX_RECORDS_PER_BATCH = 10_000
@@ -86,7 +86,7 @@ class CommandContext:
     """The ids of the voters."""
     voters_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """Supported feature ranges of the other voters, where they were asked."""
-    asker: Asker | None = None
+    asker: Requester | None = None
     """On whose behalf the request is sent, if known."""
     mutations: MutationQuota | None = None
     """The requester's quota; None: unlimited."""

@@ -7,7 +7,7 @@ at the next heartbeat, and each member reconciled with its own target independen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 
@@ -181,8 +181,8 @@ class _Heartbeat:
         ]
         if old and old not in others:
             self._changes.append(PatternChange(old, None))
-        if not new:
-            return False
+        if not new:  # another subscription to topics by name needs one anyway
+            return old in self._group.resolved and bool(self._group.resolved[old].topics)
         if new not in others:
             _check_pattern(new)
         return new in self._group.resolved
@@ -315,16 +315,26 @@ def _farewell_of(member_id: str) -> list[Change]:
 def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
     """Record resolved patterns, with a new epoch if their topics changed.
 
-    A new pattern that matches nothing is only recorded.
+    A new pattern that matches nothing is only recorded, unless its members still have what they read before.
     """
     wanted = group.patterns()
     fresh = {each.pattern: each.resolved for each in found if each.pattern in wanted and each.resolved is not None}
     before = {pattern: resolved.topics for pattern, resolved in group.resolved.items()}
-    if all(resolved.topics == before.get(pattern, frozenset()) for pattern, resolved in fresh.items()):
-        return [PatternChange(pattern, resolved) for pattern, resolved in fresh.items() if pattern not in before]
+    new = fresh.keys() - before.keys()
     after = ConsumerGroup(group.group_id, resolved={**group.resolved, **fresh})
+    if all(resolved.topics == before.get(pattern, frozenset()) for pattern, resolved in fresh.items()) and not any(
+        _has_other_topics(group.targets.get(each.member_id, NONE), after.topics_of(each.about), topics)
+        for each in group.members.values()
+        if each.about.pattern in new
+    ):
+        return [PatternChange(pattern, fresh[pattern]) for pattern in fresh if pattern in new]
     hashed = _hash_of(after, [each.about for each in group.members.values()], topics)
     return [*starmap(PatternChange, fresh.items()), EpochChange(group.epoch + 1, hashed)]
+
+
+def _has_other_topics(target: Partitions, names: Collection[str], topics: TopicsImage) -> bool:
+    """Whether the target has partitions of topics, other than deleted ones, that are not among these."""
+    return any((topic := topics.by_id(topic_id)) is not None and topic.name not in names for topic_id in target)
 
 
 def _hash_of(group: ConsumerGroup, abouts: Iterable[About], topics: TopicsImage) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, PatternChange
+from ballast_broker.coordinator.consumers.group_writes import VolatileGroupState, WriteTurn
 from ballast_broker.coordinator.consumers.heartbeat import patterns_resolved
 from ballast_broker.coordinator.consumers.resolving import resolve
-from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.host import Host
 from ballast_broker.coordinator.shard import Shard
 from ballast_wire.errors import ApiError
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 # How long resolved patterns are trusted where ACLs apply: nothing tells the group when those change.
 RIGHTS_HOLD_MS = 600_000
 RETRY_S = 5.0
-TakeTurn = Callable[[Shard, str], AbstractAsyncContextManager[Turn]]
+TakeTurn = Callable[[Shard, str], AbstractAsyncContextManager[WriteTurn]]
 
 
 class PatternResolver:
@@ -29,14 +29,14 @@ class PatternResolver:
         self._turn = turn
         self._takes_rights = takes_rights
 
-    def look_at_rights(self, life: Life, shard: Shard, group_id: str) -> None:
-        group = shard.consumers.get(group_id)
+    def look_at_rights(self, life: VolatileGroupState, shard: Shard, group_id: str) -> None:
+        group = shard.consumer_groups.get(group_id)
         if group is None or life.may_describe is None or life.resolving:
             return
         if life.unresolved or self._host.now().monotonic_ms - life.resolved_ms > RIGHTS_HOLD_MS:
             self.resolve(life, shard, group)
 
-    def resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+    def resolve(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
         life.unresolved = self._takes_rights and life.may_describe is None
         if life.unresolved:
             return
@@ -46,7 +46,7 @@ class PatternResolver:
             life.resolving, life.resolved_ms = True, self._host.now().monotonic_ms
             self._host.start(self._resolve(life, shard, group))
 
-    async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+    async def _resolve(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
         """Resolve the group's patterns; the result takes effect once it is committed."""
         try:
             while self._host.is_current(shard):
@@ -58,7 +58,7 @@ class PatternResolver:
                     found.append(PatternChange(pattern, resolved))
                 try:
                     async with self._turn(shard, group.group_id) as turn:
-                        if shard.consumers.get(group.group_id) is group:
+                        if shard.consumer_groups.get(group.group_id) is group:
                             await turn.write(shard, group, patterns_resolved(group, found, image.topics))
                 except ApiError as error:
                     log.warning("patterns of group %s could not be stored: %s", group.group_id, error.code.name)

@@ -22,6 +22,7 @@ from ballast_broker.coordinator.consumers.group import (
     GroupState,
     Member,
 )
+from ballast_broker.coordinator.consumers.group_writes import VolatileGroupState, WriteTurn
 from ballast_broker.coordinator.consumers.heartbeat import (
     Answer,
     Ask,
@@ -32,11 +33,10 @@ from ballast_broker.coordinator.consumers.heartbeat import (
 )
 from ballast_broker.coordinator.consumers.pattern_resolver import PatternResolver
 from ballast_broker.coordinator.consumers.resolving import MayDescribe
-from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group
 from ballast_broker.coordinator.group import GroupState as ClassicState
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import CLIENT_ERROR
@@ -54,14 +54,14 @@ class ConsumerGroups:
         self._host = host
         self._config = config
         self._classic_max_size = classic_max_size
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, VolatileGroupState] = {}
         self._deadlines = Deadlines(host, config, self._expire)
         self._patterns = PatternResolver(host, self._turn, takes_rights=config.patterns_take_rights)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
         """Start the session of every member afresh."""
-        for group in shard.consumers.values():
+        for group in shard.consumer_groups.values():
             self._forget(group.group_id)
             life = self._life(group.group_id)
             for member_id, member in group.members.items():
@@ -71,7 +71,7 @@ class ConsumerGroups:
             self._patterns.resolve(life, shard, group)
 
     def resigned(self, shard: Shard) -> None:
-        for group_id in shard.consumers:
+        for group_id in shard.consumer_groups:
             self._forget(group_id)
 
     def topics_changed(self, shards: Iterable[Shard], names: frozenset[str]) -> None:
@@ -83,16 +83,16 @@ class ConsumerGroups:
         for life in self._lives.values():
             life.topics_changed = life.topics_changed or life.turn.locked()
         for shard in shards:
-            for group in shard.consumers.values():
+            for group in shard.consumer_groups.values():
                 life = self._life(group.group_id)
                 if life.resolving or group.resolved or not names.isdisjoint(group.subscribed()):
                     life.topics_changed = True
                     self._patterns.resolve(life, shard, group)
 
-    def _life(self, group_id: str) -> Life:
+    def _life(self, group_id: str) -> VolatileGroupState:
         life = self._lives.get(group_id)
         if life is None:
-            life = self._lives[group_id] = Life()
+            life = self._lives[group_id] = VolatileGroupState()
         return life
 
     def _forget(self, group_id: str) -> None:
@@ -107,7 +107,7 @@ class ConsumerGroups:
     async def heartbeat(self, group_id: str, ask: Ask, may_describe: MayDescribe | None = None) -> Answer:
         """`may_describe`: whether the requester may describe a topic; None: all."""
         shard = self._host.shard_of(group_id)
-        known = shard.consumers.get(group_id)
+        known = shard.consumer_groups.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if known is not None and member is not None and member.current.epoch == ask.epoch:
             # It is alive, however long it has to wait for its turn.
@@ -125,10 +125,10 @@ class ConsumerGroups:
                 self._patterns.look_at_rights(turn.life, shard, group_id)
             return answer
 
-    async def _beat_in_turn(self, turn: Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
+    async def _beat_in_turn(self, turn: WriteTurn, shard: Shard, group_id: str, ask: Ask) -> Answer:
         life = turn.life
         members: list[Change] = []
-        if ask.epoch == JOINING and group_id not in shard.consumers:
+        if ask.epoch == JOINING and group_id not in shard.consumer_groups:
             group = ConsumerGroup(group_id)
             members = self._of_classic(shard, group_id)
         else:
@@ -139,7 +139,7 @@ class ConsumerGroups:
             limits = self._config.limits
             seen = group.after(members) if members else group
             answer = heartbeat(seen, ask, self._host.image().topics, limits, refresh=refresh)
-            is_new = group_id not in shard.consumers
+            is_new = group_id not in shard.consumer_groups
             ending = (lambda: self._host.end_classic(shard, group_id)) if is_new else None
             await turn.write(shard, group, [*members, *answer.changes], ending)
         except BaseException:
@@ -154,7 +154,7 @@ class ConsumerGroups:
 
         On GROUP_ID_NOT_FOUND the client would give up.
         """
-        group = shard.groups.get(group_id)
+        group = shard.classic_groups.get(group_id)
         if group is None or group.protocol_type != CONSUMER or not group.members:
             return
         if group.is_fenced(ask.member_id, ask.instance_id):
@@ -163,7 +163,7 @@ class ConsumerGroups:
 
     @staticmethod
     def _existing(shard: Shard, group_id: str, kind: str = "Group") -> ConsumerGroup:
-        group = shard.consumers.get(group_id)
+        group = shard.consumer_groups.get(group_id)
         if group is None:
             other = shard.group(group_id) is not None
             text = f"Group {group_id} is not a consumer group." if other else f"{kind} {group_id} not found."
@@ -177,7 +177,7 @@ class ConsumerGroups:
         """LeaveGroup, by a classic member or an administrator. None: this is no longer a consumer-protocol group."""
         shard = self._host.shard_of(group_id)
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is None:
                 return None
             topics, answers, going = self._host.image().topics, [], []
@@ -196,7 +196,7 @@ class ConsumerGroups:
             return answers
 
     async def end(
-        self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], Ending]
+        self, shard: Shard, group_id: str, before: Callable[[], Awaitable[None]], offsets: Callable[[], ExtraWrite]
     ) -> None:
         """Delete an empty group with its `offsets`, after `before`; raise NON_EMPTY_GROUP if it is not empty."""
         async with self._turn(shard, group_id) as turn:
@@ -209,7 +209,7 @@ class ConsumerGroups:
     async def make_way(self, shard: Shard, group_id: str) -> None:
         """Delete an empty group to make way for a classic one, unless that happened already or somebody joined."""
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is not None and group.state is GroupState.EMPTY:
                 await turn.write(shard, group, group.farewell())
 
@@ -239,7 +239,7 @@ class ConsumerGroups:
         return None
 
     async def _write_without(
-        self, turn: Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
     ) -> None:
         """Write the removal of members; downgrade the group to the classic protocol if only classic members remain.
 
@@ -261,7 +261,7 @@ class ConsumerGroups:
 
     async def _write_classic(
         self,
-        turn: Turn,
+        turn: WriteTurn,
         shard: Shard,
         group: ConsumerGroup,
         last: ConsumerGroup,
@@ -280,12 +280,12 @@ class ConsumerGroups:
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
         """None: there is no longer such a group with members."""
         shard = self._host.shard_of(group_id)
-        known = shard.consumers.get(group_id)
+        known = shard.consumer_groups.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
         if member is not None and member.about.classic is not None:
             self._deadlines.beat(self._life(group_id), group_id, member.member_id, member.about.classic)
         async with self._turn(shard, group_id) as turn:
-            group = shard.consumers.get(group_id)
+            group = shard.consumer_groups.get(group_id)
             if group is None or not group.members:
                 return None
             try:
@@ -294,7 +294,9 @@ class ConsumerGroups:
                 nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
                 return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
 
-    async def _join_in_turn(self, turn: Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult | None:
+    async def _join_in_turn(
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, ask: JoinAsk
+    ) -> JoinResult | None:
         life, limits = turn.life, self._config.limits
         refresh, life.topics_changed = life.topics_changed, False
         try:
@@ -316,7 +318,7 @@ class ConsumerGroups:
         return _joined(answer, ask)
 
     async def _replace_last(
-        self, turn: Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
+        self, turn: WriteTurn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
     ) -> JoinResult | None:
         """The last consumer-protocol member, a static one, came back as a classic one.
 
@@ -328,7 +330,7 @@ class ConsumerGroups:
 
     def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         shard = self._host.shard_of(group_id)
-        group = shard.consumers[group_id]
+        group = shard.consumer_groups[group_id]
         try:
             member = classic_members.member_at(group, ask.member_id, ask.group_instance_id, ask.generation)
             classic_members.check_protocol(member, ask)
@@ -346,7 +348,7 @@ class ConsumerGroups:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         shard = self._host.shard_of(group_id)
-        group = shard.consumers[group_id]
+        group = shard.consumer_groups[group_id]
         try:
             member = classic_members.member_at(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -382,7 +384,7 @@ class ConsumerGroups:
 
     # -- turns ----------------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
-    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[Turn]:
+    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[WriteTurn]:
         life = self._life(group_id)
         life.users += 1
         try:
@@ -396,7 +398,7 @@ class ConsumerGroups:
             life.turn.release()
             self._left(shard, group_id, life)
 
-        turn = Turn(self._applied, self._host, life, over)
+        turn = WriteTurn(self._applied, self._host, life, over)
         try:
             if not self._host.is_current(shard):
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
@@ -404,16 +406,16 @@ class ConsumerGroups:
         finally:
             turn.end()
 
-    def _left(self, shard: Shard, group_id: str, life: Life) -> None:
+    def _left(self, shard: Shard, group_id: str, life: VolatileGroupState) -> None:
         life.users -= 1
-        if not life.users and group_id not in shard.consumers and self._lives.get(group_id) is life:
+        if not life.users and group_id not in shard.consumer_groups and self._lives.get(group_id) is life:
             self._forget(group_id)
 
-    def _applied(self, life: Life, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
+    def _applied(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
         """Apply committed changes to the group and its deadlines."""
         for change in changes:
             shard.change(group, change)
-        if shard.consumers.get(group.group_id) is not group or not self._host.is_current(shard):
+        if shard.consumer_groups.get(group.group_id) is not group or not self._host.is_current(shard):
             life.end()
             return
         for change in changes:
@@ -432,11 +434,11 @@ class ConsumerGroups:
         if any(isinstance(each, AboutChange) and each.about is not None and each.about.pattern for each in changes):
             self._patterns.resolve(life, shard, group)
 
-    async def _expire(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+    async def _expire(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
         """Remove members whose session ended or that did not revoke partitions, rejoin or sync in time."""
         try:
             async with self._turn(shard, group.group_id) as turn:
-                while shard.consumers.get(group.group_id) is group:
+                while shard.consumer_groups.get(group.group_id) is group:
                     due = self._deadlines.due(life, group)[:LET_GO_AT_ONCE]
                     if not due:
                         break

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ballast_broker.coordinator.consumers import records
@@ -90,7 +90,7 @@ class Coordinator:
 
     @property
     def group(self) -> ConsumerGroup:
-        return self._shard.consumers.get("g") or ConsumerGroup("g")
+        return self._shard.consumer_groups.get("g") or ConsumerGroup("g")
 
     def ask(self, ask: Ask) -> Answer:
         group = self.group
@@ -313,6 +313,7 @@ class World:
 
 
 @given(st.integers(0, 2**32))
+@example(2542067)  # a member goes from a pattern to another, which fits no topic
 @settings(max_examples=150, deadline=None)
 def test_no_partition_has_two_readers_and_the_group_settles(seed: int) -> None:
     world = World(seed)
@@ -342,6 +343,17 @@ def join(coordinator: Coordinator, member_id: str, **more: Any) -> Answer:
 def beat(coordinator: Coordinator, member_id: str, epoch: int, *owned: int, **more: Any) -> Answer:
     own = {T: frozenset(owned)} if owned else {}
     return coordinator.ask(Ask(member_id, epoch, "c", "h", owned=own, **more))
+
+
+@pytest.mark.parametrize("pattern", ["none.*", ""])
+def test_who_reads_by_a_pattern_no_more_gives_back_what_it_had(coordinator: Coordinator, pattern: str) -> None:
+    first = coordinator.ask(Ask("a", 0, "c", "h", rebalance_timeout_ms=9, pattern="t.*", owned={}))
+    first = coordinator.ask(Ask("a", first.epoch, "c", "h"))
+    assert first.assigned == {T: frozenset({0, 1, 2, 3})}
+    coordinator.ask(Ask("a", first.epoch, "c", "h", pattern=pattern))
+    last = coordinator.ask(Ask("a", first.epoch, "c", "h"))
+    assert (last.epoch, coordinator.group.targets["a"]) == (first.epoch, {})
+    assert coordinator.ask(Ask("a", first.epoch, "c", "h", owned={})).epoch == first.epoch + 1
 
 
 def test_a_partition_waits_until_it_is_given_back(coordinator: Coordinator) -> None:

@@ -78,7 +78,7 @@ async def test_a_group_goes_over_and_back_with_its_members_and_offsets(tmp_path:
         assert await commit(scene, "c", joined.generation) is NONE
         answer = await beat(scene)
         assert (answer.epoch, answer.assigned) == (joined.generation + 1, {})
-        assert scene.groups._shards[0].groups == {}
+        assert scene.groups._shards[0].classic_groups == {}
         assert (await scene.next_one()).describe("g") == group(scene)
         assert await commit(scene, "c", joined.generation) is NONE
         assert told(scene, joined) is REBALANCE
@@ -518,7 +518,7 @@ async def test_who_joins_as_the_group_goes_back_joins_the_classic_one(tmp_path: 
         assert (await joining).error is NONE
         assert (await following).epoch > 2
         assert set(group(scene).members) == {"c", "n"}
-        assert scene.groups._shards[0].groups == {}
+        assert scene.groups._shards[0].classic_groups == {}
 
 
 async def test_a_group_with_members_of_both_is_neither_deleted_nor_forgotten(tmp_path: Path) -> None:

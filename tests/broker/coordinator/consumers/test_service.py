@@ -350,7 +350,7 @@ async def test_a_group_on_its_way_to_the_other_protocol_takes_nobody_in_before(t
         assert answer.epoch == 1
         await joining
         assert isinstance(scene.groups.describe("g"), ConsumerGroup)
-        assert scene.groups._shards[0].groups == {}
+        assert scene.groups._shards[0].classic_groups == {}
 
 
 @pytest.mark.spec("CLI-08")

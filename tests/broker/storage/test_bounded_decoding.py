@@ -10,9 +10,9 @@ from crc32c import crc32c
 from tests.broker.storage.conftest import Bench
 
 from ballast_broker.config.logs import LogConfig
-from ballast_broker.storage import opening
+from ballast_broker.storage import bounded_decoding
+from ballast_broker.storage.bounded_decoding import BYTES_OF_ANY, MOST_RECORDS, RECORDS_OF_ANY, decode_bounded
 from ballast_broker.storage.conversion import prepare
-from ballast_broker.storage.opening import BYTES_OF_ANY, MOST_RECORDS, RECORDS_OF_ANY, opened
 from ballast_broker.storage.refused_records import refuse_too_new
 from ballast_broker.storage.validation import CLIENT
 from ballast_wire.compression import Codec, compress
@@ -70,9 +70,9 @@ def test_what_producers_send_is_opened() -> None:
     small = swollen(RECORDS_OF_ANY)
     assert prepare(small, COMPACTED, "t-0", CLIENT, NOW_MS) is small
     several = encode_batch([Record(b"%d" % n, bytes(100), NOW_MS) for n in range(2_000)], codec=Codec.GZIP)
-    assert len(list(opened(BatchView(memoryview(several))))) == 2_000
+    assert len(list(decode_bounded(BatchView(memoryview(several))))) == 2_000
     plain = encode_batch([Record(b"k", bytes(1_000_000), NOW_MS)])
-    assert len(list(opened(BatchView(memoryview(plain))))) == 1
+    assert len(list(decode_bounded(BatchView(memoryview(plain))))) == 1
 
 
 def test_more_than_a_second_takes_are_too_many_in_any_size() -> None:
@@ -81,7 +81,7 @@ def test_more_than_a_second_takes_are_too_many_in_any_size() -> None:
         batch, 0, 0, len(batch) - LOG_OVERHEAD, -1, 2, 0, 0, MOST_RECORDS, NOW_MS, NOW_MS, -1, -1, -1, MOST_RECORDS + 1
     )
     with pytest.raises(OversizedBatch, match="100001 records, and 100000 are the most"):
-        opened(BatchView(memoryview(batch)))
+        decode_bounded(BatchView(memoryview(batch)))
 
 
 def test_whose_newest_record_is_too_new_is_refused_without_a_look_at_all_of_them() -> None:
@@ -111,7 +111,7 @@ def test_one_body_that_lies_about_its_newest_time_is_opened_and_no_more(
         seen.append(batch)
         return decode_records(batch, limit=limit)
 
-    monkeypatch.setattr(opening, "decode_records", decode)
+    monkeypatch.setattr(bounded_decoding, "decode_records", decode)
     assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1_000, 0, 0)
     log.advance_log_start_offset(5)
     assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1_000, 10, 0), "of the first, part of the records are gone"

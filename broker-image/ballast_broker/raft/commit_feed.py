@@ -20,7 +20,7 @@ TRY_AGAIN_S = 0.1  # for want of file descriptors
 PIECE_BYTES = 32 * 1024
 
 
-class HandingOver:
+class CommitFeed:
     def __init__(self, driver: RaftDriver, listener: CommitListener) -> None:
         self._driver = driver
         self._listener = listener

@@ -29,7 +29,7 @@ NOTHING = -1
 _MARK = re.compile(rf"^(?P<name>{'|'.join(CHECKPOINTS)})\.(?P<offset>\d+)\.(?P<instead>\d+)\.outdated$")
 
 
-class Mark(NamedTuple):
+class OutdatedMark(NamedTuple):
     """Where the checkpoint `name` says `offset`, `instead` is right."""
 
     name: str
@@ -41,7 +41,7 @@ class Mark(NamedTuple):
         return f"{self.name}.{self.offset}.{self.instead}.outdated"
 
 
-_Marked = dict[TopicPartition, set[Mark]]
+_Marked = dict[TopicPartition, set[OutdatedMark]]
 
 
 class Checkpoint:
@@ -64,16 +64,16 @@ class Checkpoint:
     def says(self, partition: TopicPartition) -> int:
         return self._may_say[-1].get(partition, NOTHING)
 
-    def found(self, partition: TopicPartition, mark: Mark) -> None:
+    def found(self, partition: TopicPartition, mark: OutdatedMark) -> None:
         """The mark was found in the log's folder, and applies."""
         self._marked.setdefault(partition, set()).add(mark)
 
     # A log is made, cut, or gone
 
-    def doubt(self, partition: TopicPartition, end: int) -> set[Mark]:
+    def mark_outdated(self, partition: TopicPartition, end: int) -> set[OutdatedMark]:
         """The marks for every offset beyond `end` that the file may have for the partition."""
         offsets = {said.get(partition, NOTHING) for said in self._may_say}
-        marks = {Mark(self.name, offset, end) for offset in offsets if offset > end}
+        marks = {OutdatedMark(self.name, offset, end) for offset in offsets if offset > end}
         if marks:
             (self._fresh if self._writing else self._marked).setdefault(partition, set()).update(marks)
         return marks
@@ -109,7 +109,7 @@ class Checkpoint:
     def marked(self) -> list[TopicPartition]:
         return list(self._marked)
 
-    def outdated_marks(self, partition: TopicPartition) -> set[Mark]:
+    def outdated_marks(self, partition: TopicPartition) -> set[OutdatedMark]:
         """The marks made before the write began: the file speaks of the present log now, so they can go."""
         return self._marked.get(partition, set()) - self._fresh.get(partition, set())
 
@@ -149,19 +149,21 @@ class Checkpoints:
             file.removed(partition)
 
 
-def doubt(disk: Disk, folder: str, checkpoints: Checkpoints, partition: TopicPartition, end: int = 0) -> None:
+def mark_outdated(disk: Disk, folder: str, checkpoints: Checkpoints, partition: TopicPartition, end: int = 0) -> None:
     """Mark what the checkpoints say beyond `end`, the log's end now. Call before anything else is appended to it."""
     for file in checkpoints:
-        for mark in file.doubt(partition, end):
+        for mark in file.mark_outdated(partition, end):
             disk.open(f"{folder}/{mark.file_name}", create=True).close()
 
 
-def _marks_among(names: Iterable[str]) -> Iterator[Mark]:
+def _marks_among(names: Iterable[str]) -> Iterator[OutdatedMark]:
     for found in filter(None, map(_MARK.match, names)):
-        yield Mark(found["name"], int(found["offset"]), int(found["instead"]))
+        yield OutdatedMark(found["name"], int(found["offset"]), int(found["instead"]))
 
 
-def believed(names_in_folder: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition) -> dict[str, int]:
+def effective_offsets(
+    names_in_folder: Iterable[str], checkpoints: Checkpoints, partition: TopicPartition
+) -> dict[str, int]:
     """Checkpoint name → offset to use: what the file says, corrected by the marks; 0 if it says nothing."""
     result = {file.name: max(0, file.says(partition)) for file in checkpoints}
     for mark in _marks_among(names_in_folder):

@@ -45,7 +45,7 @@ class KnowsProducers(Protocol):
     def producers(self) -> ProducerStates: ...
 
 
-class Refusals:
+class RejectedBatches:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.refused: dict[Hashable, _Refused] = {}  # usually empty, so there is nothing to check

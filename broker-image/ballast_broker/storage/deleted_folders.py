@@ -22,7 +22,7 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 logger = logging.getLogger(__name__)
 
 
-class RenamedAway:
+class DeletedFolders:
     def __init__(
         self, disk: Disk, remove_later: Callable[[list[str], int], None], config_of: Callable[[str], LogConfig]
     ) -> None:

@@ -16,7 +16,7 @@ RECORDS_OF_ANY = 10_000  # allowed at any size; beyond that, one more for each b
 BYTES_OF_ANY, BYTES_OF_A_BYTE = 16 * 1024 * 1024, 32
 
 
-def opened(batch: BatchView) -> Iterator[Record]:
+def decode_bounded(batch: BatchView) -> Iterator[Record]:
     """Raises OversizedBatch if the batch holds too much; like CorruptBatch perhaps only during iteration."""
     count, most = batch.header.record_count, min(MOST_RECORDS, RECORDS_OF_ANY + batch.size_bytes)
     if count > most:

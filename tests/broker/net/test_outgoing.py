@@ -15,7 +15,7 @@ from tests.broker.net.test_tls_connection import access
 from tests.certificates import Authority
 
 from ballast_broker.net.channel import SocketNetwork
-from ballast_broker.net.going import Going
+from ballast_broker.net.outgoing import Outgoing
 from ballast_broker.security.tls import TlsContexts
 from ballast_wire.headers import frame_response
 from ballast_wire.messages import message
@@ -32,7 +32,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def network(authority: Authority, **changes: str) -> SocketNetwork:
     settings = tls_of_a_node(authority, **changes)
-    return SocketNetwork("broker-1", Going(TlsContexts(settings, asyncio.get_running_loop().time, server=False)))
+    return SocketNetwork("broker-1", Outgoing(TlsContexts(settings, asyncio.get_running_loop().time, server=False)))
 
 
 @pytest.mark.spec("CLI-06")

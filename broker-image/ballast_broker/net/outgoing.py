@@ -36,7 +36,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class Outgoing:
     tls: TlsContexts | None = None
     login: Login | None = None
 

@@ -24,7 +24,7 @@ LOOK_AGAIN_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-async def ask(
+async def run_on_all(
     directories: Iterable[LogDirectory],
     needed: LogDirectory,
     disk: Disk,
@@ -33,8 +33,8 @@ async def ask(
 ) -> None:
     """Wait until each directory is done or has been given up. An exception of `work` is raised at once."""
     loop = asyncio.get_running_loop()
-    looks = {each: _Look(each, disk, threads) for each in directories}
-    tasks = {each: asyncio.ensure_future(work(each, look)) for each, look in looks.items()}
+    watches = {each: _ProgressWatch(each, disk, threads) for each in directories}
+    tasks = {each: asyncio.ensure_future(work(each, look)) for each, look in watches.items()}
     try:
         while going := [each for each, task in tasks.items() if not task.done()]:
             await asyncio.wait(
@@ -45,18 +45,18 @@ async def ask(
                     task.result()
             going = [each for each in going if not tasks[each].done()]
             for each in going:
-                looks[each].look(loop.time())
-            silent = [each for each in going if looks[each].still_s >= PATIENCE_S]
-            if needed not in silent and not any(looks[each].goes_on for each in going):
+                watches[each].look(loop.time())
+            silent = [each for each in going if watches[each].still_s >= PATIENCE_S]
+            if needed not in silent and not any(watches[each].goes_on for each in going):
                 for each in silent:
                     tasks.pop(each).cancel()
-                    looks[each].give_up()
+                    watches[each].give_up()
     finally:
         for task in tasks.values():
             task.cancel()
 
 
-class _Look:
+class _ProgressWatch:
     """The `Threads` of one directory; measures for how long its working threads have made no progress."""
 
     def __init__(self, directory: LogDirectory, disk: Disk, threads: Threads) -> None:

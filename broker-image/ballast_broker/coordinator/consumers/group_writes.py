@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from ballast_broker.coordinator.consumers import records
 from ballast_broker.coordinator.consumers.group import Change, ConsumerGroup
 from ballast_broker.coordinator.consumers.resolving import MayDescribe
-from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.host import ExtraWrite, Host
 from ballast_broker.coordinator.shard import Shard
 from ballast_wire.errors import ApiError, ErrorCode
 
 
 @dataclass(slots=True)
-class Life:
+class VolatileGroupState:
     """The volatile state of a group, not in its records. Times are monotonic milliseconds."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -53,12 +53,12 @@ class Life:
             self.timer = None
 
 
-Applied = Callable[[Life, Shard, ConsumerGroup, Sequence[Change]], None]
+Applied = Callable[[VolatileGroupState, Shard, ConsumerGroup, Sequence[Change]], None]
 """Applies committed changes."""
 
 
-class Turn:
-    def __init__(self, applied: Applied, host: Host, life: Life, over: Callable[[], None]) -> None:
+class WriteTurn:
+    def __init__(self, applied: Applied, host: Host, life: VolatileGroupState, over: Callable[[], None]) -> None:
         self._applied = applied
         self._host = host
         self._over = over
@@ -70,8 +70,8 @@ class Turn:
         shard: Shard,
         group: ConsumerGroup,
         changes: Sequence[Change],
-        ending: Callable[[], Ending | None] | None = None,
-        following: Ending | None = None,
+        ending: Callable[[], ExtraWrite | None] | None = None,
+        following: ExtraWrite | None = None,
     ) -> None:
         """Write the changes; raise ApiError if that fails. The turn lasts until the outcome is known.
 

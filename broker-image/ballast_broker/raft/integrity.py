@@ -10,7 +10,7 @@ from ballast_broker.raft.control_records import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from ballast_wire.records import CorruptBatch, iterate_batches
 
 
-class SpoiltMetadata(Exception):
+class CorruptMetadata(Exception):
     """The metadata on this node's disk is unusable; the message names the file."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster
 
-from ballast_broker.api.refusals import MOST, REMEMBERED_S, Refusals
+from ballast_broker.api.rejected_batches import MOST, REMEMBERED_S, RejectedBatches
 from ballast_broker.real_world import RealClock
 from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates
 from ballast_wire.errors import ApiError, ErrorCode
@@ -32,13 +32,13 @@ def batch(sequence: int, *, producer_id: int = PRODUCER, epoch: int = 0) -> memo
 
 
 class Checked:
-    """Refusals with a clock that is moved by hand."""
+    """RejectedBatches with a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
         self.producers = ProducerStates()
         self.log: Any = SimpleNamespace(producers=self.producers)
-        self.refusals = Refusals(lambda: self.now_s)
+        self.refusals = RejectedBatches(lambda: self.now_s)
 
     def note(self, sequence: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER, partition: str = "t") -> None:
         self.refusals.note(partition, batch(sequence), code, self.log)
