@@ -35,7 +35,7 @@ class Sent(Collector):
 
 
 class Clusters(Collector):
-    """The clusters that the operator runs, and for a while deleted ones, so that no alert misses their brokers."""
+    """The clusters that the operator runs, and for a while deleted ones, whose missing brokers are no alarm."""
 
     def __init__(self) -> None:
         self._deleted_at: dict[Key, float | None] = {}

@@ -1,8 +1,8 @@
 """Gets tokens for clusters that want OAUTHBEARER from an identity provider (RFC 6749, client credentials).
 
-The client library asks in the thread that connects; `WITHIN_S` limits how long a provider can hold it up. A token is
-reused until most of its lifetime has passed or a broker rejects it, as its signing key may have been withdrawn. If no
-newer one can be had, it is used until it expires. Only https and http are supported, and redirects are not followed:
+The client library asks in the thread that connects; each wait for the provider there takes `WITHIN_S` at most. A token
+is reused until most of its lifetime has passed or a broker rejects it, as its signing key may have been withdrawn. If
+no newer one can be had, it is used until it expires. Only https and http are supported, and redirects are not followed:
 whoever may create a KafkaCluster must not be able to read the operator's files.
 """
 

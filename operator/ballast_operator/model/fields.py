@@ -153,7 +153,7 @@ def _enum_reader(hint: type[StrEnum]) -> Reader:
 
 
 def _text(value: Any) -> str:
-    """Text, also of scalars that YAML takes for something else. The API server turns 1e3 into 1000, but not 1e21."""
+    """Text, also from scalars that YAML takes for something else. The API server sends 1e3 as 1000, 1e21 as a float."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -132,7 +132,7 @@ class KafkaView:
         return known is not None and known.online
 
     def told_unregistered(self, broker: int) -> bool:
-        """Whether all registered brokers are listed, and it is not among them. Never before Kafka 4.0."""
+        """Whether all registered brokers are listed, and it is not among them. Before Kafka 4.0 nobody can tell."""
         return self.fenced_told and bool(self.brokers) and broker not in self.brokers
 
     def surely_unregistered(self, broker: int) -> bool:

@@ -320,7 +320,7 @@ def _no_place(scene: Scene, left: Sequence[MoveState]) -> Verdict:
 
 
 def _stalled_for_long(scene: Scene) -> bool:
-    """Whether this has lasted longer than a broker can lag: the one asked first may not know yet of the broker."""
+    """Whether this has lasted longer than a broker can lag: one that lags may not know yet that the other is back."""
     if not without_place(scene.reassignment):
         return False
     stalled = [one for one in scene.reassignment.status.conditions if one.type == STALLED]

@@ -107,7 +107,8 @@ def make_plan(
 
 
 def _require_topics(spec: ReassignmentSpec, view: KafkaView, targets: Iterable[Target]) -> None:
-    """Except those of rows with a `from`: they existed when the row was planned, so they will not come again."""
+    """What the spec names must exist. Not in rows with a `from`: it existed when they were planned, and is gone since,
+    so there is nothing to wait for."""
     generated = spec.generate.topics if spec.generate is not None else ()
     named = {*generated, *(row.topic for row in spec.replication_factor)}
     missing = {f"topic {topic}": topic for topic in sorted(named - view.topics.keys())}

@@ -157,7 +157,7 @@ def next_controller_restart(
 
 
 def _works(pod: PodFacts, answers: bool) -> bool:
-    """Whether the node works to Kafka, although its pod is not ready: its kubelet may be silent, or a probe fail."""
+    """Whether the node works, as Kafka sees it. Its pod may not be ready: a kubelet is silent, or a probe fails."""
     return answers and pod.deleting_since is None
 
 

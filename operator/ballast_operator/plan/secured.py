@@ -55,7 +55,7 @@ def _way(secret: str) -> str:
 
 
 def subject_changed(cluster: KafkaCluster, kube: KubeFacts, principal: str) -> Verdict | None:
-    """Brokers present a new certificate as soon as it is there, but do not know that its subject is one of them."""
+    """Brokers present a new certificate as soon as it is there, but do not accept its subject as one of theirs."""
     if cluster.spec.authorization is None or kube.principal in ("", principal):
         return None
     secret = cluster.spec.internal_secret

@@ -1,4 +1,4 @@
-"""Defines the layout of a cluster at the moment: which brokers, which volumes, which voters. PURE.
+"""Defines the current layout of a cluster: which brokers, which volumes, which voters. PURE.
 
 It may differ from the spec: brokers and volumes that are still being drained stay until they are empty.
 """

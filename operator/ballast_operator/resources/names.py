@@ -101,7 +101,7 @@ def host(cluster: KafkaCluster, pod: str) -> str:
 
 
 def place_of(node: int) -> tuple[int, str]:
-    """Ordinal and role of the pod of a broker or controller by its id."""
+    """Ordinal and role of the pod of the node with this id."""
     return (node, BROKER_ROLE) if node < FIRST_CONTROLLER_ID else (node - FIRST_CONTROLLER_ID, CONTROLLER_ROLE)
 
 
