@@ -1,4 +1,4 @@
-"""What else is made of rules.yaml: the PrometheusRule, and the page of runbooks in docs/."""
+"""Makes the PrometheusRule and the page of runbooks in docs/ from rules.yaml."""
 
 from __future__ import annotations
 

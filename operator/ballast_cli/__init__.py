@@ -2,10 +2,10 @@
 
 import errno
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # on the disk, or in what of it somebody may have
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota is
 
 
 class CommandError(Exception):
-    """What was asked for cannot be done; the text is one sentence for the person who asked. Exit code 2."""
+    """The command cannot be carried out; the text is one sentence for the user. Exit code 2."""
 
     exit_code = 2

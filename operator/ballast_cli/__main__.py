@@ -1,11 +1,11 @@
-"""The command line: finds the module of a command, lets it describe its arguments, and runs it.
+"""The command line: finds a command's module, lets it declare its arguments, and runs it.
 
-One module per command, imported only when its command is called, so that a broker never pays for Spark. A module has
-`add_arguments(parser)` and `run(args) -> int`, the exit code. `args.command` is the command's name. A module that
-sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused. One
-that sets `OWN_HELP = True` adds --help itself. `refused(args)`, where there is one, says why arguments cannot go
-together: whoever only reads them, before anything is installed, is told that, too.
-What a command needs installed is written in `./ballast`.
+There is one module per command, imported only when that command is called, so that a broker never pays for Spark. A
+module has `add_arguments(parser)` and `run(args)`, which returns the exit code. `args.command` is the command's name.
+A module that sets `PASSES_ARGUMENTS_ON = True` gets unknown arguments in `args.rest`; otherwise they are an error. One
+that sets `OWN_HELP = True` adds --help itself. An optional `refused(args)` says why a combination of arguments is
+invalid; it is part of parsing, so that such errors are reported before anything is installed.
+`./ballast` defines which packages a command needs installed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import signal
 
 if __name__ == "__main__":
-    # Until `main` can answer it, Ctrl-C ends the process as it ends any other: without a traceback.
+    # Until `main` can handle KeyboardInterrupt, Ctrl-C kills the process the default way: without a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` has held it back
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` blocked it
 
 import argparse
 import importlib
@@ -49,7 +49,7 @@ MODULES = {
 
 
 class CommandModule(Protocol):
-    """What a module of this package looks like from here."""
+    """The interface of a command's module."""
 
     __doc__: str | None
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -84,7 +84,7 @@ class Command:
 
 
 def load(name: str) -> Command:
-    """The command of this name; raises CommandError where there is none."""
+    """Return the command of this name; raises CommandError if there is none."""
     if name not in MODULES:
         raise CommandError(f"there is no command '{name}'. ./ballast --help lists them.")
     return Command(name, cast(CommandModule, importlib.import_module(f"ballast_cli.{MODULES[name]}")))
@@ -97,12 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))
         return 0
-    if sys.stdin is None:  # closed by who started this
+    if sys.stdin is None:  # closed by the parent process
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that has no bars shows question marks, and no traceback.
+        # A terminal whose encoding lacks the bar characters shows question marks instead of a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read, `head` for instance, has seen enough. Python would try to write the rest at its end.
+        # The reader, for instance `head`, has closed the pipe. Python would try to flush the rest at exit.
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -135,16 +135,16 @@ def _forget_output() -> None:
 
 
 def _end_in_order() -> None:
-    """SIGTERM, and a terminal that is closed, end a command after what it has started, as Ctrl-C does.
+    """Make SIGTERM, and SIGHUP from a closed terminal, unwind the command so that it stops what it started.
 
-    Most commands need no more than this. Those that have a way of their own set it later: until then process 1 of a
-    container, which no signal ends that it does not handle, can be stopped as well.
+    Most commands need nothing else; others install their own handlers later. Until they do, this also lets a command
+    that is process 1 of a container be stopped: the kernel ignores signals for which process 1 has no handler.
     """
     terminals = [handle for handle in (1, 2) if os.isatty(handle)]
 
     def hung_up(*_: object) -> None:
         for handle in terminals:
-            if not os.isatty(handle):  # writing there fails from now on
+            if not os.isatty(handle):  # the terminal is gone: writes to it would fail
                 os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
         signal.raise_signal(signal.SIGTERM)
 
@@ -156,5 +156,5 @@ def _end_in_order() -> None:
 if __name__ == "__main__":
     code = main()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done; what is left is Python's own end
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # only interpreter shutdown is left
     sys.exit(code)

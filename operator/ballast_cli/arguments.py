@@ -1,4 +1,4 @@
-"""What several commands read from their arguments in the same way; argparse tells what is wrong with one."""
+"""Argument types shared by several commands; argparse reports the ArgumentTypeError of an invalid value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
 
 def addresses(text: str) -> str:
-    """HOST:PORT, or several separated by commas."""
+    """One HOST:PORT, or several separated by commas."""
     for one in text.split(","):
         found = ADDRESSES.fullmatch(one)
         if found is None or not 0 < int(found[2]) < 65536:
@@ -29,14 +29,14 @@ def port(text: str) -> int:
 
 
 def folder(text: str) -> Path:
-    """An empty name, such as an unset variable gives, would be the present folder."""
+    """Reject an empty name, as from an unset variable: Path would take it for the current directory."""
     if not text:
         raise ArgumentTypeError("it is empty; the present folder is .")
     return Path(text)
 
 
 def pods_folder(text: str) -> Path:
-    """One in which an embedded Kubernetes can keep everything: refused before anything is installed for it."""
+    """A folder in which an embedded Kubernetes can keep its data; an unsuitable one is refused before installation."""
     found = folder(text)
     if why := disturbing(found):
         raise ArgumentTypeError(f"{text}: {why}")
@@ -50,12 +50,12 @@ def at_least_one(text: str) -> int:
 
 
 def bytes_a_second(text: str) -> int:
-    """As Apache Kafka's tool takes them, in bytes, or a quantity as everywhere else, such as 50Mi."""
+    """A plain number of bytes, as Apache Kafka's tool takes it, or a quantity such as 50Mi."""
     try:
         found = parse_quantity(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
-    if found < 1 or text.endswith(("n", "u", "m")):  # parts of a byte: 50m is meant for 50M
+    if found < 1 or text.endswith(("n", "u", "m")):  # fractions of a byte: 50m is a typo for 50M
         raise ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
     return found
 
@@ -71,7 +71,7 @@ def minutes(text: str) -> float:
 
 
 def identifiers(text: str) -> list[int]:
-    """Numbers of brokers, separated by commas."""
+    """Broker ids, separated by commas."""
     if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
         raise ArgumentTypeError(f"{text!r} is no list of broker ids such as 0,1,2")
     return [int(one) for one in text.split(",")]

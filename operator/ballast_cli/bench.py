@@ -1,8 +1,8 @@
-"""Measurements, most of them beside Apache Kafka (its jars in BALLAST_KAFKA_JARS).
+"""Benchmarks, most of them compared with Apache Kafka (its jars in BALLAST_KAFKA_JARS).
 
-Brokers run as an image has them, with what every request passes through compiled (`operator` takes them as `./ballast
-up` does); with --interpreted, or --profile, as a checkout runs them. The last line of --json is one object with the
-ratios: Ballast's figure divided by Kafka's.
+Brokers run as in an image, with the modules on the path of every request compiled (`operator` runs them like `./ballast
+up`); with --interpreted or --profile they run as in a checkout. The last line of --json is one object with the ratios:
+Ballast's figure divided by Kafka's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN_HELP = True
 
 
 class Help(argparse.Action):
-    """Of all, or of the one that is named before, as far as it can be loaded."""
+    """Print the general help, and that of the bench named before it, if its module can be loaded."""
 
     def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, *_: object) -> None:
         parser.print_help()
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(args: argparse.Namespace) -> Any:
-    """The module of the bench, once it has taken the arguments that are its own."""
+    """Load the bench's module and let it parse its own arguments."""
     bench = load(args.name)
     if args.profile and not getattr(bench, "PROFILES", False):
         raise CommandError(f"'bench {args.name}' has no --profile.")

@@ -1,7 +1,7 @@
 """Run one broker in the foreground.
 
 The broker runs in this very process: signals reach it, and its exit code is the command's. FILE holds Kafka's own
-properties (docs/configuration.md has all of them, and the shortest file); one given with --override wins over the file.
+properties (docs/configuration.md lists them, and shows a minimal file); --override takes precedence over the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ballast_broker.__main__ import main  # help needs none of what it imports
+    from ballast_broker.__main__ import main  # not at the top: --help must not need its imports
 
     overrides = [word for pair in args.override for word in ("--override", pair)]
     return main([args.file, "--log-level", args.log_level, *overrides])

@@ -1,11 +1,11 @@
-"""Faults on a cluster of three real brokers under load, with a checker.
+"""Inject faults into a cluster of three real brokers under load, and check the results.
 
-Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen, restarted, and cut
-off from each other or from all, one way or both, in an order that the seed gives, while producers and consumers go on;
-every kind has its turn before one comes again. In the end: nothing acknowledged is lost, nothing is there twice, each
-producer's order is kept, all replicas are equal. The exit code is 1 where that does not hold; the data then stays where
-it is, with the seed and the history printed. To be cut off, brokers run in network namespaces of their own: where they
-cannot be made (it takes root), brokers are on loopback, and those kinds are left out.
+Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen, restarted, and
+partitioned from each other or from everything, in one direction or both, while producers and consumers keep running.
+The seed determines the order; every kind of fault occurs once before any is repeated. At the end no acknowledged record
+may be lost, none duplicated, each producer's order must be kept, and all replicas must be equal. If not, the exit code
+is 1, the data is kept, and the seed and the history are printed. For partitions brokers run in network namespaces,
+which needs root; without it they run on loopback, and these kinds of faults are left out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def say(line: str) -> None:
 
 
 def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
-    """Its result; whoever interrupts it is told where the data stays."""
+    """Run `work` and return its result; if interrupted, tell the user where the data stays."""
     from e2e.processes import until_interrupted
 
     try:
@@ -84,7 +84,7 @@ def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
 
 
 def data_folder(wanted: Path | None, name: str) -> Path:
-    """A new folder: a run never begins on the data of another one."""
+    """Create the data folder, which must be empty: a run never starts on another run's data."""
     folder = (wanted or kept(name)).absolute()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,4 +1,4 @@
-"""`--command-config FILE`: how to reach a cluster that asks who one is, in the properties of Kafka's own clients."""
+"""`--command-config FILE`: how to connect to a secured cluster, as properties of Kafka's own clients."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def add_argument(parser: Any) -> None:
 
 
 def connection(args: argparse.Namespace) -> ConnectionSettings:
-    """To the `--bootstrap` of the arguments."""
+    """How to connect to the arguments' `--bootstrap`."""
     return settings_of(args.bootstrap, args.command_config)
 
 
 def library_options(args: argparse.Namespace, client_id: str) -> dict[str, Any]:
-    """The same for kafka-python, without the addresses; of a cluster that asks nothing there is nothing to say."""
+    """The same as options of kafka-python, without the addresses; empty if there is no `--command-config`."""
     from ballast_operator.kafka_client import client_options
 
     if args.command_config is None:
@@ -55,7 +55,7 @@ def library_options(args: argparse.Namespace, client_id: str) -> dict[str, Any]:
     settings = settings_of(args.bootstrap, args.command_config)
     try:
         options = client_options(settings)
-    except OSError as error:  # what ssl raises is one
+    except OSError as error:  # includes ssl.SSLError
         raise CommandError(f"{args.command_config}: what it names cannot be used: {error}") from error
     security = ("security_protocol", "sasl_", "ssl_", "bootstrap_timeout_ms")
     kept = {name: value for name, value in options.items() if name.startswith(security)}
@@ -126,7 +126,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _store(given: Mapping[str, str], which: str) -> str | None:
-    """PEM, or what is Java's made into it."""
+    """The key store or trust store as PEM; Java's formats are converted."""
     from ballast_broker.security.tls_settings import PEM, STORE_TYPES
 
     location, kind = f"ssl.{which}.location", given.get(f"ssl.{which}.type", "JKS").upper()
@@ -182,7 +182,7 @@ def _login_options(mechanism: str, given: Mapping[str, str]) -> Mapping[str, str
 
     text = given.get("sasl.jaas.config")
     if text is None and mechanism == OAUTHBEARER:
-        return {}  # all that it could say, there are properties for
+        return {}  # optional: each of its options has a property as well
     try:
         module = parse_login_module(text or "")
     except JaasError as error:

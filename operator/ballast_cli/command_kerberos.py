@@ -1,6 +1,6 @@
-"""`--command-config` with GSSAPI: the tickets with which a command goes to a cluster, from a keytab or from a cache.
+"""`--command-config` with GSSAPI: obtains Kerberos tickets from a keytab or a ticket cache.
 
-The library of Kerberos finds them by variables of the environment, so that is where they are put.
+The Kerberos library finds keytab and cache by environment variables, which are set here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WITHOUT_LIBRARY = (
 
 
 def login(given: Mapping[str, str], options: Mapping[str, str]) -> tuple[str, str]:
-    """As whom, and to which service; from now on there are tickets. CommandError where there are none."""
+    """Obtain tickets; return our principal and the service's name. Raises CommandError if there are no tickets."""
     for option in options.keys() - OPTIONS:
         raise CommandError(f"sasl.jaas.config: option {option} is not known here")
     service = given.get(SERVICE_NAME) or options.get("serviceName")

@@ -1,7 +1,7 @@
-"""The password or delegation token by which a command comes in (SCRAM).
+"""SCRAM for commands, with a password or a delegation token.
 
-The client library's own SCRAM neither says that a user is a token's id, nor writes names as they have to be where there
-is a comma or an equals sign in them.
+The client library's own SCRAM can neither say that the user is a token's id nor escape commas and equals signs in user
+names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ballast_broker.security.scram import HASHES, ScramClient, ScramError
 
 
 class TokenId(str):
-    """A user that is a delegation token's id; the library hands it through to the mechanism as any other."""
+    """A user name that is a delegation token's id; the library passes it to the mechanism like any other."""
 
     __slots__ = ()
 
@@ -56,6 +56,6 @@ class Scram(SaslMechanism):  # type: ignore[misc]  # the library has no types
 
 
 def use_for_scram() -> None:
-    """Instead of the library's own, in this process."""
+    """Replace the library's own SCRAM in this process."""
     for each in HASHES:
         register_sasl_mechanism(each, Scram, overwrite=True)

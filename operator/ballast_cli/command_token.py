@@ -1,7 +1,7 @@
-"""The token by which a command comes in (OAUTHBEARER), by the properties of Kafka's clients.
+"""The token with which a command authenticates (OAUTHBEARER), configured by the properties of Kafka's clients.
 
-It is had, renewed, and replaced where it is refused, as a broker has its own, which is why `status --watch` outlives
-the first one. The client library asks for it in the thread that connects, so nothing here needs a loop of its caller's.
+Like a broker's own token it is fetched, renewed, and replaced if refused, so that `status --watch` outlives the first
+token. The client library asks for it in the thread that connects, so nothing here needs the caller's event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tokens(TokenProvider):
         self._one_at_a_time = threading.Lock()
 
     def token(self) -> str:
-        """One that holds; ConnectionAbortedError says why there is none."""
+        """A valid token; raises ConnectionAbortedError with the reason if there is none."""
         with self._one_at_a_time:
             try:
                 found = asyncio.run(self._own.current())
@@ -56,8 +56,8 @@ class Tokens(TokenProvider):
 
 
 def tokens(given: Mapping[str, str], options: Mapping[str, str]) -> Tokens:
-    """`options` are those of the login module. The first token is had at once: what is wrong with it is then said in
-    a sentence, and not that a cluster did not answer."""
+    """`options` are those of the login module. The first token is fetched at once, so that a failure is reported as
+    such, and not as a cluster that does not answer."""
 
     def value(name: str) -> Any:
         known = HANDLERS.get(name) or BY_NAME[name]

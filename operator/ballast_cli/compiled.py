@@ -1,6 +1,6 @@
-"""The broker's packages as an image has them: what every request passes through is compiled (broker-image/compile.py).
+"""The broker's packages as in an image: modules on the path of every request are compiled (broker-image/compile.py).
 
-Made once of the same sources and for the same Python, in a minute or two, and kept in the cache.
+Compilation takes a minute or two; the result is cached by sources and Python version.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KEPT = 4
 
 
 class CannotCompile(CommandError):
-    """This machine lacks what it takes; the text says what, and how to get it."""
+    """This machine lacks what compiling needs; the text says what, and how to get it."""
 
 
 def missing_for_compiler() -> list[str]:
-    """What this machine lacks; nothing when it can compile."""
+    """What this machine lacks; empty if it can compile."""
     asked = subprocess.run(
         [sys.executable, "-P", str(COMPILER), "--missing"], capture_output=True, text=True, timeout=60, check=True
     )
@@ -39,7 +39,7 @@ def missing_for_compiler() -> list[str]:
 
 
 def compiled_packages(say: Callable[[str], None]) -> Path:
-    """The folder that has both packages; `CannotCompile` where they are not there yet and cannot be made."""
+    """The folder with both compiled packages; raises CannotCompile if they are not cached and cannot be made."""
     folder = cache_folder() / "compiled" / key()
     if folder.is_dir():
         folder.touch()
@@ -53,7 +53,7 @@ def compiled_packages(say: Callable[[str], None]) -> Path:
         made = Path(place) / "packages"
         made.mkdir()
         _compile_to(made)
-        if not folder.is_dir():  # another one may have been faster
+        if not folder.is_dir():  # another process may have been faster
             made.rename(folder)
     for old in sorted(folder.parent.glob("[!.]*"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
@@ -65,12 +65,12 @@ def key() -> str:
 
 
 def files_under(tree: Path) -> list[Path]:
-    """Of the project's own: nothing that running it leaves there."""
+    """The files of a source tree, without bytecode caches."""
     return [path for path in sorted(tree.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
 
 
 def key_of(beside: str, files: Iterable[Path], root: Path) -> str:
-    """Of the files, by their names from `root` on and their contents, and of what else matters."""
+    """A cache key for the files (their paths relative to `root` and their contents) and for `beside`."""
     digest = hashlib.sha256(beside.encode())
     for path in files:
         digest.update(f"{os.path.relpath(path, root)}\0".encode())

@@ -1,8 +1,8 @@
 """The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
 
-Everything runs on this machine in a temporary directory and is gone at the end. The Spark job measures (by Prometheus
-where it is installed, else it asks the brokers) and creates the Reassignment, as it does in production; with --quick
-the operator plans by itself.
+Everything runs on this machine in a temporary directory and is removed at the end. As in production, the Spark job
+measures (through Prometheus if that is installed, else by asking the brokers) and creates the Reassignment; with
+--quick the operator plans by itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PARTITIONS = 27
 VOLUME = "128Mi"
 LARGE_BYTES = 32 << 20
 SMALL_BYTES = 2 << 20
-# Of data, and of what has moved until it is deleted where it was.
+# For the data, and for moved replicas until their sources are deleted.
 ROOM_BYTES = 640 << 20
 THROTTLE = "24Mi"
-# Generous: a busy machine takes its time, and who waits sees the progress.
+# Generous: a busy machine is slow, and the user sees the progress.
 MOVE_SECONDS = 180.0
 SPARK_SECONDS = 600.0
 ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def require_room(data: Path) -> None:
-    """Brokers without it would say so three minutes later, in their logs."""
+    """Check for free disk space now: brokers would only report its lack in their logs, three minutes later."""
     there = next(folder for folder in (data.absolute(), *data.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < ROOM_BYTES:
@@ -80,7 +80,7 @@ def require_room(data: Path) -> None:
 
 
 async def _until_stopped(story: Coroutine[Any, Any, int]) -> int:
-    """SIGTERM ends it like Ctrl-C: nothing is left running or lying about."""
+    """Run the story so that SIGTERM, like Ctrl-C, stops all processes and removes all files."""
     telling = asyncio.ensure_future(story)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, telling.cancel)
     try:
@@ -125,10 +125,10 @@ def _say(text: str) -> None:
 
 
 async def start_cluster(stack: Stack) -> str:
-    """The bootstrap address."""
+    """Create the cluster, wait until it is ready, and return its bootstrap address."""
     _say(f"1. A KafkaCluster: three brokers, each with three volumes of {VOLUME}.")
     volumes = [{"name": f"disk-{index}", "size": VOLUME} for index in range(3)]
-    # Small segments, so that the numbers of a demonstration can be seen; the waiting group timer is of no use here.
+    # Small segments, so that the demonstration's small sizes show; and no need to delay the first rebalance of groups.
     config = {"log.segment.bytes": "8388608", "group.initial.rebalance.delay.ms": "0"}
     spec = {"brokers": 3, "volumes": volumes, "config": config}
     cluster = {"apiVersion": API, "kind": "KafkaCluster", "metadata": {"name": CLUSTER}, "spec": spec}
@@ -146,7 +146,7 @@ async def create_topic(stack: Stack) -> None:
 
 
 async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
-    """Much data into the partitions of one volume of each broker, as life does it."""
+    """Write much data to the partitions on one volume of each broker, as it happens in real life."""
     _say("3. But partitions differ in size. What lies on one volume grows faster than the rest:")
     favoured: dict[int, str] = {}
     sizes = {}
@@ -160,9 +160,9 @@ async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
 
 
 async def _described(kafka: KafkaConnection, held: dict[int, int]) -> dict[ReplicaId, LogView]:
-    """The topic's logs, once the brokers describe all of them with as many bytes as each has to have.
+    """Wait until brokers report every log of the topic with at least the bytes of `held`, and return the logs.
 
-    A topic is ready before its last log is made, and who plans goes by what the brokers say.
+    A topic is ready before its last log is created, and plans are made from what brokers report.
     """
     from ballast_cli.status import observe_cluster
 
@@ -179,7 +179,7 @@ async def _described(kafka: KafkaConnection, held: dict[int, int]) -> dict[Repli
 
 
 async def fill(stack: Stack, bootstrap: str, sizes: dict[int, int]) -> dict[int, int]:
-    """How many bytes of values each partition has taken."""
+    """Fill partitions up to these sizes; returns the bytes of values written to each."""
     counts = {partition: size // len(VALUE) for partition, size in sizes.items()}
     command = ["-m", "ballast_cli.demo_data", bootstrap, TOPIC, json.dumps(counts)]
     code, _, complaints = await _run_python(stack, command, MOVE_SECONDS, "writing the data")
@@ -189,7 +189,7 @@ async def fill(stack: Stack, bootstrap: str, sizes: dict[int, int]) -> dict[int,
 
 
 async def propose_by_operator(stack: Stack) -> str:
-    """The name of the Reassignment, whose moves the operator works out."""
+    """Create a Reassignment whose moves the operator plans, and return its name."""
     _say("4. A Reassignment asks the operator to level them by bytes. Nothing moves before it is approved.")
     spec = {
         "clusterRef": {"name": CLUSTER},
@@ -202,7 +202,7 @@ async def propose_by_operator(stack: Stack) -> str:
 
 
 async def _proposed(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> str:
-    """Through Prometheus where it is installed, else from the brokers alone; it says which."""
+    """Let the Spark job propose, from Prometheus if that is installed, else from the brokers; prints which."""
     from ballast_cli.demo_prometheus import scraping, seen
     from ballast_cli.status import observe_cluster
 
@@ -217,7 +217,7 @@ async def _proposed(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> str
 
 
 async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = None) -> str:
-    """The name of the Reassignment, which the Spark job makes from what Prometheus or the brokers tell it."""
+    """Run the Spark job on data from Prometheus or the brokers; returns the name of the Reassignment it creates."""
     source = "reads Prometheus" if prometheus else "asks the brokers"
     _say(f"4. The Spark job {source}, plans, and creates a Reassignment. Nothing moves before it is approved.")
     code, said, complaints = await _run_job(stack, bootstrap, prometheus)
@@ -229,7 +229,7 @@ async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = 
 
 
 async def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> tuple[int, str, str]:
-    """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
+    """Run the job as a process, as it is a pod elsewhere. Needs --capacity: here all volumes are on one disk."""
     command = [
         "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
         "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
@@ -240,7 +240,7 @@ async def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> tupl
 
 
 async def _run_python(stack: Stack, command: list[str], seconds: float, what: str) -> tuple[int, str, str]:
-    """The exit code of a process that ends with this one at the latest, what it said, and what it complained of."""
+    """Run a process that does not outlive this one; returns its exit code, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *launch.under(sys.executable, *command),
         env=stack.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -270,7 +270,7 @@ def _shortened(line: str, stack: Stack) -> str:
 
 
 async def approve(stack: Stack, name: str) -> str:
-    """The phase in which it ended, or in which it is when our patience ends."""
+    """Approve the plan and follow it; returns its final phase, or the current one after MOVE_SECONDS."""
     from ballast_operator.apply.kubernetes import path_of
 
     _say("5. Approved, by naming the hash of exactly this plan. It runs throttled, while clients go on.")

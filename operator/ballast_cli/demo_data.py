@@ -1,4 +1,4 @@
-"""Data for the demonstration's topic: a process of its own, as a producer waits for brokers that take nothing.
+"""Writes data to the demonstration's topic, in a process of its own: a producer blocks if brokers accept nothing.
 
 python -m ballast_cli.demo_data BOOTSTRAP TOPIC '{"PARTITION": VALUES, ...}'
 """
@@ -12,7 +12,7 @@ VALUE = bytes(range(256)) * 400
 
 
 def produce(bootstrap: str, topic: str, values: dict[int, int]) -> None:
-    """So many values into each partition."""
+    """Send the given number of values to each partition."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=20)
@@ -22,7 +22,7 @@ def produce(bootstrap: str, topic: str, values: dict[int, int]) -> None:
     producer.flush()
     producer.close()
     for future in sent:
-        future.get(timeout=0)  # raises what became of a record that was not taken
+        future.get(timeout=0)  # raises the error of a record that was not accepted
 
 
 if __name__ == "__main__":

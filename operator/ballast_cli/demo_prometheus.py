@@ -1,4 +1,4 @@
-"""A Prometheus for the demonstration, where one is installed: it scrapes the brokers' pods and nothing else."""
+"""Runs a Prometheus for the demonstration, if one is installed, that scrapes only the brokers' pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = "sum(ballast_replica_size_bytes)"
 
 @asynccontextmanager
 async def scraping(stack: Stack, cluster: str) -> AsyncIterator[str | None]:
-    """The address of a Prometheus that scrapes the cluster's brokers; None where none is installed."""
+    """Run a Prometheus that scrapes the cluster's brokers; yields its address, or None if none is installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         yield None
@@ -54,7 +54,7 @@ async def scraping(stack: Stack, cluster: str) -> AsyncIterator[str | None]:
 
 
 async def seen(url: str, held_bytes: int) -> None:
-    """Return once the metrics say what the brokers hold; raises TimeoutError when they never do."""
+    """Return once the metrics show what the brokers hold; raises TimeoutError if they never do."""
     from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
 
     endpoint, said = Endpoint(url, attempts=1), "nothing"
@@ -72,7 +72,7 @@ async def seen(url: str, held_bytes: int) -> None:
 
 
 async def _targets(stack: Stack, cluster: str) -> list[str]:
-    """Where the brokers serve their metrics, as their pods say."""
+    """The addresses of the brokers' metrics, from their pods."""
     from ballast_operator.apply.kubernetes import path_of
 
     found = []

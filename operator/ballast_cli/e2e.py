@@ -1,9 +1,9 @@
-"""Scenarios on a Kubernetes: embedded, host (the real programs on this machine), kind, or the current kubeconfig.
+"""Run scenarios on a Kubernetes: embedded, host (its real programs on this machine), kind, or the current kubeconfig.
 
-Each scenario is a test under tests/kubernetes, told as it goes; SCENARIO is a part of a name. --prepare builds what
-the provider needs (for host: Kubernetes itself and images) and runs nothing; --list names the scenarios.
-current: BALLAST_E2E_IMAGE names an image that the nodes can run, BALLAST_E2E_NODE an address where node ports answer.
-kind: BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base of ours (image --base).
+Each scenario is a test under tests/kubernetes that prints its steps; SCENARIO is a part of a name. --prepare only
+builds what the provider needs (for host: Kubernetes itself and images); --list prints the names of the scenarios.
+current: BALLAST_E2E_IMAGE is an image that the nodes can run, BALLAST_E2E_NODE an address that serves node ports.
+kind: BALLAST_E2E_KIND_IMAGE is another node image, BALLAST_E2E_BASE another base of our image (image --base).
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def scenarios() -> list[str]:
-    """What their names may be parts of: files of tests, and the tests in them."""
+    """All names that SCENARIO is matched against: those of test files and of the tests in them."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "kubernetes").glob("test_*.py")}
     marked = {stem: text for stem, text in texts.items() if "pytest.mark.kubernetes" in text}
     return [name for stem, text in marked.items() for name in (stem, *TEST.findall(text))]
 
 
 def _prepare(name: str, whole: bool) -> None:
-    """What a start needs; `whole` is also what only some scenarios need."""
+    """Build what the provider needs to start; with `whole`, also what only some scenarios need."""
     sys.path.append(str(ROOT))
     from e2e.kubernetes.binaries import BuildError
     from e2e.kubernetes.providers import PROVIDERS as KNOWN

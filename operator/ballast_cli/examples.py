@@ -1,4 +1,4 @@
-"""What `--help` of each command shows to type: an example is parsed by a test, so what it says can be typed."""
+"""Examples shown by each command's `--help`; a test parses each of them, so they are valid."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "up": ("up", "up --brokers 5 --volumes 2"),
@@ -33,6 +33,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def told(command: str) -> str:
-    """For the end of its help."""
+    """The examples as the epilog of a command's help."""
     lines = EXAMPLES[command]
     return "\n".join(["example:" if len(lines) == 1 else "examples:", *(f"  ./ballast {line}" for line in lines)])

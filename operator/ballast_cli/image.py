@@ -1,9 +1,9 @@
-"""Container images: one for brokers and operator, with --spark one for the Spark job.
+"""Build the container image of brokers and operator, or with --spark that of the Spark job.
 
-Built with docker or buildah where there is one that works. Without either, root on Debian or Ubuntu builds the same
-contents on a base made by debootstrap and writes them as an archive, which `ctr images import`, `docker load` and
-`podman load` take. What every request of a broker passes through is compiled first, in a minute or two. Prints the
-image's size with and without its base, and how long a broker in it takes to start.
+It is built with docker or buildah if one of them works. Otherwise, root on Debian or Ubuntu can build the same contents
+on a base made by debootstrap, as an archive for `ctr images import`, `docker load` or `podman load`. Modules of the
+broker on the path of every request are compiled first, which takes a minute or two. Prints the image's size with and
+without its base, and how long a broker in it takes to start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def named(text: str) -> str:
-    """An empty name, such as an unset variable gives, would be the default."""
+    """Reject an empty name, as from an unset variable: `run` would take it for the default."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tagged(name: str, flavour: Flavour) -> str:
-    """A name always has a tag, by itself that of the version: without one it names no image in an archive."""
+    """Add the version as the tag if there is none: in an archive, a name without a tag names no image."""
     return name if ":" in name.rpartition("/")[2] else f"{name}:{flavour.version()}"
 
 
@@ -70,7 +70,7 @@ def tagged(name: str, flavour: Flavour) -> str:
 
 
 def works(way: str) -> bool:
-    """Whether there is such a program and it can build: a docker without its daemon cannot."""
+    """Whether the program is installed and can build: docker without its daemon cannot."""
     probe = [way, "info"]
     try:
         return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
@@ -97,7 +97,7 @@ def build_with(way: str, flavour: Flavour, name: str, base: str | None) -> int:
 
 
 class Built:
-    """An archive and what is known of it."""
+    """A finished archive, with the base and layers it was made of."""
 
     def __init__(self, name: str, path: Path, base: Path, layers: list[Path]) -> None:
         self.name = name
@@ -107,12 +107,12 @@ class Built:
 
     @property
     def own_bytes(self) -> int:
-        """What the image has beyond its base."""
+        """The size of the image without its base."""
         return sum(layer.stat().st_size for layer in self.layers)
 
 
 def build_layers(flavour: Flavour, say: Callable[[str], None]) -> tuple[Base, list[Path]]:
-    """What takes long: the base, and the layers upon it. They stay in the cache."""
+    """The base and the layers on top of it, which take long to build and stay in the cache."""
     folder = _archives()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -128,7 +128,7 @@ def _archives() -> Path:
 
 
 def build_archive(flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print) -> Built:
-    """The archive of the present sources; what was built from the same sources before is used again."""
+    """The archive of the current sources; one that was built from the same sources is reused."""
     base, layers = build_layers(flavour, say)
     path = out or _archives() / f"{flavour.image}-{content_key(flavour)}-{name.rpartition(':')[2]}.tar"
     if out or not path.exists():

@@ -1,6 +1,6 @@
-"""Writes an image as the archive that `docker save` writes, from layers that are tar files already.
+"""Writes an image in the archive format of `docker save`, from layers that are tar files already.
 
-Knows the standard library alone. The same layers and settings give the same bytes, whenever it is written.
+Uses only the standard library. The same layers and settings always give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def digest_of(path: Path) -> str:
 
 
 def write_archive(path: Path, name: str, layers: Sequence[Path], settings: Mapping[str, Any]) -> None:
-    """`settings` are the image's configuration as Docker names its parts: architecture, config, ..."""
+    """`settings` are fields of Docker's image configuration: architecture, config, ..."""
     digests = [digest_of(layer) for layer in layers]
     config = {
         "created": EPOCH,
@@ -49,7 +49,7 @@ def write_archive(path: Path, name: str, layers: Sequence[Path], settings: Mappi
 
 
 def write_layer(path: Path, tree: Path, inside: str) -> None:
-    """A layer of a directory's files at a place in the image; owned by root, readable by all, without dates."""
+    """Write a layer that has `tree`'s files at `inside` in the image: owned by root, readable by all, without dates."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
 
     def normal(entry: tarfile.TarInfo) -> tarfile.TarInfo:

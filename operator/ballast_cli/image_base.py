@@ -1,7 +1,7 @@
-"""The base of an image where no registry is at hand: a small Debian or Ubuntu, made by debootstrap.
+"""Makes the base of an image without a registry: a small Debian or Ubuntu, by debootstrap.
 
-The release and the mirror are those of this machine, as its apt knows them. A base is made once per release,
-architecture and list of packages and kept in the cache (BALLAST_CACHE, else ~/.cache/ballast).
+The release and the mirror are those that apt uses on this machine. A base is made once per release, architecture and
+list of packages and kept in the cache (BALLAST_CACHE, else ~/.cache/ballast).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAKING_SECONDS = 900.0
-# What nobody needs in a container.
+# Not needed in a container.
 LEFT_OUT = (
     "./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./dev/*", "./proc/*", "./sys/*", "./tmp/*",
     "./usr/share/doc/*", "./usr/share/man/*", "./usr/share/locale/*", "./usr/share/info/*", "./debootstrap",
@@ -32,7 +32,7 @@ class BaseError(Exception):
 @dataclass(frozen=True)
 class Base:
     folder: Path  # as a root file system
-    layer: Path  # the same as a tar file
+    layer: Path  # the same, as a tar file
 
 
 def cache_folder() -> Path:
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def missing_for_base() -> list[str]:
-    """What this machine lacks; nothing when a base can be made."""
+    """What this machine lacks; empty if a base can be made."""
     missing = []
     if os.geteuid() != 0:
         missing.append("to run as root")
@@ -55,7 +55,7 @@ def missing_for_base() -> list[str]:
 
 
 def release() -> tuple[str, str]:
-    """The release's code name and the mirror it comes from, as apt on this machine has it."""
+    """The code name of this machine's release, and the mirror from which apt gets it."""
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     if not codename:
         raise BaseError("/etc/os-release names no VERSION_CODENAME, so there is nothing to take a base from.")
@@ -69,7 +69,7 @@ def release() -> tuple[str, str]:
 
 
 def debian_base(packages: Sequence[str], say: Callable[[str], None]) -> Base:
-    """The base with these packages; from the cache where it is there."""
+    """The base with these packages, from the cache if possible."""
     codename, mirror = release()
     key = hashlib.sha256(" ".join([codename, platform.machine(), *packages]).encode()).hexdigest()[:10]
     folder = cache_folder() / "images" / f"base-{codename}-{key}"
@@ -99,7 +99,7 @@ def _make(folder: Path, layer: Path, codename: str, mirror: str, packages: Seque
 
 
 def _debootstrap(codename: str, folder: str, mirror: str, packages: Sequence[str]) -> None:
-    """In a mount namespace of its own, so that what it mounts is gone when it ends, however it ends."""
+    """Run debootstrap in its own mount namespace, so that its mounts vanish however it ends."""
     command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(packages)}"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

@@ -1,8 +1,8 @@
-"""What is in an image beyond its base, laid out and packed as layers: the same as in the Dockerfiles.
+"""Builds an image's layers on top of its base, with the same contents as the Dockerfiles.
 
-Two layers: packages from the locks, with hashes, which seldom change; and the sources. Both are kept in the cache by
-what they were made of. Bytecode is made here, since a container's root is read-only, and what every request of a broker
-passes through is machine code (`compiled`).
+There are two layers: packages from the locks, with hashes, which seldom change; and the sources. Both are cached by
+what they were made of. Bytecode is made here, since a container's root is read-only, and the broker modules on the path
+of every request are compiled to machine code (`compiled`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ballast_cli.places import ROOT
 
 PLACE = "/opt/ballast"
 USER = 10_001
-PYTHON = (3, 11)  # of the base; wheels are chosen for it
+PYTHON = (3, 11)  # the base's version, for which wheels are chosen
 PIP_SECONDS = 900.0
-# Spark is published as a source archive alone: a wheel of pure Python is made from the one whose hash is in the lock.
+# Published only as source archives, which are pure Python: wheels are built from those whose hashes are in the lock.
 WITHOUT_WHEEL = ("pyspark",)
 COMMAND = 'exec python3 -P -m ballast_cli "$@"'
-# Java does not start for a user without a name.
+# Java does not start for a user that is not in /etc/passwd.
 PASSWD = f"""root:x:0:0:root:/root:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 ballast:x:{USER}:{USER}::/tmp:/usr/sbin/nologin
@@ -45,7 +45,7 @@ esac
 
 
 def architecture(machine: str) -> str:
-    """A machine as images name it."""
+    """The name that images use for a machine type."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 
 
@@ -71,7 +71,7 @@ class Flavour(enum.Enum):
 
     @property
     def trees(self) -> tuple[str, ...]:
-        """Folders of the project that are in the image."""
+        """The project's folders that go into the image."""
         job = ("spark/ballast_rebalance",) if self is Flavour.SPARK else ()
         broker = ("broker-image/ballast_broker", "broker-image/ballast_wire") if self is Flavour.BROKER else ()
         executors = ("manifests/spark-executors",) if self is Flavour.SPARK else ()
@@ -79,7 +79,7 @@ class Flavour(enum.Enum):
 
     @property
     def command(self) -> str:
-        """The file that is the image's entry point."""
+        """The script that is the image's entry point."""
         return f"#!/bin/sh\n{SPARK_COMMAND if self is Flavour.SPARK else COMMAND}\n"
 
     def version(self) -> str:
@@ -87,7 +87,7 @@ class Flavour(enum.Enum):
         return found
 
     def settings(self, machine: str) -> dict[str, Any]:
-        """The image's configuration: who runs, what is called when nothing is said."""
+        """The image's configuration: user, environment, entry point and default command."""
         parts = [tree.partition("/")[0] for tree in self.trees if "/" in tree or tree == "operator"]
         kept = [part for part in dict.fromkeys(parts) if part != "manifests"]
         paths = [f"{PLACE}/{part}" for part in (*kept, "packages")]
@@ -101,7 +101,7 @@ class Flavour(enum.Enum):
                     "PYTHONUNBUFFERED=1",
                     "PYTHONDONTWRITEBYTECODE=1",
                     "HOME=/tmp",
-                    "USER=ballast",  # a user without an entry in /etc/passwd
+                    "USER=ballast",  # the user may have no entry in /etc/passwd
                 ],
                 "Entrypoint": ["/usr/local/bin/ballast"],
                 "Cmd": ["--help"],
@@ -136,7 +136,7 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 
 def content_key(flavour: Flavour) -> str:
-    """Changes with everything that is in the image."""
+    """A cache key that changes with anything in the image."""
     beside = f"{_packages_key(flavour)} {flavour.command} {PASSWD} {compiled.key() if _is_compiled(flavour) else ''}"
     return compiled.key_of(beside, source_files(flavour), ROOT)
 
@@ -146,7 +146,7 @@ def source_files(flavour: Flavour) -> list[Path]:
 
 
 def missing_for_contents(flavour: Flavour) -> list[str]:
-    """What this machine lacks, beside a base."""
+    """What this machine lacks to build the layers on top of a base."""
     return compiled.missing_for_compiler() if _is_compiled(flavour) else []
 
 
@@ -159,7 +159,7 @@ def _packages_key(flavour: Flavour) -> str:
 
 
 def _install(flavour: Flavour, target: Path) -> None:
-    """Packages for the Python of the image, whichever Python runs this."""
+    """Install packages for the image's Python, whichever Python runs this."""
     locks = "".join((ROOT / "requirements" / f"{lock}.lock").read_text() for lock in flavour.locks)
     from_sdist, from_wheel = split_lock(locks)
     machine = platform.machine()
@@ -184,7 +184,7 @@ def _install(flavour: Flavour, target: Path) -> None:
 
 
 def split_lock(text: str) -> tuple[str, str]:
-    """The entries of a lock that are published without a wheel, and the others."""
+    """Split a lock into the entries that are published without a wheel, and the others."""
     parts: tuple[list[str], list[str]] = ([], [])
     found = parts[1]
     for line in text.splitlines(keepends=True):
@@ -205,12 +205,12 @@ def _pip(*arguments: str) -> None:
 
 
 def _is_compiled(flavour: Flavour) -> bool:
-    """Only the same Python can make what the image's can load."""
+    """Whether the broker is compiled: the image's Python can only load what the same version has made."""
     return flavour is Flavour.BROKER and sys.version_info[:2] == PYTHON
 
 
 def _copy_sources(flavour: Flavour, place: Path, brokers: Path | None) -> None:
-    """`brokers`: the compiled packages, which take the place of their sources."""
+    """`brokers` has the compiled packages, which replace their sources."""
     inside = place / PLACE.lstrip("/")
     for path in source_files(flavour):
         target = inside / path.relative_to(ROOT)
@@ -229,7 +229,10 @@ def _copy_sources(flavour: Flavour, place: Path, brokers: Path | None) -> None:
 
 
 def _compile(tree: Path, inside: str) -> None:
-    """Compiled files that are taken as they are: nothing in an image changes. Only the same Python can make them."""
+    """Write bytecode that is never checked against its source, as an image never changes.
+
+    Does nothing if this is not the image's Python version, which could not load it.
+    """
     if sys.version_info[:2] != PYTHON:
         return
     command = [sys.executable, "-m", "compileall", "-q", "-s", str(tree), "-p", inside]

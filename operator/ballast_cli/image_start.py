@@ -1,6 +1,6 @@
-"""How long a broker takes to start inside an image: its root file system is mounted, read-only, and a broker run in it.
+"""Measures how long a broker takes to start in an image, by running it in the image's read-only root file system.
 
-The time is from the start of the process to the first answer on its listener. Needs root; leaves nothing.
+The time is from the start of the process to the first accepted connection. Needs root; leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from ballast_cli.image_contents import USER, Flavour
 
 LIMIT_SECONDS = 60.0
-# In a mount namespace of its own: the layers, a /tmp that can be written, and the broker as the image's user.
+# Runs in a mount namespace of its own: the layers, a writable /tmp, and the broker as the image's user.
 SCRIPT = """
 set -e
 mount -t overlay overlay -o ro,lowerdir="$1" "$2"
@@ -33,7 +33,7 @@ exec setpriv --pdeathsig KILL chroot --userspec="$USERSPEC" "$MERGED" \\
 
 
 class StartError(Exception):
-    """It could not be measured; the text says why."""
+    """The start could not be measured; the text says why."""
 
 
 def broker_start_seconds(base: Path, layers: Sequence[Path]) -> float:

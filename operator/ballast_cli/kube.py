@@ -1,6 +1,7 @@
-"""get, apply, patch, delete, describe and wait, for people without kubectl.
+"""get, apply, patch, delete, describe and wait, for users without kubectl.
 
-They follow kubectl's words and output as far as they go. `apply` is always server-side, as field manager `ballast`.
+Arguments and output are those of kubectl, as far as supported. `apply` is always server-side, with field manager
+`ballast`.
 """
 
 from __future__ import annotations
@@ -92,12 +93,12 @@ def run(args: argparse.Namespace) -> int:
 
 # what is meant
 
-# Its namespace is None where it is meant in all of them; its name is empty where all of the kind are meant.
+# (kind, namespace, name): the namespace is None for all namespaces, the name is empty for all objects of the kind.
 Wanted = tuple[Kind, str | None, str]
 
 
 def _wanted(api: KubeApi, args: argparse.Namespace) -> list[Wanted]:
-    """Whatever the command is about: what files hold, or what words say."""
+    """What the command is about, from -f or from the positional arguments."""
     if args.filename:
         if args.what or args.selector or args.all_namespaces or getattr(args, "all", False):
             raise CommandError("-f says all: it does not go with TYPE NAME, -l, -A or --all.")
@@ -113,7 +114,7 @@ def _wanted(api: KubeApi, args: argparse.Namespace) -> list[Wanted]:
 
 
 def _kinds_and_names(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
-    """A category is all its kinds."""
+    """Parse the positional arguments. A category expands to all its kinds."""
     if not words:
         raise CommandError("say what: TYPE, TYPE NAME or TYPE/NAME.")
     if any("/" in word for word in words):
@@ -144,7 +145,7 @@ def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> Wanted:
 
 
 def _require_which(args: argparse.Namespace, ways: str) -> None:
-    """Whoever forgets a name does not mean all."""
+    """Refuse a TYPE alone: a forgotten name must not mean all."""
     named = len(args.what) > 1 or any("/" in word for word in args.what)
     if args.all and (named or args.selector):
         raise CommandError("--all is all of a TYPE: it does not go with names or -l.")
@@ -159,7 +160,7 @@ def _query(args: argparse.Namespace) -> dict[str, str]:
 def _objects(
     api: KubeApi, args: argparse.Namespace, wanted: list[Wanted]
 ) -> tuple[list[tuple[Kind, Obj]], list[Refused]]:
-    """Those that are there, and what was said of each that was named and is not: the others are meant all the same."""
+    """The objects that exist, and the error for each named one that does not: it does not prevent the others."""
     found: list[tuple[Kind, Obj]] = []
     absent: list[Refused] = []
     for kind, namespace, name in wanted:
@@ -198,7 +199,7 @@ def _get(api: KubeApi, args: argparse.Namespace) -> int:
 
 
 def _get_tables(api: KubeApi, args: argparse.Namespace, wanted: list[Wanted]) -> int:
-    """One of each kind."""
+    """Print one table for each kind."""
     if args.watch and len(wanted) > 1:
         raise CommandError("you may only specify a single resource type, or one by its name, with -w.")
     tables: dict[Kind, list[Obj]] = {kind: [] for kind, _, _ in wanted}
@@ -295,7 +296,7 @@ def _found(api: KubeApi, path: str) -> Obj | None:
 
 
 def _content(obj: Obj) -> Obj:
-    """What an apply may change. The version tells less: a dry run leaves it, and a new status moves it."""
+    """What an apply may change. Comparing resourceVersion would not do: a dry run keeps it, a new status changes it."""
     by_others = ("managedFields", "resourceVersion", "generation")
     metadata = {name: value for name, value in obj["metadata"].items() if name not in by_others}
     return {name: value for name, value in obj.items() if name != "status"} | {"metadata": metadata}
@@ -317,7 +318,7 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
                 failed = 1
             continue
         print(f"{shown.replace('/', ' ', 1)} deleted")
-        # The object as it goes, or a Status about it: whoever keeps it, as a StatefulSet its pods, makes it anew.
+        # The uid, from the object being deleted or from a Status: a controller may recreate the object at once.
         going.append((path, shown, (answer.get("details") or answer.get("metadata") or {}).get("uid", "")))
     if not targets:
         print("No resources found.", file=sys.stderr)
@@ -328,7 +329,7 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
 
 
 def _named(api: KubeApi, args: argparse.Namespace, wanted: Wanted) -> list[Wanted]:
-    """Each of those that are meant, by its name."""
+    """Expand "all objects" to each of them by name."""
     kind, namespace, name = wanted
     if name:
         return [wanted]

@@ -1,6 +1,6 @@
 """A small Kubernetes client on the standard library, for the commands that stand in for kubectl.
 
-It knows resources by discovery and speaks JSON. Whatever is wrong becomes a sentence.
+It finds resources by discovery and speaks JSON. Every failure becomes a CommandError.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Obj = dict[str, Any]
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 TIMEOUT_SECONDS = 60.0
-# How a server that dies is noticed, before its answer or within it.
+# Raised when the connection is lost, before or within a response.
 LOST = (OSError, http.client.HTTPException)
 
 
 NOT_FOUND = 404
-# Refusals of a server that cannot do it just now.
+# Status codes that may be temporary: BUSY, and BROKEN and above.
 BUSY = 429
 BROKEN = 500
 
 
 class Refused(CommandError):
-    """The server said no; the text is its own."""
+    """The server refused a request; the text is its own."""
 
     exit_code = 1
 
@@ -45,7 +45,7 @@ class Refused(CommandError):
 
     @property
     def passing(self) -> bool:
-        """Whether the same may be done a moment later: the server is starting, or its storage does not answer it."""
+        """Whether a retry may succeed: the server is starting, or its storage does not respond."""
         return self.code == BUSY or self.code >= BROKEN
 
 
@@ -62,7 +62,7 @@ class Kind:
 
     @property
     def qualified(self) -> str:
-        """How a line of output names the type."""
+        """The type as shown in output."""
         return f"{self.singular}.{self.group}" if self.group else self.singular
 
     def shown(self, name: str) -> str:
@@ -88,7 +88,7 @@ class KubeApi:
 
     @classmethod
     def found(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """By the kubeconfig that is named, or the one that is found."""
+        """Connect by the given kubeconfig, or by the one that is found."""
         try:
             access = find_access(kubeconfig, context)
         except NoKubernetesError as error:
@@ -108,11 +108,11 @@ class KubeApi:
     def _send(
         self, method: str, path: str, body: Any, headers: dict[str, str], patient: bool = False
     ) -> http.client.HTTPResponse:
-        """A patient reader waits for the rest of an answer for as long as the connection stands."""
+        """If `patient`, reading the body has no timeout, for as long as the connection stands (TCP keepalive)."""
         content = None if body is None else json.dumps(body).encode()
         connection = self._connection()
         try:
-            # One connection for one answer: it is closed when the answer has been read.
+            # One connection per request, closed once the response has been read.
             closing = self.headers | headers | {"Connection": "close"}
             connection.request(method, self.server.path.rstrip("/") + path, content, closing)
             reading = connection.sock
@@ -154,12 +154,12 @@ class KubeApi:
             decoded = json.loads(text)
         except ValueError:
             decoded = None
-        if not isinstance(decoded, dict):  # of a proxy, or whatever else listens there
+        if not isinstance(decoded, dict):  # from a proxy, or whatever else listens there
             raise CommandError(f"what answers at {self.server.geturl()} is no Kubernetes API.")
         return decoded
 
     def watch(self, path: str, query: dict[str, str], accept: str = "application/json") -> Iterator[Obj]:
-        """Events until the server ends the watch, however long nothing happens."""
+        """Yield events until the server ends the watch, without a timeout."""
         whole = f"{path}?{urlencode(query | {'watch': 'true'})}"
         with self._send("GET", whole, None, {"Accept": accept}, patient=True) as response:
             while True:
@@ -184,7 +184,7 @@ class KubeApi:
         return self._kinds
 
     def kind(self, text: str) -> Kind:
-        """By plural, singular, short name or kind, with or without the group."""
+        """Find a kind by plural, singular, short name or kind, with or without the group."""
         name, _, group = text.lower().partition(".")
         for kind in self.kinds():
             names = {kind.plural, kind.singular, kind.kind.lower(), *kind.short_names}

@@ -1,4 +1,4 @@
-"""The objects in files of YAML or JSON that somebody names with -f."""
+"""Reads the objects from the YAML or JSON files given with -f."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def documents(names: list[str], recursive: bool = False) -> Iterator[Obj]:
         reading = Path(name)
         try:
             for reading in _files(Path(name), recursive):
-                # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
+                # As bytes: YAML itself tells UTF-8 from UTF-16, whatever the locale is.
                 for document in parsed(sys.stdin.buffer.read() if name == "-" else reading.read_bytes()):
                     if document is not None:
                         found = True
@@ -40,7 +40,7 @@ def documents(names: list[str], recursive: bool = False) -> Iterator[Obj]:
 
 
 def _files(path: Path, recursive: bool) -> list[Path]:
-    """Itself; of a folder, what is right in it, or in folders of it as well."""
+    """The file itself, or the files of a folder; if `recursive`, also those of its subfolders."""
     if not os.path.isdir(path):
         return [path]
     inside = path.rglob("*") if recursive else path.iterdir()
@@ -48,7 +48,7 @@ def _files(path: Path, recursive: bool) -> list[Path]:
 
 
 def parsed(content: bytes) -> list[Any]:
-    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
+    """Parse as JSON first: JSON may be indented with tabs, which the YAML library refuses."""
     from ballast_cli.kube_yaml import yaml_documents
 
     try:
@@ -62,11 +62,11 @@ def _each_once(pairs: list[tuple[str, Any]]) -> Obj:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)  # YAML's loader says where
+    raise ValueError(what)  # then the YAML loader fails as well, and says where
 
 
 def _members(path: Path, document: Any) -> list[Obj]:
-    """The objects of a List, or the one that it is."""
+    """The items of a List, or the object itself."""
     is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
     members = (document.get("items") or []) if is_list else [document]
     if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):

@@ -1,4 +1,4 @@
-"""How `get` shows what it got: tables, YAML, JSON, names, JSONPath, columns of one's own."""
+"""The output formats of `get`: tables, YAML, JSON, names, JSONPath, custom columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_table(form: str) -> bool:
 
 
 def print_objects(found: list[tuple[Kind, Obj]], form: str, by_name: bool) -> None:
-    """In any form but that of the server's table; `by_name` is one that was asked for by its name."""
+    """Print in any format but the server's table; `by_name` prints a single object instead of a List."""
     if form == "name":
         for kind, obj in found:
             print(f"{kind.qualified}/{obj['metadata']['name']}")

@@ -1,4 +1,4 @@
-"""What `wait` waits for, and the waiting."""
+"""Parses what `wait` waits for, and waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMS = "condition=NAME, condition=NAME=VALUE, jsonpath='{.PATH}', jsonpath='{.P
 
 
 class TimedOutError(CommandError):
-    """What was waited for may yet come; told from what cannot work, as kubectl's exit code does."""
+    """The wait timed out; its exit code differs from that of an invalid command, as kubectl's does."""
 
     exit_code = 1
 
@@ -33,7 +33,7 @@ DELETION = Goal("its deletion", lambda _: False, deletion=True)
 
 
 def goal_of(text: str) -> Goal:
-    """What follows --for."""
+    """Parse the value of --for."""
     kind, _, rest = text.partition("=")
     if text == "delete":
         return DELETION
@@ -62,7 +62,7 @@ def condition(name: str, value: str) -> Goal:
 
 
 def _value(text: str) -> Goal:
-    """PATH or PATH=VALUE; in braces a path may have an equal sign of its own."""
+    """Parse PATH or PATH=VALUE; within braces a path may contain an equals sign."""
     match = re.fullmatch(r"(\{.*\}|[^{=]+)(?:(=)(.*))?", text, re.DOTALL)
     if match is None:
         raise ValueError(f"{text!r} is no JSONPath such as '{{.status.phase}}'")
@@ -84,7 +84,7 @@ def _value(text: str) -> Goal:
 
 
 def until(api: KubeApi, path: str, goal: Goal, seconds: float, shown: str, uid: str = "") -> None:
-    """Returns when it is met, or for a deletion when another one has its place."""
+    """Return once the goal is met. A deletion is also met if another object (with a different uid) has the name."""
     deadline = time.monotonic() + seconds
     while not _met(api, path, goal, uid):
         if time.monotonic() >= deadline:
@@ -105,7 +105,7 @@ def _met(api: KubeApi, path: str, goal: Goal, uid: str) -> bool:
 
 
 def seconds_of(text: str) -> float:
-    """A duration as kubectl takes it; 0 needs no unit."""
+    """Parse a duration as kubectl does; 0 needs no unit."""
     match = re.fullmatch(r"0|(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
     if not text or match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 2m")

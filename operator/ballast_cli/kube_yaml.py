@@ -1,7 +1,7 @@
-"""YAML as Kubernetes takes it: what JSON can say, and each key once.
+"""Loads YAML as Kubernetes does: only what JSON can express, and without duplicate keys.
 
-kubectl makes JSON of it, where a date or `12:30` is a text; the library's own loader makes a date and a number of
-them. Of a key that stands twice the library would drop the first without a word.
+kubectl converts YAML to JSON, where a date or `12:30` is a string; the library's own loader turns them into a date and
+a number. Of duplicate keys the library would silently drop the first.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 class _Loader(yaml.SafeLoader):
-    """Its constructors and what it takes for a date are this class's own."""
+    """A class of our own, so that its constructors and resolvers can differ from SafeLoader's."""
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    if ":" in node.value:  # to YAML 1.1 a number to the base of 60
+    if ":" in node.value:  # a base-60 number in YAML 1.1
         return node.value
     return loader.construct_yaml_float(node) if node.tag.endswith("float") else loader.construct_yaml_int(node)
 
@@ -43,7 +43,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def yaml_documents(content: bytes) -> list[Any]:
-    """Its documents. Raises yaml.YAMLError."""
+    """Parse all documents. Raises yaml.YAMLError."""
     return [_as_json(document) for document in yaml.load_all(content, Loader=_Loader)]
 
 

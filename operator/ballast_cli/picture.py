@@ -1,4 +1,4 @@
-"""A cluster as text: brokers and volumes with their fill, leaders, what is under-replicated, what moves. PURE."""
+"""Draws a cluster as text: brokers and volumes with their fill, leaders, under-replicated partitions, moves. PURE."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ballast_operator.resources import names
 BAR = 24
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SHOWN_MOVES = 12
-# As full as another one to this share of its size, a directory is taken for one on the same disk.
+# Directories whose used bytes differ by less than this share of their size are taken to be on the same disk.
 ONE_DISK_SHARE = 0.001
 
 
 def bar(share: float, width: int = BAR) -> str:
-    """A bar of eighths of characters."""
+    """A bar with a resolution of an eighth of a character."""
     share = min(1.0, max(0.0, share))
     full, rest = divmod(round(share * width * 8), 8)
     return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width, "·")
 
 
 def summary(view: KafkaView) -> dict[str, Any]:
-    """Everything that the picture shows, as one object for programs."""
+    """The content of the picture as one JSON object, for programs."""
     partitions = [part for topic in view.topics.values() for part in topic.partitions.values()]
     return {
         "clusterId": view.cluster_id,
@@ -62,7 +62,7 @@ def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
 
 
 def _by_number(path: str) -> list[str | int]:
-    """disk-2 before disk-10."""
+    """Sort key that puts disk-2 before disk-10."""
     return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split(r"([0-9]+)", path))]
 
 
@@ -114,7 +114,7 @@ def _moves(view: KafkaView) -> list[dict[str, Any]]:
 
 
 def draw(view: KafkaView) -> str:
-    """The picture."""
+    """Draw the picture."""
     told = summary(view)
     online = sum(broker["online"] for broker in told["brokers"])
     lines = [
@@ -151,7 +151,7 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
         count = f"{counted(directory['replicas'], 'replica')}{cordoned}"
         total, used = directory["totalBytes"], directory["usedBytes"]
         if total is None or (used != directory["logBytes"] and _shares_a_disk(directory, directories)):
-            # Directories of one disk are all as full as the disk; what differs is what they hold.
+            # Directories on one disk all report the disk's fill, so show the size of their logs instead.
             share = directory["logBytes"] / largest if largest else 0.0
             lines.append(f"  {name}  {bar(share)}  {bytes_text(directory['logBytes'])} of logs  {count}")
         else:
@@ -161,7 +161,7 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
 
 
 def _shares_a_disk(directory: dict[str, Any], directories: list[dict[str, Any]]) -> bool:
-    """Whether another one is as large and about as full; they were not asked at the same moment."""
+    """Whether another directory is as large and about as full: they were not measured at the same moment."""
     total, used = directory["totalBytes"], directory["usedBytes"]
     return any(
         other is not directory
@@ -172,7 +172,7 @@ def _shares_a_disk(directory: dict[str, Any], directories: list[dict[str, Any]])
 
 
 def _short_names(paths: list[str]) -> Mapping[str, str]:
-    """The part of each path that tells it from the others."""
+    """The first path component that differs, for each path."""
     parts = {path: [one for one in path.split("/") if one] for path in paths}
     if len(paths) < 2:
         return {path: path for path in paths}

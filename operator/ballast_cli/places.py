@@ -1,4 +1,4 @@
-"""Where things are: the checkout that a command is of, and what commands keep."""
+"""Where things are: the checkout that a command belongs to, and the folders in which commands keep data."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def kept(name: str) -> Path:
-    """The folder of a command that keeps something, where nobody names another."""
+    """The default folder in which a command keeps its data."""
     return Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / name

@@ -1,4 +1,4 @@
-"""Whether anybody listens at the addresses that somebody typed: the client library would go on trying for long."""
+"""Checks that something listens at the given addresses: the client library would keep retrying for a long time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONNECT_SECONDS = 3.0
 
 
 def require_listener(bootstrap: str) -> None:
-    """Returns when one of the addresses takes a connection; says what the last of them answered otherwise."""
+    """Return once one of the addresses accepts a connection; otherwise raise CommandError with the last error."""
     why = ""
     for address in bootstrap.split(","):
         host, _, port = address.rpartition(":")

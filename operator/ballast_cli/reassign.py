@@ -1,9 +1,9 @@
 """Move partitions between brokers and directories, with Kafka's plan format.
 
-generate  propose a plan that levels brokers and directories by bytes; shows fill before and after
-execute   print the plan that puts everything back, set throttles, begin; --wait follows it to the end
-verify    how far a plan is; throttles are removed when all of it is complete and nothing else is reassigned
-cancel    stop what is under way: replicas and directories stay, or go back, where they were
+generate  propose a plan that levels brokers and directories by bytes; shows usage before and after
+execute   print the plan for a rollback, set throttles, start the plan; --wait follows it to the end
+verify    show the progress of a plan; removes throttles once it is complete and nothing else is being reassigned
+cancel    stop ongoing moves: replicas stay on, or return to, their previous brokers and directories
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ballast_cli.reassignment import (
 from ballast_operator.model.quantity import counted
 
 RIGHTS = "It takes DESCRIBE and ALTER on the cluster, ALTER_CONFIGS there and on the topics, and DESCRIBE on them."
-# Which actions an option is for; the others have nothing that it could change.
+# The actions for which an option is valid; with the others it would have no effect.
 ACTIONS_OF = {
     "topics": {"generate"},
     "brokers": {"generate"},
@@ -51,7 +51,7 @@ ACTIONS_OF = {
 }
 LOOK_EVERY_S = 1.0
 TIMEOUT_MS = 10_000
-# A broker that restarts, or that the others have not missed yet, is asked again for so long.
+# How long to retry while a broker restarts, or has failed and is not fenced yet.
 PATIENCE_S = 60.0
 
 
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _connected(
     bootstrap: str, options: Mapping[str, Any] | None = None, afterwards: str = "What had begun goes on."
 ) -> Iterator[Cluster]:
-    """`afterwards` says what is so when a broker does not answer any more."""
+    """`afterwards` tells the user what state things are in if a broker stops answering."""
     require_listener(bootstrap)
     cluster = Cluster(bootstrap, options)
     from kafka.errors import AuthorizationError, KafkaError
@@ -186,7 +186,7 @@ def _load_of(seen: Snapshot):  # type: ignore[no-untyped-def]  # the planner is 
         places = {broker: seen.current.get((key, broker)) for broker in ids}
         largest = max((place.size_bytes for place in places.values() if place), default=0)
         for position, (broker, place) in enumerate(places.items()):
-            # What nobody describes, since its broker or disk is away, is as large as the partition's others.
+            # No broker describes a replica whose broker or disk is away: assume the size of the partition's largest.
             path, size = (None, largest) if place is None else (place.path, place.size_bytes)
             leads = seen.leaders[key] == broker
             replicas.append(Replica(key.topic, key.partition, broker, path, size, leads, position))
@@ -206,7 +206,7 @@ def _directories_of(seen: Snapshot):  # type: ignore[no-untyped-def]
 
 
 def _sharing_a_volume(seen: Snapshot) -> str:
-    """The brokers of which this is so, in words."""
+    """The brokers whose directories seem to share one volume, in words."""
     from ballast_planner import brokers_with_one_volume
 
     brokers = brokers_with_one_volume(_directories_of(seen))
@@ -231,7 +231,7 @@ def execute(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
             "Nothing is moved. verify or cancel with the same plan removes the throttles that stand.", file=sys.stderr
         )
         return 1
-    # Directories first: a replica that is not there yet is then made in its directory (DIR-13).
+    # Directories first: a replica that does not exist yet is then created in the right directory (DIR-13).
     wanted = _wanted_directories(plan, seen)
     arriving = {place: path for place, path in wanted.items() if place[1] not in seen.replicas[place[0]]}
     cluster.move_directories(arriving, 0)
@@ -276,9 +276,9 @@ def _wanted_directories(plan: Plan, seen: Snapshot) -> dict[tuple[Key, int], str
 def _throttle(
     cluster: Cluster, plan: Plan, seen: Snapshot, changed: Mapping[Key, tuple[int, ...]], args: argparse.Namespace
 ) -> dict[str, str]:
-    """What was not accepted, and why."""
+    """Set the throttles that the arguments ask for; returns what was not accepted, and why."""
     refused: dict[str, str] = {}
-    # Each broker takes its own settings: one that is away takes none, and neither sends nor receives.
+    # Each broker validates its own settings: one that is away can take none, but neither sends nor receives.
     away = {broker for broker, _ in seen.away}
     named = {broker for key, target in plan.items() for broker in (*target.replicas, *seen.replicas[key])}
     involved = {str(broker) for broker in named - away}
@@ -287,8 +287,8 @@ def _throttle(
         rates.update(dict.fromkeys(INTER_BROKER_RATES, str(args.throttle)))
         topics: dict[str, tuple[list[str], list[str]]] = {}
         named_topics = {key.topic for key in changed}
-        # A topic has one list: what is under way in it already stays there, and so do those that arrive by this plan
-        # when it is executed again, for another throttle.
+        # A topic has a single list, so it must keep the ongoing reassignments of other partitions, and those of this
+        # plan if it is executed again to change the throttle.
         ongoing = {key: ids for key, ids in seen.adding.items() if key.topic in named_topics and key in seen.replicas}
         for key, replicas in sorted({**ongoing, **changed}.items()):
             sources = [broker for broker in seen.replicas[key] if broker not in seen.adding.get(key, ())]
@@ -358,8 +358,8 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
             now = max(0.0, (before[1] - left) / (seen.taken_s - before[0]))
             rate = now if rate is None else 0.7 * rate + 0.3 * now
         before = (seen.taken_s, left)
-        # A broker that is a moment behind the controller tells of replicas that have not moved and are not moving:
-        # what failed is believed when it is seen twice.
+        # A broker that lags behind the controller reports replicas as neither moved nor moving: believe a failure only
+        # when it is seen twice.
         failed = [state for state in states if state.failed]
         if all(state.done for state in states) and failed in ([], failed_before):
             print()
@@ -377,7 +377,7 @@ def _look_patiently(cluster: Cluster) -> Snapshot:
         try:
             return cluster.look()
         except AuthorizationError:
-            raise  # waiting changes nothing
+            raise  # retrying does not help
         except KafkaError as error:
             if time.monotonic() >= deadline:
                 raise
@@ -396,7 +396,7 @@ def _show(states: list[State], left: int, rate: float | None) -> None:
 
 
 def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
-    """Whether none stays; those that do are told."""
+    """Remove all throttles; print those that remain, and return whether there are none."""
     rates: dict[str, str | None] = dict.fromkeys((*INTER_BROKER_RATES, LOG_DIRS_RATE))
     replicas: dict[str, str | None] = dict.fromkeys(THROTTLED_REPLICAS)
     stay = cluster.set_configs("broker", {str(broker): rates for broker, _ in seen.brokers})

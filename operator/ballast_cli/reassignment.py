@@ -1,6 +1,6 @@
-"""What `./ballast reassign` knows of a cluster and of a plan: Kafka's reassignment JSON, current places, progress.
+"""The model behind `./ballast reassign`: plans (Kafka's reassignment JSON), a cluster's replicas, and progress.
 
-`Cluster` talks to brokers through kafka-python's admin client; everything else here is computed from what it saw.
+`Cluster` talks to brokers through kafka-python's admin client; everything else here is computed from its snapshots.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALTER_LOG_DIRS_EVERY_S = 0.1
 INTER_BROKER_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-# Errors of AlterReplicaLogDirs that pass: the replica is just being created, or its directory is coming back.
+# Transient errors of AlterReplicaLogDirs: the replica is just being created, or its directory is coming back.
 PASSING = ("ReplicaNotAvailableError", "NotLeaderForPartitionError", "UnknownTopicOrPartitionError")
 
 
@@ -39,7 +39,7 @@ class Target:
     log_dirs: tuple[str, ...]
 
     def directories(self) -> dict[int, str]:
-        """The named ones only."""
+        """The explicitly named directories, by broker."""
         return {broker: path for broker, path in zip(self.replicas, self.log_dirs, strict=True) if path != ANY}
 
 
@@ -47,7 +47,7 @@ Plan = dict[Key, Target]
 
 
 def read_plan(text: str) -> Plan:
-    """Kafka's format, version 1 (DIR-10)."""
+    """Parse Kafka's format, version 1 (DIR-10)."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
@@ -76,7 +76,7 @@ def _target(row: Mapping[str, Any]) -> Target:
     for path in paths:
         if path != ANY and not path.startswith("/"):
             raise CommandError(f"{name}: log_dirs has '{path}', which is neither an absolute path nor 'any'")
-    # As brokers read them: what is done is told by the names that they have for their directories.
+    # Normalized as brokers do: progress is determined by comparing with the paths that they report.
     return Target(replicas, tuple(path if path == ANY else posixpath.normpath(path) for path in paths))
 
 
@@ -88,7 +88,7 @@ def _list(row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _number(found: object) -> int:
-    """A broker or a partition: one that is not whole is nobody's."""
+    """A broker or partition number, which must be an integer."""
     if type(found) is not int:
         raise ValueError(f"{found!r} is no whole number")
     return found
@@ -123,10 +123,10 @@ class Directory:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The cluster as it was seen at one time."""
+    """The cluster as observed at one time."""
 
     taken_s: float
-    brokers: tuple[tuple[int, str | None], ...]  # (id, rack) of those that are there
+    brokers: tuple[tuple[int, str | None], ...]  # (id, rack) of those that are online
     replicas: dict[Key, tuple[int, ...]]
     leaders: dict[Key, int]
     in_sync: dict[Key, frozenset[int]]
@@ -134,14 +134,14 @@ class Snapshot:
     future: dict[tuple[Key, int], Place]
     directories: tuple[Directory, ...]
     reassigning: frozenset[Key]
-    away: tuple[tuple[int, str | None], ...] = ()  # of those that are not: nothing can be asked of them
-    adding: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)  # of those that are being reassigned
+    away: tuple[tuple[int, str | None], ...] = ()  # (id, rack) of those that are not
+    adding: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)  # of partitions being reassigned
 
     def directory(self, broker: int, path: str) -> Directory | None:
         return next((each for each in self.directories if (each.broker, each.path) == (broker, path)), None)
 
     def present(self, keys: Iterable[Key]) -> Plan:
-        """Where these partitions are now: the plan that puts everything back."""
+        """The current placement of these partitions, as the plan that restores it."""
         plan = {}
         for key in keys:
             replicas = self.replicas.get(key)
@@ -154,7 +154,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class State:
-    """How far one partition of a plan is. `left_bytes` is what still has to be copied, as far as one can tell."""
+    """The progress of one partition of a plan. `left_bytes` is an estimate of what still has to be copied."""
 
     key: Key
     text: str
@@ -184,11 +184,14 @@ def _state(key: Key, target: Target, seen: Snapshot) -> State:
 
 
 def _lacks_room(seen: Snapshot, broker: int, path: str, missing: int) -> str:
-    """Brokers pause a move before its destination is full, and tell only their logs and metrics. Empty: it has room."""
+    """A note that the destination lacks room, or an empty string.
+
+    Brokers pause a move before its destination is full, but report this only in their logs and metrics.
+    """
     there = seen.directory(broker, path)
     if there is None or there.usable_bytes < 0:
         return ""
-    kept_free = min(max(1 << 30, there.total_bytes // 50), there.total_bytes // 10)  # by default
+    kept_free = min(max(1 << 30, there.total_bytes // 50), there.total_bytes // 10)  # the brokers' default
     if not missing or there.usable_bytes - missing >= kept_free:
         return ""
     return f", where {size_text(there.usable_bytes)} are free for the {size_text(missing)} that are left"
@@ -236,10 +239,10 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
 
 
 class Cluster:
-    """Through any Kafka cluster's admin protocol."""
+    """A client for any Kafka cluster, through the admin protocol."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
-        """`options` are kafka-python's."""
+        """`options` are passed to kafka-python."""
         from kafka.errors import KafkaError, KafkaTimeoutError
 
         from ballast_operator.kafka_client import BOOTSTRAP_TIMEOUT_MS, Admin
@@ -260,7 +263,11 @@ class Cluster:
 
     # -- seeing -------------------------------------------------------------------------------------------------------
     def look(self) -> Snapshot:
-        """What is under way is asked first: what ends meanwhile is then seen where it went, and not as left behind."""
+        """Take a snapshot.
+
+        Ongoing reassignments are listed first: one that completes meanwhile is then seen at its destination, and not
+        as one that has stopped half-way.
+        """
         ongoing = self._admin.list_partition_reassignments()
         adding = {Key(*found): tuple(state["adding_replicas"]) for found, state in ongoing.items()}
         replicas: dict[Key, tuple[int, ...]] = {}
@@ -275,7 +282,7 @@ class Cluster:
         listed = self._admin.describe_cluster()["brokers"]
         brokers = tuple((broker["broker_id"], broker.get("rack")) for broker in listed if not broker.get("is_fenced"))
         away = {broker["broker_id"]: broker.get("rack") for broker in listed if broker.get("is_fenced")}
-        # Before DescribeCluster had a version 2, brokers that were away were not listed.
+        # Before version 2, DescribeCluster did not list fenced brokers.
         unlisted = {broker for ids in replicas.values() for broker in ids} - {broker for broker, _ in brokers}
         away = dict.fromkeys(unlisted) | away
         current: dict[tuple[Key, int], Place] = {}
@@ -292,7 +299,7 @@ class Cluster:
 
     # -- doing --------------------------------------------------------------------------------------------------------
     def reassign(self, replicas: Mapping[Key, tuple[int, ...] | None]) -> dict[Key, str]:
-        """None cancels. Answers what was refused, and why."""
+        """Start reassignments, or cancel where the value is None. Returns what was refused, and why."""
         from kafka import TopicPartition
 
         if not replicas:
@@ -302,7 +309,7 @@ class Cluster:
         return {Key(*key): _words(error) for key, error in results.items() if error is not None}
 
     def move_directories(self, wanted: Mapping[tuple[Key, int], str], timeout_s: float) -> dict[tuple[Key, int], str]:
-        """Ask each broker, again every 100 ms for what it did not accept yet (DIR-11); what is left at the end."""
+        """Ask each broker, retrying every 100 ms what it has not accepted (DIR-11); returns what is left at the end."""
         left: dict[tuple[Key, int], str] = dict(wanted)
         refused: dict[tuple[Key, int], str] = {}
         deadline = time.monotonic() + timeout_s
@@ -323,7 +330,7 @@ class Cluster:
         return {place: refused.get(place, "no answer") for place in left}
 
     def set_configs(self, kind: str, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
-        """None deletes the config. `kind` is 'topic' or 'broker'. Answers what was refused, and why."""
+        """Set configs; None deletes one. `kind` is 'topic' or 'broker'. Returns what was refused, and why."""
         from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
         resources = []
@@ -346,7 +353,7 @@ class Cluster:
 
 def _directory(broker: int, found: Mapping[str, Any]) -> Directory:
     total, usable = found.get("total_bytes", -1), found.get("usable_bytes", -1)
-    # Brokers before version 5 of the answer know no cordons.
+    # Before version 5 of the response there was no cordoning.
     cordoned = bool(found.get("is_cordoned", False))
     return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0, cordoned)
 

@@ -24,7 +24,7 @@ def refused(args: argparse.Namespace) -> str | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.bootstrap is not None and not args.apply:  # who proposes tells it in the KafkaCluster's status
+    if args.bootstrap is not None and not args.apply:  # --apply reports it in the KafkaCluster's status
         require_listener(args.bootstrap)
     if args.command_config is not None:
         args.client_options = command_config.library_options(args, "ballast-rebalance")

@@ -1,15 +1,15 @@
-"""The long versions of what CI runs briefly.
+"""Run the long versions of tests that CI runs briefly.
 
-kill: one broker under load, killed with -9 at random moments 0.2 to 5 s apart, N times on one data directory; after
-each start nothing acknowledged may be missing and offsets and indexes must be right.
-frames: N mutated requests and record batches from a seeded source at one broker: no crash, no hang, no growth; another
-client beside it is served all the time; the logs stay sound.
-moves: N moves between directories and N reassignments under load, with a kill -9 in every fifth of them; nothing lost,
-nothing doubled, one current log of each replica, and no other files.
-operator: the operator behind an API that fails in every way, killed with -9 N times while 200 topics and 20
-reassignments are changed at random; then everything must be as the resources say, nothing done twice, throttles gone.
-sim: N schedules of faults in the simulation, from a seed on, on two processes; failing seeds are printed with what
-happened.
+kill: one broker under load is killed (SIGKILL) N times on one data directory, at random intervals of 0.2 to 5 s; after
+each start no acknowledged record may be missing, and offsets and indexes must be correct.
+frames: one broker gets N mutated requests and record batches from a seeded generator: no crash, no hang, no memory
+growth; another client is served all the time; the logs stay intact.
+moves: N moves between directories and N reassignments under load, with a SIGKILL in every fifth of them; nothing lost,
+nothing duplicated, one current log of each replica, and no other files.
+operator: the operator, behind an API that fails in every way, is killed (SIGKILL) N times while 200 topics and 20
+reassignments are changed at random; then the cluster must match the resources, nothing done twice, throttles removed.
+sim: N schedules of faults in the simulation, with consecutive seeds, in two processes; failing seeds are printed with
+their history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
+"""Show brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
 
-Works with any Kafka cluster by --bootstrap. Without it, the clusters of the current kubeconfig are shown.
+With --bootstrap it works for any Kafka cluster. Without it, the clusters of the current kubeconfig are shown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     while True:
         began = time.monotonic()
         pages, troubles = _looks(settings)
-        # Who watches wants to see it come back.
+        # With --watch, keep going: the user wants to see it come back.
         if troubles and not pages and not args.watch:
             raise CommandError("; ".join(troubles))
         if args.json:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fitted(text: str, size: os.terminal_size) -> str:
-    """What the terminal can hold, from the top: longer lines would wrap and longer pages scroll their head away."""
+    """Cut the text to the terminal's size: longer lines would wrap, and a longer page scroll its top away."""
     lines = [line[: size.columns] for line in text.splitlines()]
     room = size.lines - 1  # the last one is the cursor's
     if len(lines) > room:
@@ -77,7 +77,7 @@ def fitted(text: str, size: os.terminal_size) -> str:
 
 
 def _looks(settings: ConnectionSettings | None) -> tuple[list[KafkaView], list[str]]:
-    """What was seen of each cluster, and why nothing of some."""
+    """The views of all clusters that could be observed, and the errors of the others."""
     pages: list[KafkaView] = []
     troubles: list[str] = []
     try:
@@ -94,7 +94,7 @@ def _looks(settings: ConnectionSettings | None) -> tuple[list[KafkaView], list[s
 
 
 def _look(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> KafkaView:
-    require_listener(settings.bootstrap_servers)  # no loop runs yet that would keep Ctrl-C for later
+    require_listener(settings.bootstrap_servers)  # before the event loop runs, which would delay Ctrl-C
     return asyncio.run(_view_of(settings, body))
 
 
@@ -118,7 +118,7 @@ async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None)
 
 
 async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
-    """Everything that the picture shows."""
+    """Observe everything that the picture shows."""
     from ballast_operator.observe import observe_brokers, observe_directories, observe_ongoing, observe_topics
 
     view = await observe_brokers(kafka)
@@ -134,7 +134,7 @@ async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
 
 
 def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettings, Mapping[str, Any] | None]]:
-    """How to reach each cluster to show (no address where none is known yet), and the KafkaCluster if it is one."""
+    """How to reach each cluster to show (the address is empty if not known yet), and its KafkaCluster, if any."""
     if settings is not None:
         return [(settings, None)]
     from ballast_operator.kafka_client import ConnectionSettings
@@ -155,7 +155,7 @@ def _api() -> KubeApi:
     try:
         return KubeApi.found()
     except CommandError as error:
-        between = " " if str(error).endswith(".") else "\n"  # it may end with what is to be typed
+        between = " " if str(error).endswith(".") else "\n"  # it may end with a command to type
         raise CommandError(f"{error}{between}{OTHERWISE}") from error
 
 

@@ -1,10 +1,10 @@
-"""Run everything that needs nothing but Python: lint, types, import rules, tests.
+"""Run all checks that need only Python: lint, types, import rules, tests.
 
-Without arguments several files of tests run beside each other. With arguments, only pytest runs, and with them:
+Without arguments several test files run in parallel. With arguments only pytest runs, with these arguments:
 ./ballast test tests/broker -k recovery. Tests that need real disks, Java, Go, Node, Prometheus, Chromium or Kubernetes
-run when their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
-./ballast test --spec-report. With --compiled before other arguments the broker is as an image has it, compiled where
-every request passes through: ./ballast test --compiled tests/broker.
+run only if their marker is selected (-m java), as in CI. ./ballast test --spec-report reports which behaviours of
+docs/spec the tests cover. If --compiled is the first argument, the broker's modules on the path of every request are
+compiled, as in an image: ./ballast test --compiled tests/broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPILED = "--compiled"
 LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())"
 
 
-# Files of tests that are played beside each other: on two processors five, as most wait more than they work.
+# Test files that run in parallel: five on two processors, as most tests wait more than they compute.
 BESIDE = min(5, 5 * (os.cpu_count() or 1) // 2)
 
 
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def source_variables(sources: Sequence[str] = SOURCES) -> dict[str, str]:
-    """The environment with this project's packages before all others. Sets have the same order each time: a seed of the
-    simulation is to play the same in any process."""
+    """The environment with this project's packages before all others. The hash seed is fixed, so that sets have the
+    same order and a seed of the simulation gives the same run in any process."""
     variables = {"PYTHONHASHSEED": "0"} | os.environ
     inherited = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     own = [str(ROOT / source) for source in sources]
@@ -86,13 +86,13 @@ def source_variables(sources: Sequence[str] = SOURCES) -> dict[str, str]:
 
 
 def reading_in(variables: dict[str, str]) -> subprocess.Popen[bytes]:
-    """All tests, before the first one is played: else each of the processes that play them compiles them all."""
+    """Collect all tests while the lint stages run: otherwise each test process would compile all test files."""
     arguments = (sys.executable, "-P", "-m", "pytest", "-q", "--collect-only")
     return subprocess.Popen(arguments, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def run_stage(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
-    """The exit code and the seconds it took. All stages run, so that one run shows everything that is wrong."""
+    """Run a stage; returns the exit code and its seconds. All stages run, so that one run shows every failure."""
     print(f"== {stage.name}", flush=True)
     since = time.monotonic()
     code = subprocess.run([sys.executable, "-P", *stage.arguments], env=variables, check=False).returncode
@@ -100,7 +100,7 @@ def run_stage(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
 
 
 def run_beside(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
-    """With what the others leave of the processors: tests do not wait for it. What is wrong is told at once."""
+    """Run a stage at low priority beside the others, so that it does not delay tests. A failure is printed at once."""
     since = time.monotonic()
     arguments = (sys.executable, "-P", *stage.arguments)
     with subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:

@@ -1,7 +1,7 @@
-"""An embedded cluster with its operator, on this machine; Ctrl-C stops it, the next start has the same data.
+"""Run an embedded cluster with its operator on this machine; Ctrl-C stops it, the next start has the same data.
 
-It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. Nothing
-but loopback is used, and nothing outside of the data directory is written.
+It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. It uses
+only loopback addresses, and writes only to the data directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def refusals(data: Path) -> Iterator[None]:
-    """What the embedded API over `data` refuses is told in its own sentence."""
+    """Turn errors of the embedded API over `data` into a CommandError."""
     from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 
     try:
@@ -68,7 +68,7 @@ def refusals(data: Path) -> Iterator[None]:
 
 
 class Stack:
-    """The embedded API in this process, the operator in one of its own, and a client."""
+    """The embedded API in this process, the operator in a process of its own, and a client."""
 
     def __init__(self, data: Path, port: int = 0) -> None:
         from ballast_local.cluster import LocalCluster
@@ -102,7 +102,7 @@ class Stack:
         await self._start_operator()
 
     async def stop(self, gently: bool = True) -> None:
-        """The operator first, so that it does not see the brokers go. Where no data has to stay, they are killed."""
+        """Stop the operator first, so that it does not see the brokers go. Unless `gently`, brokers are killed."""
         if self._operator is not None and self._operator.returncode is None:
             self._operator.terminate()
             with contextlib.suppress(TimeoutError):
@@ -116,13 +116,13 @@ class Stack:
         await (self._local.stop() if gently else self._local.stop(grace_seconds=0.0))
 
     def environment(self) -> dict[str, str]:
-        """For processes of ours that work with this API."""
+        """The environment for our own processes that use this API."""
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
         return environment
 
     async def ended(self) -> str:
-        """Returns when a part of it cannot go on, and says which."""
+        """Wait until one of the parts fails, and return a message that says which."""
         assert self._operator is not None
         failed = asyncio.create_task(self._local.failed())
         operator = asyncio.create_task(self._operator.wait())
@@ -137,7 +137,7 @@ class Stack:
         return f"nothing can be written to {self.data} any more: is the disk full, or was it removed?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Server-side apply of one of our objects, as a person's: `./ballast apply` goes on with it."""
+        """Server-side apply with the field manager of `./ballast apply`, so that users can continue with that."""
         from ballast_operator.apply.kubernetes import path_of
 
         plural = body["kind"].lower() + "s"
@@ -160,7 +160,7 @@ class Stack:
             await self._served(plural)
 
     async def _served(self, plural: str) -> None:
-        """A definition is served a moment after it was stored."""
+        """Wait until the new resource is served, which is a moment after its definition was stored."""
         from ballast_operator.apply.kubernetes import ApiError, path_of
 
         deadline = time.monotonic() + 10
@@ -177,9 +177,9 @@ class Stack:
         from ballast_local.workloads import launch
 
         path = self.data / "operator.log"
-        log = path.open("ab")  # for what it says before it opens its log itself
-        # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order. Killed, it
-        # takes the operator with it.
+        log = path.open("ab")  # for output from before the operator opens its log itself
+        # A session of its own: Ctrl-C reaches only this process, which stops the parts in order. `launch.under` makes
+        # the operator die with this process, even if that is killed.
         self._operator = await asyncio.create_subprocess_exec(
             *launch.under(
                 sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, "--log-file", str(path),
@@ -198,8 +198,10 @@ def _why(error: OSError) -> str:
 
 
 def _room(error: Exception, data: Path) -> str:
-    """What to do, where it is a full disk, or a quota, that nothing could be written to: in the system's words, or
-    SQLite's, who takes one without room for its index for one that fails."""
+    """Advice to append if the disk or quota is full, else an empty string.
+
+    That is recognized by the system's or SQLite's message. SQLite reports a disk without room for its index as an
+    I/O error, so with any SQLite error a nearly full disk counts, too."""
     full = any(each in str(error) for each in (*map(os.strerror, NO_ROOM), "disk is full"))
     if full or (isinstance(error, sqlite3.Error) and shutil.disk_usage(data).free < LITTLE_BYTES):
         return f". Make room in {data}, or choose another directory with --data."
@@ -207,7 +209,7 @@ def _room(error: Exception, data: Path) -> str:
 
 
 def require_ports(cluster: Mapping[str, Any]) -> None:
-    """Refuses what would only be told two minutes later: a Kafka of another kind that has the brokers' port."""
+    """Fail at once, not after two minutes, if another process, such as another Kafka, occupies the brokers' ports."""
     from ballast_local.workloads.addresses import taken_everywhere
     from ballast_operator.model.cluster import ClusterSpec, Metrics
     from ballast_operator.resources.names import CONTROLLER_PORT
@@ -225,7 +227,7 @@ def require_ports(cluster: Mapping[str, Any]) -> None:
 
 
 def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
-    """The example of manifests/, with other numbers where they are asked for."""
+    """The example of manifests/, with the given numbers of brokers and volumes."""
     import yaml
 
     body = yaml.safe_load((ROOT / "manifests" / "examples" / "cluster.yaml").read_text())
@@ -233,7 +235,7 @@ def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
 
 
 def changed_cluster(present: Mapping[str, Any], brokers: int | None, volumes: int | None) -> dict[str, Any]:
-    """The cluster that is there, with other numbers where they are asked for; all else is as people have made it."""
+    """The existing cluster with the given numbers of brokers and volumes; everything else stays as users made it."""
     metadata: dict[str, Any] = {"name": present["metadata"]["name"]}
     if (applied := (present["metadata"].get("annotations") or {}).get(ANNOTATION)) is not None:
         metadata["annotations"] = {ANNOTATION: applied}
@@ -253,7 +255,7 @@ def _numbered(body: dict[str, Any], brokers: int | None, volumes: int | None) ->
 
 
 def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
-    """With the note that `kubectl apply` looks for, so that people can go on with it."""
+    """Add the last-applied annotation, so that users can continue with `kubectl apply`."""
     body["metadata"]["annotations"] = {ANNOTATION: json.dumps(body)}
     return body
 
@@ -261,9 +263,9 @@ def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
 async def wait_ready(
     stack: Stack, plural: str, name: str, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last.
+    """Return the object once it is Ready for its current generation; raises TimeoutError with its last message.
 
-    `tell` hears what it says meanwhile.
+    `tell` is called with each message of the Ready condition until then.
     """
     deadline = time.monotonic() + READY_SECONDS
     said = "nothing yet"
@@ -272,7 +274,7 @@ async def wait_ready(
         status = (found or {}).get("status") or {}
         ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
         if found and ready:
-            if said != ready["message"] and ready["status"] != "True":  # else it is from before a restart
+            if said != ready["message"] and ready["status"] != "True":  # True is left over from before a restart
                 tell(ready["message"])
             said = ready["message"]
             current = status.get("observedGeneration") == found["metadata"]["generation"]
@@ -283,13 +285,13 @@ async def wait_ready(
 
 
 async def _serving(body: Mapping[str, Any]) -> bool:
-    """Whether all brokers of a KafkaCluster answer: after a restart its status still tells of the time before."""
+    """Whether all brokers of a KafkaCluster answer: after a restart its status is still that from before."""
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
     from ballast_operator.observe import observe_brokers
 
     listener = body["spec"]["listeners"][0]
     if listener.get("tls") or listener.get("authentication"):
-        # It asks who one is, which only its users can say: all that is known here is whether it is there.
+        # The listener authenticates, and we have no credentials: all we can check is whether it accepts connections.
         takes = await asyncio.gather(*map(_takes_connections, body["status"]["bootstrapServers"].split(",")))
         return sum(takes) >= int(body["spec"]["brokers"])
     kafka = KafkaConnection(ConnectionSettings(body["status"]["bootstrapServers"]))
@@ -307,7 +309,7 @@ async def _takes_connections(address: str) -> bool:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except OSError:  # which TimeoutError is
+    except OSError:  # includes TimeoutError
         return False
     writer.close()
     return True

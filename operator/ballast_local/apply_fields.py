@@ -1,7 +1,7 @@
-"""Server-side apply and the ownership of fields. PURE.
+"""Server-side apply and field ownership. PURE.
 
-`apply` merges a configuration into the live object, gives up what the manager no longer names, and refuses to
-overwrite what others own unless forced. `track` records who changed what by other requests.
+`apply` merges a configuration into the live object, drops fields that the manager no longer applies, and refuses to
+overwrite what others own unless forced. `track` records the owners of fields changed by other requests.
 """
 
 import copy
@@ -19,7 +19,7 @@ from ballast_local.field_sets import (
 )
 from ballast_local.field_types import FieldType, RootType
 
-# Fields that nobody owns: the server sets them.
+# Fields set by the server, which no manager owns.
 _UNOWNED: frozenset[Path] = frozenset(
     {("f:apiVersion",), ("f:kind",), ("f:metadata",)}
     | {
@@ -36,12 +36,12 @@ def owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
     return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
 
 
-# Maps of the built-in kinds; what else is above a field there is always present and belongs to nobody.
+# Maps of the built-in kinds that can be owned; all other parents of their fields are always present and have no owner.
 _BUILT_IN_MAPS = frozenset({"f:metadata", "f:data", "f:binaryData"})
 
 
 def _with_branches(found: dict[Path, Any], custom: bool) -> dict[Path, Any]:
-    """The leaves and the maps and lists above them: who makes the first member of a map has made the map, too."""
+    """Add the maps and lists above the leaves: whoever creates the first member of a map owns the map as well."""
     result = dict(found)
     for path in found:
         if custom or path[0] in _BUILT_IN_MAPS:
@@ -62,7 +62,7 @@ class Ledger:
             self._facts[key] = entry
 
     def versions(self) -> dict[tuple[str, str, str], str]:
-        """How a conflict names the version that an updating manager used."""
+        """The part of a conflict's message that names the API version of an updating manager."""
         return {key: f" using {fact.get('apiVersion')}" for key, fact in self._facts.items() if key[1] == "Update"}
 
     def entries(self, touched: tuple[str, str, str], api_version: str, now: str) -> list[Obj]:
@@ -90,7 +90,7 @@ class Ledger:
 
 
 def is_entry(value: Any) -> bool:
-    """Whether a client's entry of managedFields can be read."""
+    """Whether a client's entry of managedFields is well-formed."""
     return (
         isinstance(value, dict)
         and value.get("operation") in ("Apply", "Update")
@@ -102,8 +102,9 @@ def is_entry(value: Any) -> bool:
 def track(
     old: Obj | None, new: Obj, owned: list[Obj], kind: FieldType, manager: str, subresource: str, now: str
 ) -> None:
-    """Sets new's managedFields, which were `owned`, after an update, patch or create by `manager`. Of an object whose
-    managedFields were cleared nothing is tracked until it is applied."""
+    """Set new's managedFields, starting from `owned`, after an update, patch or create by `manager`.
+
+    If an object's managedFields were cleared, nothing is tracked until it is applied."""
     ledger = Ledger(owned)
     custom = isinstance(kind, RootType) and kind.custom
     before = _with_branches(owned_leaves(old, kind), custom) if old else {}
@@ -131,7 +132,7 @@ def apply(
     live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str,
     yielding: FieldSet | None = None,
 ) -> Obj:  # fmt: skip
-    """The merged object, with managedFields; raises Conflict. `yielding` fields are taken without a conflict."""
+    """Return the merged object with managedFields; raises a Conflict. `yielding` fields are taken over without one."""
     ledger = Ledger(live.get("metadata", {}).get("managedFields") or [])
     key = (manager, "Apply", subresource)
     wanted = owned_leaves(config, kind)
@@ -174,7 +175,7 @@ def _owns(paths: FieldSet, path: Path) -> bool:
 
 def _changes(path: Path, value: Any, current: dict[Path, Any]) -> bool:
     if not value and isinstance(value, (dict, list)) and path not in current:
-        return not _present(path, current)  # an empty map adds nothing to one that has members
+        return not _present(path, current)  # applying an empty map or list does not change one with members
     return bool(current.get(path, _ABSENT) != value)
 
 
@@ -183,7 +184,7 @@ def _present(path: Path, after: dict[Path, Any]) -> bool:
 
 
 def _conflict(conflicts: dict[tuple[str, str, str], list[Path]], versions: dict[tuple[str, str, str], str]) -> ApiError:
-    """In the words and the order of the real one, which people and kubectl's advice are used to."""
+    """A conflict with the text and order of the real API server, which users and kubectl's hints rely on."""
     causes: list[Obj] = []
     told: list[str] = []
     for key in sorted(conflicts):
@@ -213,7 +214,7 @@ def _merge(live: Any, config: Any, kind: FieldType) -> Any:
 
 
 def _merge_list(live: list[Any], config: list[Any], kind: FieldType) -> list[Any]:
-    """In the order of the configuration; what only others have keeps its place between what both have."""
+    """Merge in the order of the configuration; items only in `live` keep their place between the shared ones."""
     mine = [(item_element(item, kind), item) for item in config]
     theirs = [(item_element(item, kind), item) for item in live]
     wanted, held = dict(mine), dict(reversed(theirs))
@@ -232,7 +233,7 @@ def _merge_list(live: list[Any], config: list[Any], kind: FieldType) -> list[Any
                 left += 1
                 continue
             if element in done or (right < len(mine) and element not in (due, mine[right][0])):
-                left += 1  # it has been, or comes later
+                left += 1  # already merged, or merged later
                 continue
         element, item = mine[right]
         result.append(_merge(held[element], item, kind.item()) if element in held else copy.deepcopy(item))
@@ -243,7 +244,7 @@ def _merge_list(live: list[Any], config: list[Any], kind: FieldType) -> list[Any
 
 
 def duplicate(config: Any, kind: FieldType, path: Path = ()) -> Path | None:
-    """The first item of a list that is told apart by keys or values, and is there twice."""
+    """The path of the first duplicate item in a list with unique keys or values."""
     if isinstance(config, dict) and not kind.is_atomic_map:
         found = (duplicate(value, kind.child(name), (*path, "f:" + name)) for name, value in config.items())
         return next(filter(None, found), None)
@@ -264,7 +265,7 @@ def duplicate(config: Any, kind: FieldType, path: Path = ()) -> Path | None:
 
 
 def _drop(value: Any, kind: FieldType, paths: set[Path], path: Path = ()) -> Any:
-    """The value without the given leaves; containers that become empty go too."""
+    """The value without the given leaves; maps and lists that become empty are removed, too."""
     if not paths:
         return value
     if isinstance(value, dict) and not kind.is_atomic_map:

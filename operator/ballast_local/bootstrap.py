@@ -1,4 +1,4 @@
-"""What every cluster has from the start: namespaces, one node, a storage class, default service accounts."""
+"""Creates what every cluster has from the start: namespaces, one node, a storage class, default service accounts."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What the built-in kinds refuse: missing parts, and fields that may not change. PURE."""
+"""Validates objects of the built-in kinds: missing and invalid fields, and changes to immutable ones. PURE."""
 
 import json
 import re
@@ -69,14 +69,14 @@ _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 
 def _unsupported(spec: Obj, path: str) -> list[Obj]:
-    """What would be ignored if it were accepted is refused."""
+    """Refuse pod fields that would otherwise be silently ignored."""
     causes = [_forbidden(f"{path}.schedulingGates", _NOT_HERE)] if spec.get("schedulingGates") else []
     named: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or []):
         where = f"{path}.volumes[{index}]"
         if volume.get("name") in named:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{volume["name"]}"', f"{where}.name"))
-        elif not meta.is_label(name := volume.get("name") or "v"):  # it names a directory
+        elif not meta.is_label(name := volume.get("name") or "v"):  # a directory has this name
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         named.add(volume.get("name", ""))
         kinds = [kind for kind in volume if kind != "name"]
@@ -109,7 +109,7 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
 
 
 def _numbers(container: Obj, where: str) -> list[Obj]:
-    """What would be found out only when the container is started, or never."""
+    """Check what would otherwise fail only when the container starts, or not at all."""
     causes: list[Obj] = []
     for place, variable in enumerate(container.get("env") or []):
         name = variable.get("name") or "A"

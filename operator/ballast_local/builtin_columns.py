@@ -1,4 +1,4 @@
-"""The columns of the built-in kinds, between Name and Age: (title, priority, cell). PURE."""
+"""The table columns of the built-in kinds, between Name and Age: (title, priority, cell). PURE."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -57,7 +57,7 @@ def pod_phase(obj: Obj, now: datetime | None = None) -> str:
 
 
 def _initializing(obj: Obj) -> str:
-    """Where the first init container that has not succeeded is; empty when all have."""
+    """The state of the first init container that has not succeeded; empty if all have."""
     statuses = obj.get("status", {}).get("initContainerStatuses") or []
     for index, one in enumerate(statuses):
         state = one.get("state") or {}

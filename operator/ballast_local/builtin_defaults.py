@@ -1,4 +1,4 @@
-"""Defaults of the built-in kinds: the fields that clients and controllers rely on being set. PURE."""
+"""Sets the default values of built-in kinds that clients and controllers rely on. PURE."""
 
 import base64
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ballast_local.errors import Obj
 from ballast_local.resources import Resource
 
-# Fields that the server filled in and that a client's whole replacement may leave out.
+# Fields that the server has set and that a client's update (PUT) may leave out.
 _CARRIED = {
     "Service": ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"),
     "PersistentVolumeClaim": ("volumeName", "storageClassName"),
@@ -27,7 +27,7 @@ def default_built_in(resource: Resource, obj: Obj, old: Obj | None = None) -> No
 
 
 def _carry_node_ports(spec: Obj, old: Obj) -> None:
-    """A port keeps the node port that it was given, and gives it back with the type that has them."""
+    """Keep the node port allocated to a port, and release it if the Service's type no longer has node ports."""
     has_them = spec.get("type") in ("NodePort", "LoadBalancer")
     given = {(port["port"], port.get("protocol")): port.get("nodePort") for port in old.get("ports") or []}
     for port in spec.get("ports") or []:
@@ -45,7 +45,7 @@ def _probe(probe: Obj) -> None:
         ("successThreshold", 1),
         ("failureThreshold", 3),
     ):
-        probe[field] = probe.get(field) or value  # 0 is no number of these, but "whatever is usual"
+        probe[field] = probe.get(field) or value  # 0 means the default, too
     if "httpGet" in probe:
         probe["httpGet"].setdefault("scheme", "HTTP")
         probe["httpGet"].setdefault("path", "/")
@@ -161,7 +161,7 @@ def _job(obj: Obj) -> None:
 
 
 def without_job_marks(job: Obj) -> Obj:
-    """What of a job its creator owns: not the selector and the labels that tell its pods, which are the server's."""
+    """The part of a job that its creator owns: without the selector and pod labels that the server generates."""
     spec, template = dict(job["spec"]), dict(job["spec"]["template"])
     if not spec.get("manualSelector"):
         spec.pop("selector", None)

@@ -1,8 +1,8 @@
-"""Schemas of the built-in kinds, read from the models of the installed Kubernetes client library.
+"""Reads the schemas of the built-in kinds from the models of the installed Kubernetes client library.
 
-The library carries every field with its type and description; its source is read as text, model by model when first
-needed, because importing all of it costs a second and tens of megabytes. Without the library there are no schemas:
-`kubectl explain` then knows only custom resources and unknown fields of built-in kinds are not reported.
+The library has the type and description of every field; its source is parsed as text, each model when first needed,
+because importing all of it costs a second and tens of megabytes. Without the library there are no schemas: then
+`kubectl explain` knows only custom resources, and unknown fields of built-in kinds are not reported.
 """
 
 import ast
@@ -53,7 +53,7 @@ class BuiltInSchemas:
         return _MODEL_NAMES.get((resource.group, resource.kind), version + resource.kind)
 
     def model(self, name: str) -> Obj | None:
-        """The schema of one model, references unresolved; None when the library does not have it."""
+        """The schema of one model with references unresolved; None if the library does not have it."""
         if name not in self._models:
             self._models[name] = self._read(name)
         return self._models[name]
@@ -67,7 +67,7 @@ class BuiltInSchemas:
         return _schema(name, path.read_text())
 
     def closure(self, names: list[str]) -> Obj:
-        """The models and all that they refer to."""
+        """The models and all models that they refer to, by name."""
         found: Obj = {}
         waiting = list(names)
         while waiting:
@@ -82,7 +82,7 @@ class BuiltInSchemas:
         return found
 
     def unknown_fields(self, resource: Resource, obj: Obj, field_validation: str) -> list[str]:
-        """Fields that the kind does not have. Looked for only when a client asks for strictness: it costs time."""
+        """The fields that the kind does not have; checked only with strict validation, because it takes time."""
         if field_validation != "Strict" or resource.custom:
             return []
         schema = self.model(self.model_of(resource))
@@ -152,7 +152,7 @@ def _type(text: str) -> Obj:
 
 
 def _schema(model: str, source: str) -> Obj:
-    """From the text of a model's module: only the attributes of its class are parsed."""
+    """Build a schema from the source of a model's module; only the attributes of its class are parsed."""
     start = source.index(f"class {model}(")
     stop = source.find("\n    def ", start)
     facts: dict[str, Any] = {}

@@ -1,6 +1,7 @@
-"""How the built-in kinds are read: a text where a text belongs, a list where a list does. PURE.
+"""Checks the types of fields of the built-in kinds: strings, lists, maps, numbers. PURE.
 
-Only what somebody here goes by is listed; types have the names that Go gives them, because people know the messages.
+Only fields that this server uses are listed. Types have their Go names, so that error messages are those of the real
+API server. A type ending in `!` marks a required field.
 """
 
 import base64
@@ -117,19 +118,19 @@ _WITH_SPEC = frozenset(name.removesuffix("Spec") for name in _STRUCTS if name.en
 
 
 def check_shape(resource: Resource, obj: Obj) -> None:
-    """Refuses what cannot be read as its kind; what is null in it is not there."""
+    """Refuse an object with a field of the wrong type; fields that are null are removed from it."""
     _Reader(resource).read(obj)
 
 
 def missing_parts(resource: Resource, obj: Obj) -> list[Obj]:
-    """What is not there and has to be, as causes of a Status."""
+    """The missing required fields, as causes of a Status."""
     reader = _Reader(resource)
     reader.read(obj)
     return [cause("FieldValueRequired", "Required value", field) for field in reader.missing]
 
 
 class _Reader:
-    """Two paths go along: as Go names a place, and as causes do, with the numbers of items."""
+    """Walks an object with two paths: `path` as in Go's messages, and `field` as in causes, with item indexes."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource

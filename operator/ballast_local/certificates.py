@@ -1,7 +1,7 @@
-"""A self-signed certificate for the loopback API, made with the standard library alone.
+"""Makes a self-signed certificate for the loopback API, with only the standard library.
 
-kubectl sends a token only over TLS, so there must be a certificate; a laptop may have no openssl. ECDSA on P-256, one
-key, one signature. Not for anything but loopback: the arithmetic is not constant-time.
+kubectl sends a token only over TLS, so there must be a certificate; a laptop may have no openssl. It is ECDSA on P-256,
+with one key and one signature. Use it only on loopback: the arithmetic is not constant-time.
 """
 
 import base64

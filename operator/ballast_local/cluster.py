@@ -1,6 +1,6 @@
 """LocalCluster: the embedded Kubernetes API with its controllers and pods, started and stopped as one.
 
-The only place here that constructs and wires things. Everything lives in one data directory; binding is to loopback.
+This module wires all other modules together. All state is in one data directory; the server binds to loopback only.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from ballast_local.workloads.node import STOP_SECONDS
 
 
 class InUseError(RuntimeError):
-    """Another process has the directory."""
+    """Another process uses the data directory."""
 
 
 class LocalCluster:
-    """Start it, use the kubeconfig it returns, stop it; the next start on the same directory goes on."""
+    """Start it, use the kubeconfig that it returns, stop it; a later start on the same directory resumes from there."""
 
     def __init__(self, history_limit: int = HISTORY_LIMIT) -> None:
         self._history_limit = history_limit
@@ -51,12 +51,12 @@ class LocalCluster:
         return self._server.requests_served if self._server else 0
 
     async def failed(self) -> None:
-        """Returns when nothing more can be written to the database, because the disk is full for instance."""
+        """Return when the database can no longer be written, for instance because the disk is full."""
         assert self._store is not None
         await self._store.failed.wait()
 
     async def start(self, data_dir: Path | str, port: int = 0) -> Path:
-        """Starts everything; returns the path of the kubeconfig. Port 0: that of the last time, or a free one."""
+        """Start everything and return the path of the kubeconfig. Port 0 means the previous port, or any free one."""
         data = await asyncio.to_thread(_directory, Path(data_dir))
         self._lock = _lock(data / "lock")
         try:
@@ -94,7 +94,7 @@ class LocalCluster:
             await server.start(0, data / "tls.crt", data / "tls.key")
 
     async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
-        """Ends watches, stops the pods' processes as a node that shuts down would, and closes the store. Once."""
+        """End watches, stop the pods' processes like a node that shuts down, and close the store. Idempotent."""
         self._closing.set()
         workloads, self._workloads = self._workloads, None
         if workloads is not None:
@@ -125,7 +125,7 @@ def _directory(path: Path) -> Path:
 
 
 def _lock(path: Path) -> int:
-    """One process per data directory."""
+    """Lock the data directory, so that only one process uses it."""
     import fcntl
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -143,14 +143,14 @@ def _write_private(path: Path, text: str) -> None:
     with os.fdopen(handle, "w") as file:
         file.write(text)
         file.flush()
-        os.fsync(handle)  # else a loss of power may leave the new name without its content
+        os.fsync(handle)  # otherwise a power failure may leave the renamed file empty
     temporary.replace(path)
 
 
 def _facts(data: Path) -> dict[str, str]:
-    """Token, port and certificate: made once, kept."""
+    """Return the token and port of earlier starts, and make the certificate; each is made once and kept."""
     certificate, key = data / "tls.crt", data / "tls.key"
-    if not all(path.exists() and path.stat().st_size for path in (certificate, key)):  # empty after a loss of power
+    if not all(path.exists() and path.stat().st_size for path in (certificate, key)):  # empty after a power failure
         made = make_certificate()
         _write_private(key, made[1])
         _write_private(certificate, made[0])

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: their defaults and what is refused in them. PURE."""
+"""Sets defaults of CustomResourceDefinitions and validates them. PURE."""
 
 import re
 from typing import Any
@@ -73,7 +73,7 @@ def _check_versions(versions: list[Obj]) -> list[Obj]:
 
 
 def _check_metadata(schema: Obj, path: str) -> list[Obj]:
-    """What metadata holds is known; a schema may only restrict its name, and says nothing else of it."""
+    """The API defines metadata: a schema may only restrict name and generateName."""
     named = set(schema.get("properties") or {}) <= {"name", "generateName"}
     if set(schema) <= {"type", "properties"} and named:
         return []
@@ -82,7 +82,7 @@ def _check_metadata(schema: Obj, path: str) -> list[Obj]:
 
 
 def check_structure(schema: Obj, path: str) -> list[Obj]:
-    """Structural: every node has a type, logic only adds to what the structure says, defaults and lists are sound."""
+    """Check that a schema is structural: every node has a type, and lists, patterns and keywords are valid."""
     causes: list[Obj] = []
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     kind = schema.get("type")

@@ -1,4 +1,4 @@
-"""From a CustomResourceDefinition to rows of the resource table, and its conditions."""
+"""Registers CustomResourceDefinitions in the resource table, and sets their status."""
 
 from ballast_local import meta
 from ballast_local.errors import Obj
@@ -44,7 +44,7 @@ def rows_of(definition: Obj) -> list[Resource]:
 
 
 class Definitions:
-    """Keeps the resource table in step with the definitions that are stored."""
+    """Keeps the resource table in sync with the stored definitions."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store, self._registry = store, registry
@@ -63,7 +63,7 @@ class Definitions:
             self._complete(definition)
 
     def _complete(self, definition: Obj) -> None:
-        """What is stored already gets the defaults that the definition now has."""
+        """Add the defaults of a changed definition to the objects that are already stored."""
         storage = next(version for version in definition["spec"]["versions"] if version.get("storage"))
         names, schema = definition["spec"]["names"], storage["schema"]["openAPIV3Schema"]
         for entry in list(self._store.entries(f"{names['plural']}.{definition['spec']['group']}")):
@@ -80,7 +80,7 @@ class Definitions:
 
 
 def establish(definition: Obj) -> None:
-    """Sets the status that says the definition is served: it is, as soon as it is stored."""
+    """Set the status Established: a definition is served as soon as it is stored."""
     status = definition.setdefault("status", {})
     status["acceptedNames"] = definition["spec"]["names"]
     stored = status.setdefault("storedVersions", [])

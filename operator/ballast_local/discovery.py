@@ -1,4 +1,4 @@
-"""Discovery documents: which groups, versions and resources there are, plain and aggregated. PURE."""
+"""Builds the discovery documents of groups, versions and resources, plain and aggregated. PURE."""
 
 from ballast_local.errors import Obj
 from ballast_local.resources import VERBS, Registry, Resource
@@ -88,7 +88,7 @@ def resource_list(registry: Registry, group: str, version: str) -> Obj | None:
 
 
 def aggregated(registry: Registry, core: bool, api_version: str) -> Obj:
-    """The one document that newer clients ask for instead of a list per group and version."""
+    """The single document that newer clients request instead of a list per group and version."""
     items: list[Obj] = []
     for group, versions in registry.groups().items():
         if bool(group) is core:

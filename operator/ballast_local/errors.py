@@ -1,7 +1,7 @@
-"""Refusals as values of the Kubernetes API: an exception that knows its Status object.
+"""The errors of the Kubernetes API: an exception that carries its Status object.
 
-Guarantees that whatever the server refuses reaches a client as a `Status` with the code, reason and details that
-client libraries look at. PURE; any task may raise these.
+Every refusal reaches the client as a `Status` with the code, reason and details that client libraries look at. PURE;
+any task may raise these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Obj = dict[str, Any]
 
 
 class ApiError(Exception):
-    """A request that is answered with a Status instead of an object."""
+    """The request is answered with a Status instead of an object."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

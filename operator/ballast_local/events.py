@@ -1,4 +1,4 @@
-"""Events in their two forms (core/v1 and events.k8s.io/v1): one set of objects, stored as core/v1. PURE."""
+"""Converts events between core/v1, as which they are stored, and events.k8s.io/v1. PURE."""
 
 from ballast_local.errors import Obj
 

@@ -1,4 +1,4 @@
-"""Sets of field paths, as metadata.managedFields holds them. PURE.
+"""Sets of field paths, and their encoding in metadata.managedFields. PURE.
 
 A path is a tuple of the elements that fieldsV1 uses: `f:name`, `k:{"name":"x"}` and `v:"x"`.
 """
@@ -15,7 +15,7 @@ FieldSet = set[Path]
 
 
 def item_element(item: Any, kind: FieldType) -> str | None:
-    """How an item of an associative list is addressed; None when it lacks a key."""
+    """The path element of an item of a set or a keyed list; None if the item lacks a key."""
     if kind.is_set:
         return "v:" + json.dumps(item, separators=(",", ":"))
     keys: Obj = {}
@@ -29,7 +29,7 @@ def item_element(item: Any, kind: FieldType) -> str | None:
 
 
 def collect(value: Any, kind: FieldType, path: Path, found: dict[Path, Any]) -> None:
-    """All leaves (and associative items) under a value, with what stands there."""
+    """Collect all leaves of a value, and the items of its sets and keyed lists, with their values."""
     if isinstance(value, dict) and value and not kind.is_atomic_map:
         for name, member in value.items():
             collect(member, kind.child(name), (*path, "f:" + name), found)
@@ -64,7 +64,7 @@ def encode_set(paths: Iterable[Path]) -> Obj:
 
 
 def _tidy(node: Obj) -> Obj:
-    """A dot marks members that also have members below; alone it is left out."""
+    """Drop the "." of leaves: it marks only members that have members below as well."""
     if node.keys() == {"."}:
         return {}
     return {name: {} if name == "." else _tidy(child) for name, child in node.items()}
@@ -87,7 +87,7 @@ def decode_set(fields: Obj) -> FieldSet:
 
 
 def describe(path: Path) -> str:
-    """A path as people write it: .spec.containers[name="x"].image"""
+    """A path in readable form: .spec.containers[name="x"].image"""
     text = ""
     for element in path:
         if element.startswith("f:"):

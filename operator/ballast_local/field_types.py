@@ -1,7 +1,7 @@
-"""How lists and maps of an object merge: by key, as a set, or whole. PURE.
+"""How lists and maps of an object merge: by key, as a set, or atomically. PURE.
 
 One table serves server-side apply, field ownership and strategic merge patches of the built-in kinds; for custom
-resources the CRD's schema says it.
+resources the CRD's schema defines it.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ _ATOMIC_MAPS = frozenset({"selector", "matchLabels", "nodeSelector", "fieldRef",
 
 
 class FieldType:
-    """What is known of one place in an object; this base knows nothing: maps merge, lists are whole."""
+    """The merge behaviour of one field of an object; by default maps merge and lists are atomic."""
 
     list_keys: tuple[str, ...] = ()
     is_set = False
@@ -76,7 +76,7 @@ class BuiltInType(FieldType):
 
     @property
     def merge_key(self) -> str | None:
-        """The key that strategic merge patches go by."""
+        """The key by which strategic merge patches match items."""
         return self.list_keys[0] if self.list_keys else None
 
 
@@ -92,7 +92,7 @@ class _Item(BuiltInType):
 
 
 class SchemaType(FieldType):
-    """A place in a custom resource, described by its structural schema."""
+    """A field of a custom resource, described by its structural schema."""
 
     def __init__(self, schema: Obj) -> None:
         self._schema = schema
@@ -118,7 +118,7 @@ class SchemaType(FieldType):
 
 
 class RootType(FieldType):
-    """The top of an object: metadata is everybody's, the rest is the kind's."""
+    """The root of an object: metadata is the same for all kinds, the rest depends on the kind."""
 
     def __init__(self, schema: Obj | None) -> None:
         self.custom = schema is not None

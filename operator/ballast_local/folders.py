@@ -1,25 +1,25 @@
-"""Where an embedded Kubernetes may keep everything. Told before the rest of it is loaded, or installed."""
+"""Checks where an embedded Kubernetes can keep its data. Can be imported before the rest is installed."""
 
 import os
 from pathlib import Path
 
-# SQLite opens no file of which path, an ending of its own and a zero are more than 512 bytes; ours is objects.db in it.
+# SQLite limits a file's path, with its own suffix and the final NUL, to 512 bytes; ours is objects.db in the folder.
 LONGEST_BYTES = 493
 _DISTURBING = frozenset(",\\'\"\n\r\t")
 
 
 def disturbing(path: Path) -> str:
-    """Why not there; empty where it may be."""
-    if os.path.exists(path) and not os.path.isdir(path):  # which do not raise where one may not look
+    """Why the folder cannot be used; empty if it can."""
+    if os.path.exists(path) and not os.path.isdir(path):  # unlike Path's, these do not raise PermissionError
         return "it is no directory"
     name = str(path.resolve())
     if (length := len(os.fsencode(name))) > LONGEST_BYTES:
         return f"its path has {length} bytes, and the store of objects takes {LONGEST_BYTES}; choose a shorter one"
     found = sorted(_DISTURBING & set(name))
-    # In a list of log directories a part of such a path would be another directory, which no claim keeps.
+    # In a list of log directories such a path would be split into other directories, which belong to no claim.
     said = " ".join(map(repr, found))
     try:
         name.encode()
-    except UnicodeEncodeError:  # by its bytes, or by a locale that has no such letters
+    except UnicodeEncodeError:  # from invalid bytes, or from a locale without these characters
         said = "letters that are no UTF-8"
     return f"a path with {said} does not survive in the lists and texts of pods; choose another" if said else ""

@@ -1,7 +1,7 @@
-"""JSONPath as Kubernetes has it, in printer columns and for kubectl's `get` and `wait`. PURE.
+"""JSONPath as in Kubernetes, for printer columns and kubectl's `get` and `wait`. PURE.
 
-Fields, `[0]`, `[*]`, slices, `..`, filters, and templates with ranges. What is not there yields nothing. ValueError for
-what is not understood.
+Supports fields, `[0]`, `[*]`, slices, `..`, filters, and templates with ranges. A missing field yields nothing. Raises
+ValueError for invalid or unsupported syntax.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Template = list[str | Path | Range]
 
 @lru_cache(maxsize=1024)
 def path(text: str) -> Path:
-    """One path, whose braces and first dot may be left out: `{.status.phase}`, `status.phase`."""
+    """Parse a path; its braces and first dot are optional: `{.status.phase}`, `status.phase`."""
     match = re.fullmatch(r"\{(.+)\}|([^{].*)", text, re.DOTALL)
     if match is None:
         raise ValueError(f"{text!r} is no JSONPath such as '{{.status.phase}}'")
@@ -61,7 +61,7 @@ def path(text: str) -> Path:
 
 
 def template(text: str) -> Template:
-    """Text, with paths in braces, `{"\\n"}`, and `{range PATH}...{end}`."""
+    """Parse text with paths in braces, `{"\\n"}`, and `{range PATH}...{end}`."""
     reader = _Reader(text, text)
     parts = reader.parts(nested=False)
     reader.end()
@@ -84,7 +84,7 @@ def _rendered(parts: Template, value: Any) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """Texts as they are, all else as JSON."""
+    """Strings as they are, everything else as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
@@ -145,7 +145,7 @@ class _Reader:
                 elif steps or rooted:
                     self._refuse("a name is missing behind a dot")
                 else:
-                    rooted = True  # "{.}" is all of it
+                    rooted = True  # "{.}" is the whole object
             elif self._take("["):
                 steps.append(self._bracket())
             else:
@@ -194,7 +194,7 @@ class _Reader:
             pairs = [(one, other) for one in left(value) for other in right(value)]
             try:
                 return any(compare(one, other) for one, other in pairs)
-            except TypeError:  # a text is neither less nor more than a number
+            except TypeError:  # a string and a number have no order
                 return False
 
         return holds

@@ -1,4 +1,4 @@
-"""From `kubectl apply` to `kubectl apply --server-side`: the annotation of the one speaks for the other. PURE."""
+"""Migration from client-side `kubectl apply` to `--server-side`, by the last-applied annotation. PURE."""
 
 import json
 
@@ -12,7 +12,7 @@ ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def yielding(live: Obj, kind: FieldType) -> FieldSet:
-    """The fields that kubectl applied from the client and that are still so: it may take these from others."""
+    """The fields that client-side apply has set and that still have these values: kubectl may take their ownership."""
     try:
         applied = json.loads((live["metadata"].get("annotations") or {})[ANNOTATION])
         wanted = owned_leaves(applied, kind)
@@ -23,7 +23,7 @@ def yielding(live: Obj, kind: FieldType) -> FieldSet:
 
 
 def remember(new: Obj, config: Obj) -> None:
-    """Where the annotation is, it goes along, so that a later `kubectl apply` finds what was applied last."""
+    """Update the annotation if it exists, so that a later client-side `kubectl apply` finds what was applied last."""
     annotations = new["metadata"].get("annotations") or {}
     if ANNOTATION not in annotations:
         return

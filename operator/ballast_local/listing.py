@@ -1,4 +1,4 @@
-"""Lists: which objects, from where to where, and how they are written down."""
+"""Lists of objects: selection, pages, and encoding."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ _SELECTABLE: dict[str, tuple[str, ...]] = {
 
 
 class Selection:
-    """labelSelector and fieldSelector as one test on entries."""
+    """labelSelector and fieldSelector as one predicate on entries."""
 
     def __init__(self, target: Target, query: Mapping[str, str], served: Callable[[Resource, Obj], Obj]) -> None:
         self._labels: LabelPredicate | None = parse_labels(query.get("labelSelector"))
@@ -73,7 +73,7 @@ def _decode_token(token: str) -> tuple[int, str, str]:
 
 
 def check_options(query: Mapping[str, str], watch: bool) -> None:
-    """Refuses what of a list's or a watch's options does not go together."""
+    """Refuse invalid combinations of a list's or a watch's options."""
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
     initial = query.get("sendInitialEvents")
     field, why = "resourceVersionMatch", ""
@@ -97,7 +97,7 @@ def check_options(query: Mapping[str, str], watch: bool) -> None:
 
 
 def page(store: Store, target: Target, query: Mapping[str, str], selection: Selection) -> Page:
-    """One page of a list; later pages show the objects as they were when the first was read."""
+    """Read one page of a list; later pages show the objects as of the revision of the first."""
     check_options(query, watch=False)
     limit = max(0, whole_number(query.get("limit")) or 0)
     asked = whole_number(query.get("resourceVersion")) or 0
@@ -128,7 +128,7 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
 
 
 class Writer:
-    """Writes entries in the form and version that a request asked for."""
+    """Encodes entries in the form and version that a request asked for."""
 
     def __init__(self, resource: Resource, form: Form, include: str, served: Callable[[Resource, Obj], Obj]) -> None:
         self._resource, self._form, self._include, self._served = resource, form, include or "Metadata", served

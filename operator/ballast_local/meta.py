@@ -1,4 +1,4 @@
-"""metadata: names, times, uids, and what a client may not change in it."""
+"""Metadata of objects: names, times, uids, validation, and the fields that only the server sets."""
 
 import random
 import re
@@ -26,7 +26,7 @@ _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 ANNOTATIONS_LIMIT = 256 * 1024
 
-# Kinds whose names go by other rules than a DNS subdomain.
+# Kinds whose names follow other rules than a DNS subdomain.
 _FREE_NAMES = frozenset({"roles", "rolebindings", "clusterroles", "clusterrolebindings"})
 _LABEL_NAMES = frozenset({"namespaces", "services"})
 
@@ -48,7 +48,7 @@ def generated_name(prefix: str) -> str:
 
 
 def is_label(name: str) -> bool:
-    """A lowercase RFC 1123 label."""
+    """Whether the name is a lowercase RFC 1123 label."""
     return len(name) <= _MOST_OF_A_LABEL and _LABEL.match(name) is not None
 
 
@@ -81,7 +81,7 @@ def unknown_fields(meta: Obj) -> list[str]:
 
 
 def tidy(meta: Obj) -> None:
-    """Leaves out what is not known, and what is empty."""
+    """Remove unknown and empty fields."""
     for name in [name for name in meta if name not in _FIELDS]:
         del meta[name]
     for field in ("labels", "annotations", "ownerReferences", "finalizers"):
@@ -139,7 +139,7 @@ def causes_of(meta: Obj, built_in: bool) -> list[Obj]:
 
 
 def keep_server_fields(new: Obj, old: Obj) -> None:
-    """What only the server sets is taken from the old version, whatever the client sent."""
+    """Take the fields that only the server sets from the old version, whatever the client sent."""
     meta, before = new.setdefault("metadata", {}), old["metadata"]
     for field in (
         "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace",

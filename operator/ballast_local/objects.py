@@ -1,8 +1,8 @@
-"""What creating, changing and deleting an object means: the pipeline between a request and the store.
+"""Creates, changes and deletes objects: the pipeline between a request and the store.
 
-Guarantees: every step from reading the old version to filing the new one happens without yielding, so requests never
-interleave; what is refused changes nothing. Only the loop's thread may call it. Durability is awaited by callers
-(`Store.flush`).
+Guarantees: every operation, from reading the old version to storing the new one, runs without yielding to the event
+loop, so requests never interleave; a refused request changes nothing. Only the loop's thread may call it. Callers await
+durability (`Store.flush`).
 """
 
 import copy
@@ -69,7 +69,7 @@ class Objects:
     def create(
         self, resource: Resource, namespace: str, obj: Obj, options: Options, owned: list[Obj] | None = None
     ) -> Entry:
-        """`owned`: the managedFields of an object that is applied; those that a client sends do not count."""
+        """`owned` are the managedFields of an applied object; those in a client's object are ignored."""
         self._prepare(resource, namespace, obj)
         metadata = obj["metadata"]
         if not metadata.get("name"):
@@ -147,7 +147,7 @@ class Objects:
             raise forbidden(resource.group, resource.plural, name, why)
 
     def _check_node_ports(self, resource: Resource, obj: Obj) -> None:
-        """Each is given once, whatever the namespace. What a Service has already it keeps."""
+        """Refuse a node port that another Service of any namespace has. A Service keeps those it has already."""
         metadata = obj["metadata"]
         taken: set[int] = set()
         own: set[int] = set()
@@ -191,7 +191,7 @@ class Objects:
     def change(
         self, resource: Resource, namespace: str, name: str, change: Change, options: Options, subresource: str = ""
     ) -> Entry:
-        """Replaces the object by `change(old)`; the new version is checked like any update."""
+        """Replace the object by `change(old)`; the new version is checked like any update."""
         entry = self.entry(resource, namespace, name)
         old = self._strategy.served(resource, entry.object())
         new = change(copy.deepcopy(old))
@@ -219,7 +219,7 @@ class Objects:
             raise conflict(resource.group, resource.plural, name, why)
 
     def _settle(self, resource: Resource, old: Obj, new: Obj, subresource: str) -> None:
-        """Keeps what this kind of request may not touch as it was, and counts the generation."""
+        """Restore everything that this kind of request may not change."""
         if subresource == "status":
             status = new.get("status")
             metadata = old["metadata"] | {
@@ -259,7 +259,7 @@ class Objects:
     def apply(
         self, resource: Resource, namespace: str, name: str, config: Obj, options: Options, subresource: str = ""
     ) -> tuple[Entry, bool]:
-        """Server-side apply; the second value says whether the object was created."""
+        """Server-side apply; the second value tells whether the object was created."""
         if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):
             raise bad_request(f"invalid object type: {config.get('apiVersion', '/')}, Kind={config.get('kind', '')}")
         whole = copy.deepcopy(config)
@@ -308,7 +308,7 @@ class Objects:
     def delete(
         self, resource: Resource, namespace: str, name: str, request: Obj, options: Options
     ) -> tuple[Entry, bool]:
-        """The last version and whether it is gone; False while finalizers or a grace period hold it."""
+        """Return the last version and whether it was removed: not while it has finalizers or a grace period."""
         entry = self.entry(resource, namespace, name)
         obj = self._strategy.served(resource, entry.object())
         self._check_preconditions(resource, name, obj, request.get("preconditions") or {})
@@ -353,7 +353,7 @@ class Objects:
         return self.store.write(canonical(resource), self._strategy.stored(resource, obj)), False
 
     def finish_delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """What held the object (a pod's processes, a namespace's content) is gone: removes it if finalizers allow."""
+        """Remove an object once a pod's processes or a namespace's content are gone, unless it has finalizers."""
         entry = self.store.get(canonical(resource), namespace, name)
         if entry is None:
             return
@@ -389,14 +389,14 @@ def _content(obj: Obj) -> Obj:
 
 
 def _own(resource: Resource, obj: Obj) -> Obj:
-    """What of a new object its creator owns: not the status, and a namespace's spec is the server's finalizer."""
+    """The part of a new object that its creator owns: without the status, and a namespace's spec (its finalizer)."""
     others = ("status", "spec") if resource.key == "namespaces." else ("status",)
     own = {key: value for key, value in obj.items() if key not in others} if resource.status else obj
     return without_job_marks(own) if resource.key == "jobs.batch" else own
 
 
 def _ownership(old: Obj, new: Obj, subresource: str) -> list[Obj]:
-    """The managedFields to go on from: a client may set them, and one empty entry clears them."""
+    """The managedFields to start from: a client may set them, and one empty entry clears them."""
     held: list[Obj] = old["metadata"].get("managedFields") or []
     given: list[Obj] = new["metadata"].get("managedFields") or []
     if given == [{}] and not subresource:
@@ -406,14 +406,14 @@ def _ownership(old: Obj, new: Obj, subresource: str) -> list[Obj]:
 
 
 def _lingers(resource: Resource, obj: Obj) -> bool:
-    """Deletion waits for more than finalizers: a pod for its processes, a namespace for its content."""
+    """Whether deletion also waits for a pod's processes or a namespace's content."""
     if resource.key == "namespaces.":
         return True
     return resource.key == "pods." and bool(obj["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def _only(config: Obj, subresource: str, resource: Resource) -> Obj:
-    """The part of an applied configuration that this endpoint may change."""
+    """The part of an applied configuration that this endpoint (main or subresource) may change."""
     if subresource == "status":
         kept: Any = ("apiVersion", "kind", "metadata", "status")
         result = {key: value for key, value in config.items() if key in kept}

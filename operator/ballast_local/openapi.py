@@ -1,4 +1,4 @@
-"""OpenAPI v3 documents: one per group and version, with what kubectl's explain, apply and edit look up. PURE."""
+"""Builds OpenAPI v3 documents, one per group and version, with what kubectl's explain, apply and edit need. PURE."""
 
 import copy
 import hashlib

@@ -79,7 +79,7 @@ def _remove(document: Any, parts: list[str]) -> Any:
 
 
 def _found(document: Any, parts: list[str]) -> Any:
-    """What stands there; a member that an object does not have is null."""
+    """The value at a path; a missing member of an object is null."""
     parent = _walk(document, parts[:-1])
     return parent.get(parts[-1]) if parts and isinstance(parent, dict) else _walk(document, parts)
 
@@ -101,7 +101,7 @@ def json_patch(target: Obj, operations: Any) -> Obj:
         elif name == "remove":
             _remove(document, parts)
         elif name == "replace":
-            # Of an object's members it also makes new ones, as the real server's library has it.
+            # It also adds missing members of objects, like the library of the real API server.
             if parts and not isinstance(_walk(document, parts[:-1]), dict):
                 _remove(document, parts)
             document = _add(document, parts, copy.deepcopy(operation.get("value")))
@@ -193,7 +193,7 @@ def _reorder(result: Obj, target: Any, name: str, order: list[Any], kind: FieldT
 
 
 def _arranged(items: list[Any], patch: list[Any], before: list[Any], key: str | None) -> list[Any]:
-    """Those of the patch in its order; the others keep their places between them, and come after what is new."""
+    """Order items: those of the patch as there; the others keep their place between them, and follow new ones."""
 
     def mark(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, dict) else item

@@ -1,7 +1,7 @@
-"""The little Protocol Buffers that kubectl insists on: bodies of `kubectl create` for the plainest kinds. PURE.
+"""Decodes the Protocol Buffers that kubectl insists on: bodies of `kubectl create` for the simplest kinds. PURE.
 
-kubectl's typed commands send no JSON. These messages have few fields, numbered for good; every other kind is refused
-by name, and `kubectl create --dry-run=client -o yaml | kubectl apply -f -` works for all of them.
+kubectl's typed commands do not send JSON. These messages have few fields, whose numbers never change; every other kind
+is refused by name, and `kubectl create --dry-run=client -o yaml | kubectl apply -f -` works for all of them.
 """
 
 import base64
@@ -11,8 +11,8 @@ from typing import Any
 from ballast_local.errors import ApiError, Obj, bad_request
 
 MAGIC = b"k8s\x00"
-OPENAPI = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"  # asked for with an @, which MIME forbids
-EMPTY_OPENAPI = b"\x0a\x032.0"  # field 1, the version; no definition of any kind
+OPENAPI = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"  # kubectl sends it with an @, which MIME forbids
+EMPTY_OPENAPI = b"\x0a\x032.0"  # only field 1, the version: no definitions
 _NOT_READ = (
     "the embedded Kubernetes API reads no {kind} in protobuf, which this command sends; with `--dry-run=client -o yaml`"
     " it writes the {kind} down for `kubectl apply -f -`"
@@ -56,7 +56,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _parts(raw: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, number or bytes) of a message."""
+    """Yield (field number, number or bytes) for each field of a message."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at)
@@ -97,7 +97,7 @@ def _message(raw: bytes, fields: Fields) -> Obj:
 
 
 def decode_body(raw: bytes) -> Obj:
-    """The object of a request in Kubernetes' envelope."""
+    """Decode a request's object from Kubernetes' envelope."""
     try:
         if not raw.startswith(MAGIC):
             raise ValueError("the envelope is missing")

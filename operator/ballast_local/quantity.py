@@ -14,7 +14,7 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,3})|([n
 
 
 def parse_quantity(text: Any) -> Fraction:
-    """The exact number; ValueError for what is no quantity."""
+    """Parse a quantity into the exact number; raises ValueError if it is none."""
     match = _QUANTITY.match(str(text))
     if match is None:
         raise ValueError(f"{text!r} is not a quantity")

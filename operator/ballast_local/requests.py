@@ -1,4 +1,4 @@
-"""What a request asks for: the path, the query, the body and the wanted form of the answer."""
+"""Parses requests: the path, the query, the body and the requested form of the response."""
 
 import json
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class Target:
 
 
 def is_gone(request: web.Request) -> bool:
-    """Whether the client has closed its connection: nothing else tells a handler that waits."""
+    """Whether the client has closed its connection; a waiting handler has no other way to notice."""
     return request.transport is None or request.transport.is_closing()
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of the answer that the Accept header asks for."""
+    """The form of the response that the Accept header asks for."""
 
     table: bool = False
     partial: bool = False
@@ -83,7 +83,7 @@ def parse_form(accept: str) -> Form:
 
 
 class _Yaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """What looks like a time stays a text, as it is in JSON."""
+    """Does not parse timestamps: they are strings, as in JSON."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -117,7 +117,7 @@ def parse_object(raw: bytes, content_type: str) -> Obj:
 
 
 def whole_number(text: str | None) -> int | None:
-    """A number of the query; what is none is refused."""
+    """Parse a number of the query; raises a BadRequest if it is none."""
     if not text:
         return None
     try:

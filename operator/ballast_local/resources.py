@@ -1,6 +1,6 @@
-"""The table of what is served: every resource with its names, scope and subresources.
+"""The table of all served resources, with their names, scope and subresources.
 
-Built-in rows stand here; CustomResourceDefinitions add and remove rows at run time. PURE.
+Built-in rows are defined here; CustomResourceDefinitions add and remove rows at run time. PURE.
 """
 
 from dataclasses import dataclass, field
@@ -44,12 +44,12 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """What objects are filed under: the same for every served version."""
+        """The key under which objects are stored: the same for every served version."""
         return f"{self.plural}.{self.group}"
 
     @property
     def conditional(self) -> bool:
-        """A whole replacement has to name the version that it replaces."""
+        """Whether an update (PUT) must contain the resourceVersion that it replaces."""
         return self.custom or self.group in _CONDITIONAL_GROUPS
 
     @property
@@ -117,7 +117,7 @@ BUILT_IN: tuple[Resource, ...] = (
     _row("authentication.k8s.io/v1", "selfsubjectreviews", "SelfSubjectReview", "", namespaced=False, stored=False),
 )  # fmt: skip
 
-# Kinds without a spec that a client owns: their generation is not counted.
+# Kinds whose objects have no metadata.generation.
 NO_GENERATION = frozenset(
     {
         "configmaps.", "secrets.", "events.", "endpoints.", "serviceaccounts.", "nodes.", "namespaces.",
@@ -128,12 +128,12 @@ NO_GENERATION = frozenset(
 
 
 def canonical(resource: Resource) -> str:
-    """Both event groups are one set of objects, as in Kubernetes."""
+    """The key under which objects are stored: both event groups share one set of objects, as in Kubernetes."""
     return "events." if resource.plural == "events" and resource.group == "events.k8s.io" else resource.key
 
 
 class Registry:
-    """All resources by path and by kind. `changes` counts, so that cached documents know they are stale."""
+    """All resources by group, version and plural. `changes` counts changes, to invalidate cached documents."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], Resource] = {}
@@ -154,7 +154,7 @@ class Registry:
         return self._rows.get((group, version, plural))
 
     def by_key(self, key: str) -> Resource | None:
-        """The row of the storage version, or of another one if that is not served."""
+        """The row of the storage version, or of another version if that is not served."""
         rows = [row for row in self._rows.values() if row.key == key]
         return next(
             (row for row in rows if row.version == (row.storage_version or row.version)), next(iter(rows), None)
@@ -168,7 +168,7 @@ class Registry:
         ]
 
     def groups(self) -> dict[str, list[str]]:
-        """Group → versions, the core group first as the empty string."""
+        """Group → versions. The core group, the empty string, comes first."""
         found: dict[str, list[str]] = {}
         for row in self._rows.values():
             versions = found.setdefault(row.group, [])

@@ -1,4 +1,4 @@
-"""Questions about oneself: whoever holds the token may do everything, and the answers say so. PURE."""
+"""Answers self-subject reviews: the holder of the token may do everything. PURE."""
 
 from ballast_local.errors import Obj, not_implemented
 from ballast_local.resources import Resource

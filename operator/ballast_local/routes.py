@@ -1,4 +1,4 @@
-"""From a request on an object or a collection to the pipeline and back: the verbs of the API."""
+"""Handles requests on objects and collections: the verbs of the API, carried out by the pipeline (`objects`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,7 +39,7 @@ def json_response(body: bytes, status: int = 200, warnings: list[str] | None = N
 
 
 class Routes:
-    """One instance serves all requests; it keeps no state of its own but what the server gives it."""
+    """The handlers of all requests. It has no state of its own."""
 
     def __init__(
         self, store: Store, objects: Objects, strategy: Strategy, closing: asyncio.Event, read_log: LogReader
@@ -229,7 +229,7 @@ class Routes:
         raise no_such_path()
 
     async def _evict(self, request: web.Request, target: Target) -> web.Response:
-        """Deletes the pod if every disruption budget that covers it allows one more to go."""
+        """Delete the pod if all disruption budgets that cover it allow one more disruption."""
         if request.method != "POST":
             raise method_not_allowed(request.method)
         body = requests.parse_object(await request.read(), request.content_type)
@@ -267,7 +267,7 @@ class Routes:
 
 
 def _versioned(new: Obj, body: Obj) -> Obj:
-    """A patch is conditional only when it names a resourceVersion itself."""
+    """Drop the old resourceVersion unless the patch contains one: only then is the patch conditional."""
     version = (body.get("metadata") or {}).get("resourceVersion")
     if version is None:
         new["metadata"].pop("resourceVersion", None)

@@ -1,4 +1,4 @@
-"""x-kubernetes-validations: CEL rules laid over a schema, run over a new and an old object. PURE."""
+"""Compiles and checks x-kubernetes-validations: the CEL rules of a schema, on a new and an old object. PURE."""
 
 import json
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class _Rule:
 
 @dataclass(slots=True)
 class _Place:
-    """A node of the schema with rules at it or below it."""
+    """A node of the schema that has rules at or below it."""
 
     rules: list[_Rule] = field(default_factory=list)
     properties: dict[str, "_Place"] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def _walk(place: _Place, value: Any, old: Any, path: str, causes: list[Obj]) -> 
     unchanged = bool(place.rules) and old is not _ABSENT and equals(value, old)
     for rule in place.rules:
         if unchanged and not rule.transition:
-            continue  # a rule that is newer than the object
+            continue  # ratcheting: if it fails, the rule is newer than the value
         failure = _run(rule, value, old, path)
         if failure is not None:
             causes.append(failure)
@@ -145,7 +145,7 @@ def _message(rule: _Rule, variables: dict[str, Any]) -> str:
 
 
 def rule_faults(schema: Obj, path: str) -> list[Obj]:
-    """What is wrong with the rules themselves: syntax, unknown names, fields that the schema does not have."""
+    """Find faults in the rules themselves: syntax, unknown names, fields that the schema does not have."""
     causes: list[Obj] = []
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
         where = f"{path}.x-kubernetes-validations[{index}].rule"
@@ -175,12 +175,12 @@ def rule_faults(schema: Obj, path: str) -> list[Obj]:
     return causes
 
 
-# What a rule at the top of an object may know of its metadata.
+# The fields of metadata that a rule at the root of an object may use.
 NAMES: Obj = {"name": {"type": "string"}, "generateName": {"type": "string"}}
 
 
 def _schema_at(node: Node, schema: Obj) -> tuple[Obj | None, str | None]:
-    """The schema of a chain of selections from self, and the first field that it lacks."""
+    """The schema of a chain of selections from self (None if unknown), and the first field that is missing."""
     if isinstance(node, Ident):
         return (schema if node.name in ("self", "oldSelf") else None), None
     if not isinstance(node, Select) or node.optional:

@@ -1,4 +1,4 @@
-"""The scale subresource: one shape for the replica counts of every kind. PURE."""
+"""The scale subresource: converts between objects and their Scale. PURE."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
 
 
 def with_replicas(resource: Resource, obj: Obj, scale: Obj) -> Obj:
-    """The object with the count that a Scale asks for."""
+    """Set the replica count of a Scale in the object."""
     assert resource.scale is not None
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise bad_request("spec.replicas must be a whole number that is not negative")
-    *above, last = resource.scale.spec_replicas.removeprefix(".").split(".")  # such paths have names only
+    *above, last = resource.scale.spec_replicas.removeprefix(".").split(".")  # these paths consist of names only
     node = obj
     for name in above:
         node = node.setdefault(name, {})

@@ -1,6 +1,6 @@
 """Structural schemas: pruning, defaulting and validation of custom resources. PURE.
 
-Messages follow the wording that people know from kube-apiserver. Only what `crd_checks` admits gets here.
+Messages have kube-apiserver's wording. Schemas have passed `crd_checks`.
 """
 
 import copy
@@ -20,7 +20,7 @@ _META = ("apiVersion", "kind", "metadata")
 
 
 def prune(schema: Obj, value: Any, path: str = "", root: bool = True) -> list[str]:
-    """Removes unknown fields in place; returns their paths."""
+    """Remove unknown fields in place; returns their paths."""
     dropped: list[str] = []
     if isinstance(value, dict):
         embedded = root or schema.get("x-kubernetes-embedded-resource")
@@ -45,7 +45,7 @@ def prune(schema: Obj, value: Any, path: str = "", root: bool = True) -> list[st
 
 
 def apply_defaults(schema: Obj, value: Any) -> None:
-    """Fills in defaults in place; a null that is not allowed counts as absent where there is a default."""
+    """Fill in defaults in place; a null in a field that is not nullable counts as absent."""
     if isinstance(value, dict):
         properties: Obj = schema.get("properties") or {}
         for name, child in properties.items():
@@ -70,8 +70,10 @@ ABSENT = object()
 
 
 def validate(schema: Obj, value: Any, path: str = "", old: Any = ABSENT) -> list[Obj]:
-    """All that is wrong with a value, as causes of a Status. What is as it was in `old` is not: a definition that got
-    stricter must not keep anybody from changing something else."""
+    """Find everything that is wrong with a value, as causes of a Status.
+
+    Parts that are unchanged from `old` are not checked (ratcheting): a definition that became stricter must not prevent
+    other changes."""
     if old is not ABSENT and equals(value, old):
         return []
     if value is None:
@@ -150,7 +152,7 @@ def _check_string(schema: Obj, value: str, path: str) -> list[Obj]:
 
 @lru_cache(maxsize=1024)
 def _pattern(text: str) -> re.Pattern[str]:
-    # RE2's $ is the end of the text; Python's also stands before a final newline.
+    # RE2's $ matches only at the end of the text; Python's also matches before a final newline.
     return re.compile(re.sub(r"(?<!\\)\$(?=$|\))", r"\\Z", text))
 
 

@@ -1,4 +1,4 @@
-"""Label and field selectors: text → predicate. PURE."""
+"""Parses and matches label and field selectors. PURE."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def _ordered(key: str, operator: str, value: str) -> LabelPredicate:
 
 
 def parse_labels(text: str | None) -> LabelPredicate | None:
-    """The predicate of a labelSelector; None when everything matches."""
+    """The predicate of a labelSelector; None if everything matches."""
     requirements = [_requirement(part) for part in _split(text or "")]
     if not requirements:
         return None
@@ -71,7 +71,7 @@ def parse_labels(text: str | None) -> LabelPredicate | None:
 
 
 def field_value(obj: Obj, path: str) -> str:
-    """The text that a field selector compares: absent is the empty string, booleans are lower case."""
+    """The text that a field selector compares: empty if absent, booleans in lower case."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -81,7 +81,7 @@ def field_value(obj: Obj, path: str) -> str:
 
 
 def parse_fields(text: str | None) -> list[tuple[str, bool, str]]:
-    """(path, wanted equal, value) of every term of a fieldSelector."""
+    """Parse a fieldSelector into terms (path, whether equal or not, value)."""
     terms: list[tuple[str, bool, str]] = []
     for part in (text or "").split(","):
         if not part.strip():
@@ -98,7 +98,7 @@ def fields_match(terms: list[tuple[str, bool, str]], obj: Obj) -> bool:
 
 
 def selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """A LabelSelector object (matchLabels, matchExpressions); an empty or absent one matches nothing here."""
+    """Match a LabelSelector object (matchLabels, matchExpressions); here, an empty or absent one matches nothing."""
     if not selector:
         return False
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):

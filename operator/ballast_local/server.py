@@ -1,4 +1,4 @@
-"""The HTTPS server on loopback: authentication, discovery, documents, and refusals as Status objects."""
+"""The HTTPS server on loopback: authentication, discovery, OpenAPI documents, and errors as Status objects."""
 
 import asyncio
 import hmac
@@ -61,7 +61,7 @@ class Server:
             return json_response(encode(too_large.status()), 413)
         except Exception as fault:
             if isinstance(fault, ConnectionError) and requests.is_gone(request):
-                return web.Response()  # which nobody gets; raised, it would be told as a fault of ours
+                return web.Response()  # nobody receives it, but raising would be logged as our fault
             LOG.exception("%s %s", request.method, request.path)
             broken = ApiError(500, "InternalError", f"Internal error occurred: {fault!r}")
             return json_response(encode(broken.status()), 500)
@@ -82,8 +82,8 @@ class Server:
         if path.startswith("/openapi/v3"):
             return await self._openapi(path)
         if path.startswith("/openapi/v2"):
-            # kubectl asks for protobuf and looks there for kinds that v3 does not have. Told that it is not there, it
-            # complains of that and not of the kind.
+            # kubectl asks for protobuf and looks there for kinds that v3 lacks. If this failed, kubectl would report
+            # that error instead of the unknown kind.
             if not requests.takes_json(request.headers.get("Accept", "")):
                 return web.Response(body=protobuf.EMPTY_OPENAPI, content_type=protobuf.OPENAPI)
             raise not_implemented("OpenAPI v2; the v3 documents are at /openapi/v3")

@@ -1,8 +1,8 @@
-"""Durability: objects in SQLite, written in groups by one thread.
+"""Durable storage of objects in SQLite, written with group commit by one thread.
 
-Guarantees: a write that was waited for (`durable`) survives the end of the process at any instant; the database is
-never torn. A power cut may lose the last moments (synchronous=NORMAL), never consistency. The loop's task calls
-`put`/`remove`; only the writer thread touches the connection after `open`.
+Guarantees: a write that was awaited (`durable`) survives a kill of the process at any instant; the database is always
+consistent. A power failure may lose the last writes (synchronous=NORMAL), but not consistency. `put` and `remove` are
+called in the event loop; only the writer thread touches the connection.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from ballast_local.errors import ApiError
 LOG = logging.getLogger("ballast.local")
 Row = tuple[str, str, str, int, bytes]
 
-# Revisions skipped at each start: more than can be in flight unwritten, so none is ever given out twice.
+# Revisions skipped at each start: more than can have been assigned but not written, so none is ever assigned twice.
 RESTART_GAP = 10_000
 
 
@@ -35,17 +35,17 @@ class Storage:
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self.failed = asyncio.Event()
-        """Nothing more can be written."""
+        """Set once the database can no longer be written."""
 
     async def open(self) -> tuple[int, list[Row]]:
-        """The highest revision ever given out, and all objects."""
+        """Open the database; returns a revision that is at least as high as any assigned before, and all objects."""
         loop = asyncio.get_running_loop()
         revision, rows = await loop.run_in_executor(self._executor, self._open)
         self._task = asyncio.create_task(self._write_forever())
         return revision, rows
 
     def _open(self) -> tuple[int, list[Row]]:
-        self._path.touch(0o600)  # it holds secrets; what SQLite puts beside it takes its mode
+        self._path.touch(0o600)  # it holds secrets; SQLite's WAL files get the same mode
         self._path.chmod(0o600)
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
@@ -69,7 +69,7 @@ class Storage:
         self._wake.set()
 
     async def durable(self, revision: int) -> None:
-        """Returns when everything up to this revision is on disk."""
+        """Return once everything up to this revision is written."""
         if self._failure is not None:
             raise self._unwritable()
         future = asyncio.get_running_loop().create_future()
@@ -88,10 +88,10 @@ class Storage:
                 if batch:
                     await loop.run_in_executor(self._executor, self._commit, batch)
                     self._on_durable(batch[-1][0])
-            except Exception as failure:  # whatever it is: nobody must wait for what will not be written
+            except Exception as failure:  # whatever it is, nobody may wait forever for a write that will not happen
                 self._failure = failure
                 self.failed.set()
-                # Also those who came while it was tried: nobody would answer them any more.
+                # Also those that arrived during the commit: this task ends here and would never answer them.
                 for _, future in waiting + self._waiting:
                     if not future.done():
                         future.set_exception(self._unwritable())
@@ -106,7 +106,7 @@ class Storage:
 
     def _commit(self, batch: list[tuple[int, str, str, str, bytes | None]]) -> None:
         assert self._connection is not None
-        if not self._path.exists():  # removed or moved: SQLite goes on writing what nobody will find
+        if not self._path.exists():  # removed or moved: SQLite would keep writing to a file that nobody finds
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         final = {row[1:4]: row for row in batch}
         puts = [(r, ns, n, revision, body) for revision, r, ns, n, body in final.values() if body is not None]
@@ -119,7 +119,7 @@ class Storage:
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('revision', ?)", (batch[-1][0],))
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:  # a full disk has ended it already
+            if connection.in_transaction:  # a full disk has rolled it back already
                 connection.execute("ROLLBACK")
             raise
 
@@ -131,7 +131,7 @@ class Storage:
         if self._pending and self._failure is None:
             try:
                 await loop.run_in_executor(self._executor, self._commit, self._pending)
-            except Exception as failure:  # all else has to be put away nevertheless
+            except Exception as failure:  # the rest must be closed nevertheless
                 self._failure = failure
                 LOG.error("%s", self._unwritable().message)
         if self._connection is not None:

@@ -1,7 +1,7 @@
-"""All objects in memory, encoded once, with a bounded history that watches read from.
+"""Keeps all objects in memory, encoded once, with a bounded history from which watches read.
 
-Guarantees: revisions only grow, also over restarts; a watch sees every change after its revision in order, once it is
-durable, or is told that the history no longer reaches back (Expired). Only the loop's thread may touch it.
+Guarantees: revisions only increase, also across restarts; a watch sees every change after its revision in order, once
+it is durable, or gets Expired if the history no longer reaches back. Only the loop's thread may touch it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ HISTORY_LIMIT = 20_000
 HISTORY_TRIM = 4_000
 HISTORY_BYTES = 32 * 1024 * 1024
 
-# What is no JSON (a number that is none) is an error before it is stored, not for everybody who lists it.
+# NaN is not JSON: it must fail before it is stored, and not for every client that lists it.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False)
 
 
@@ -102,11 +102,11 @@ class Store:
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when nothing more can be written: what changes from then on is not kept."""
+        """Set once the database can no longer be written: later changes are lost."""
         return self._storage.failed
 
     async def flush(self) -> None:
-        """Returns when all that was written so far is durable."""
+        """Return once all writes so far are durable."""
         if self.durable_revision < self.revision:
             await self._storage.durable(self.revision)
 
@@ -131,7 +131,7 @@ class Store:
         return [resource for resource, shelf in self._shelves.items() if shelf.entries]
 
     def keys(self, resource: str) -> list[tuple[str, str]]:
-        """All keys in listing order."""
+        """All keys (namespace, name) in listing order."""
         shelf = self._shelf(resource)
         if shelf.ordered is None:
             shelf.ordered = sorted(shelf.entries)
@@ -147,7 +147,7 @@ class Store:
         return len(self._shelf(resource).entries)
 
     def entries_at(self, resource: str, revision: int, namespace: str = "") -> Iterator[Entry]:
-        """The objects as they were at a revision, rebuilt from the history."""
+        """Yield the objects as of a revision, reconstructed from the history."""
         shelf = self._shelf(resource)
         if revision < shelf.oldest:
             raise expired("The provided continue parameter is too old; start again without it")
@@ -168,7 +168,7 @@ class Store:
     # writing
 
     def write(self, resource: str, obj: Obj) -> Entry:
-        """Files a new version; sets metadata.resourceVersion in the object given."""
+        """Store a new version; sets metadata.resourceVersion in the given object."""
         obj["metadata"]["resourceVersion"] = str(self.revision + 1)
         entry = entry_of(resource, obj, self.revision + 1, encode(obj))
         self.revision += 1
@@ -223,11 +223,11 @@ class Store:
         for listener in shelf.listeners:
             try:
                 listener(change)
-            except Exception:  # a fault of one: what is filed is filed, and the others have to hear of it
+            except Exception:  # a bug in one listener: the change is stored, and the others must be told
                 LOG.exception("%s %s/%s", change.kind, change.entry.namespace, change.entry.name)
 
     def _forget(self, shelf: _Shelf) -> None:
-        """Cuts the history to its limits; of resources with large objects it is shorter."""
+        """Trim the history to its limits in changes and in bytes."""
         cut = 0
         while len(shelf.changes) - cut > self._history_limit or shelf.size > self._history_bytes:
             shelf.size -= len(shelf.changes[cut].entry.encoded)
@@ -239,7 +239,7 @@ class Store:
     # following
 
     def listen(self, resource: str, listener: Listener) -> None:
-        """Calls at every change, at once, before it is durable: for controllers in this process."""
+        """Call the listener at every change, before it is durable: for controllers in this process."""
         self._shelf(resource).listeners.append(listener)
 
     def _became_durable(self, revision: int) -> None:
@@ -250,7 +250,7 @@ class Store:
                 shelf.news = asyncio.Event()
 
     def changes_after(self, resource: str, revision: int) -> list[Change]:
-        """Durable changes after a revision; Expired when the history does not reach back that far."""
+        """The durable changes after a revision; raises Expired if the history does not reach back that far."""
         shelf = self._shelf(resource)
         if revision < shelf.oldest:
             raise expired(f"too old resource version: {revision} ({shelf.oldest})")
@@ -259,5 +259,5 @@ class Store:
         return shelf.changes[start:stop]
 
     def news(self, resource: str) -> asyncio.Event:
-        """Set once when something new became durable; take it before reading `changes_after`."""
+        """An event that is set once at the next durable change; get it before reading `changes_after`."""
         return self._shelf(resource).news

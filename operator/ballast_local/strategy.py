@@ -1,6 +1,6 @@
-"""What each kind demands of its objects: defaults, validation, conversion between versions, grace on deletion.
+"""The behaviour that depends on the kind: defaults, validation, conversion between versions, grace on deletion.
 
-The pipeline (`objects`) asks here at every write. Custom resources go by their schema, built-in kinds by
+The pipeline (`objects`) calls it at every write. Custom resources are handled by their schema, built-in kinds by
 `builtin_defaults` and `builtin_checks`.
 """
 
@@ -29,7 +29,7 @@ PROTECTED_NAMESPACES = ("default", "kube-system")
 class Strategy:
     def __init__(self, schemas: BuiltInSchemas) -> None:
         self._schemas = schemas
-        # by resource; the schema is kept beside, so that a changed definition is noticed
+        # by resource and version, with the schema that they were compiled from, to detect a changed definition
         self._rules: dict[tuple[str, str], tuple[Obj, RuleSet]] = {}
 
     def prepare(
@@ -41,7 +41,7 @@ class Strategy:
         warn: Callable[[str], None],
         subresource: str = "",
     ) -> None:
-        """Completes the new version and raises for what is wrong with it."""
+        """Complete the new version with defaults and validate it; raises Invalid or BadRequest."""
         name = new["metadata"].get("name", "")
         strange = meta.unknown_fields(new["metadata"])
         meta.tidy(new["metadata"])
@@ -92,7 +92,7 @@ class Strategy:
             warn(f'unknown field "{path}"')
 
     def check_applied(self, resource: Resource, config: Obj) -> None:
-        """Server-side apply takes nothing that its kind does not have, however fields are to be validated."""
+        """Refuse unknown fields and duplicate items in an applied configuration, whatever the fieldValidation."""
         strange = meta.unknown_fields(config["metadata"])
         if resource.custom:
             strange += prune(self._schema(resource), copy.deepcopy(config))
@@ -109,7 +109,7 @@ class Strategy:
     # versions
 
     def served(self, resource: Resource, obj: Obj) -> Obj:
-        """The stored object in the version that was asked for."""
+        """Convert a stored object to the resource's version."""
         if resource.plural == "events" and resource.group == "events.k8s.io":
             return event_to_events(obj)
         obj["apiVersion"] = resource.api_version
@@ -130,7 +130,7 @@ class Strategy:
             raise forbidden("", "namespaces", name, "this namespace may not be deleted")
 
     def grace_seconds(self, resource: Resource, obj: Obj, asked: int | None) -> int:
-        """Only pods have a grace period; a pod that never got to a node has none."""
+        """Only pods have a grace period: the requested one, else that of an earlier deletion, else the spec's."""
         if resource.key != "pods.":
             return 0
         if asked is not None:

@@ -1,4 +1,4 @@
-"""Tables: what `kubectl get` prints, computed by the server. PURE but for the clock it is given."""
+"""Builds the tables that `kubectl get` prints. PURE; the current time is an argument."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ _NAME = {"name": "Name", "type": "string", "format": "name", "description": "Nam
 
 
 def duration(seconds: float) -> str:
-    """An age as kubectl writes it."""
+    """An age as kubectl formats it."""
     total = int(seconds)
     if total < 0:
         return "0s" if total > -2 else "<invalid>"
@@ -98,7 +98,7 @@ def columns_of(resource: Resource) -> list[tuple[Obj, Cell]]:
 
 
 def _with_age(heads: list[tuple[Obj, Cell]], created: tuple[Obj, Cell]) -> list[tuple[Obj, Cell]]:
-    """Age stands before the columns that only `-o wide` shows."""
+    """Insert Age before the columns that only `-o wide` shows."""
     wide = next((at for at, (head, _) in enumerate(heads) if head["priority"]), len(heads))
     return [*heads[:wide], created, *heads[wide:]]
 

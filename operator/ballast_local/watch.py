@@ -1,4 +1,4 @@
-"""Watches: changes after a revision as a stream of lines, with bookmarks and an honest end.
+"""Watches: streams the changes after a revision as lines of JSON, with bookmarks.
 
 Every watch reads the store's bounded history at its own pace; nothing is queued per watch. One that falls behind the
 history gets a 410 as an ERROR event.
@@ -42,7 +42,7 @@ class Watch:
         check_options(query, watch=True)
 
     async def run(self, request: web.Request, response: web.StreamResponse, closing: asyncio.Event) -> None:
-        """Streams until the time is up, the client has gone, the server closes or the history ran out."""
+        """Stream until the timeout, the client disconnects, the server closes or the revision has expired."""
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             if self._initial or self._from_now:
@@ -101,7 +101,7 @@ class Watch:
         return news.is_set() or stop.done()
 
     def _change(self, change: Change) -> bytes | None:
-        """What a change means to this watch: objects enter and leave the selection."""
+        """The event of a change for this watch: an object may also enter or leave the selection."""
         fits = self._selection(change.entry)
         if change.kind == "DELETED":
             return _line("DELETED", self._writer.one(change.entry)) if fits else None
@@ -110,7 +110,7 @@ class Watch:
             return _line("MODIFIED" if fitted else "ADDED", self._writer.one(change.entry))
         if change.previous is None or not fitted:
             return None
-        # As it was when it was last of the selection, at the revision at which it left.
+        # The last version that was in the selection, with the revision at which it left.
         last = change.previous.object()
         last["metadata"]["resourceVersion"] = str(change.revision)
         left = entry_of(change.entry.resource, last, change.revision, encode(last))

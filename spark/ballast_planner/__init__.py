@@ -1,4 +1,4 @@
-"""The planner: from the load of a cluster to moves in waves that level its disks, with bounds that no plan can beat.
+"""Plans moves, in waves, that level the disks of a cluster, with bounds that no plan can beat.
 
 A plain library (numpy; HiGHS where it is installed): no Spark, no Kubernetes, no clock, no randomness. The job, the
 operator and the command line use only what is named here.

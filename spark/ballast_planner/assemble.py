@@ -1,4 +1,4 @@
-"""From a finished workbench to the plan: which partitions change, in what order, in which waves, at what cost.
+"""Turns a finished workbench into steps: which partitions change, what each copies, and in what order.
 
 PURE.
 """
@@ -17,10 +17,11 @@ from ballast_planner.workbench import Workbench
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica's way; `source` is -1 where its directory is not known, and with `replica` where it is a new one.
+    """One replica's way from directory to directory.
 
-    Between brokers it is the leader that is copied: `size` is that of the partition's largest replica, and `own_size`
-    what the source gives up, which is less where the replica lags.
+    `source` is -1 if it is unknown or the replica is new, `target` is -1 if the replica is only removed. Between
+    brokers it is the leader's log that is copied: `size` is that of the partition's largest replica, and `own_size`
+    what the source gives up, which is less if the replica lags.
     """
 
     source: int
@@ -37,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One partition's change as directory indexes: what the waves and the limit on moves reason about."""
+    """One partition's change, with its copies as directory indexes: what waves and the limit on moves work with."""
 
     topic: str
     partition: int
@@ -61,7 +62,10 @@ def steps_of(bench: Workbench) -> list[Step]:
 
 
 def with_present(load: ClusterLoad, now: ClusterLoad, steps: Sequence[Step]) -> tuple[ClusterLoad, list[Step]]:
-    """What holds for both: `load` and, as directories of their own behind its own, the same ones as they are `now`."""
+    """Combine a forecast `load` and the cluster as it is `now`, so that what fits the result fits both.
+
+    The directories of `now` are appended as further ones, and every step copies into both.
+    """
     ahead, present = load.directories, now.directories
     count = ahead.total.size
     both = Directories(
@@ -91,7 +95,7 @@ def copy_of(load: ClusterLoad, replica: int, source: int, target: int, network: 
 
 
 def by_gain(load: ClusterLoad, upper: Ints, lower: Ints, steps: Sequence[Step]) -> list[Step]:
-    """Most levelling per byte first; what moves no byte comes last, because it only changes preferences."""
+    """Most levelling per byte first; steps that move no bytes come last: they only change preferred leaders."""
     used, total = load.directories.used.astype(np.float64), load.directories.total.astype(np.float64)
     middle = (upper + lower) / 2
 
@@ -105,7 +109,7 @@ def by_gain(load: ClusterLoad, upper: Ints, lower: Ints, steps: Sequence[Step]) 
 
 
 def _gain(copy: Copy, used: Floats, total: Floats, middle: Floats) -> float:
-    """How much the sum of squared distances from the level falls, per capacity."""
+    """How much this lowers the sum of squared distances from the middle of the band, relative to capacity."""
     gain = 0.0
     for directory, change in ((copy.source, -copy.freed), (copy.target, copy.size)):
         if directory >= 0:

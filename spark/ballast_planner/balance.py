@@ -1,6 +1,6 @@
-"""The planner's entries: balance, drain, new brokers, explicit rows. Each takes a load and returns a checked plan.
+"""The planner's entry points: balance, racks, drain, new brokers. Each takes a load and returns a checked plan.
 
-Same input, same plan: nothing here depends on time, on chance or on the order of the input. PURE.
+The same input gives the same plan: nothing here depends on time, chance or the order of the input. PURE.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ballast_planner.workbench import Workbench
 
 NOTABLE_FILL = 0.002
 MAX_REPLANS = 8
-# Steps of a plan that is cut short which need each other, as those of an exchange do.
+# The largest group of interdependent steps (as in an exchange) that a truncated plan takes together.
 MOST_TOGETHER = 32
 MOST_TRIED = 1_000
 
 
 class PlanError(ValueError):
-    """What was asked for cannot be planned; the message says why."""
+    """The request cannot be planned; the message says why."""
 
 
 def plan_balance(
@@ -56,12 +56,12 @@ def plan_balance(
 ) -> Plan:
     """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones.
 
-    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06). Where
-    `load` is a forecast, `now` is the same cluster as it is: the moves have to find room in both.
+    With `solve_tasks`, that function levels the disks inside brokers, one task per broker (REB-06). If `load` is a
+    forecast, `now` is the same cluster as it is: the moves must find room in both.
     """
     chosen = options or PlanOptions()
     if chosen.max_moves is not None and load.partitions.topic.size > chosen.max_moves:
-        # The first of many moves would make room for giants, and not come to them.
+        # A truncated plan would make room for giants without getting as far as moving them.
         plan = _balanced(load, replace(chosen, move_giants=False), solve_tasks, now)
         assert plan.quality is not None
         if plan.quality.aim is not None:
@@ -89,7 +89,7 @@ def _balanced(load: ClusterLoad, chosen: PlanOptions, solve_tasks: SolveTasks | 
 
 
 def _large_first(bench: Workbench, options: PlanOptions) -> bool:
-    """The goals in their other order; False, and nothing more done, where there are no large replicas to begin with."""
+    """Pursue the goals in the other order, large replicas at once; False, and no more done, if none of those moved."""
     pursue_goals(bench, options, PREPARATION)
     before = len(bench.moved)
     LARGE_AT_ONCE.improve(bench, options)
@@ -100,7 +100,7 @@ def _large_first(bench: Workbench, options: PlanOptions) -> bool:
 
 
 def _outdoes(one: Workbench, other: Workbench) -> bool:
-    """Whether a placement is better: its peak first, then what is out of band, then its bytes."""
+    """Whether `one` is better than `other`: by peak, then by distance from the band, then by bytes moved."""
     peaks = [float(bench.fill()[bench.levels.counts].max(initial=0.0)) for bench in (one, other)]
     if abs(peaks[0] - peaks[1]) > NOTABLE_FILL:
         return peaks[0] < peaks[1]
@@ -111,7 +111,7 @@ def _outdoes(one: Workbench, other: Workbench) -> bool:
 
 
 def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions, now: ClusterLoad | None) -> Plan:
-    """The plan; where moves of it never found room on their way, what levels most without them."""
+    """The plan; if some of its moves fit into no wave, the most level one of it and of plans without those moves."""
     best, left = _finish_once(bench, movable, options, now)
     given_up: set[tuple[str, int]] = set()
     for _ in range(MAX_REPLANS):
@@ -129,7 +129,7 @@ def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions, now:
 def _finish_once(
     bench: Workbench, movable: Bools, options: PlanOptions, now: ClusterLoad | None
 ) -> tuple[Plan, set[tuple[str, int]]]:
-    """The plan, and the partitions whose moves found no wave: exchanges on full disks may not."""
+    """The plan, and the partitions whose moves fit into no wave, as can happen to exchanges on full disks."""
     pursue_goals(bench, options, PREFERENCES)
     load, levels = bench.load, bench.levels
     ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
@@ -142,8 +142,8 @@ def _finish_once(
 
 
 def _with_aim(plan: Plan, whole: Plan) -> Plan:
-    """A plan that was cut short says what all of it would come to: of a large cluster the first moves alone may neither
-    lower the fullest directory nor raise the emptiest."""
+    """Add to a truncated plan what the `whole` would reach: in a large cluster the first moves alone may neither lower
+    the fullest directory nor raise the emptiest."""
     assert plan.quality is not None
     assert whole.quality is not None
     to_follow = max(len(whole.moves) - len(plan.moves), 0)
@@ -151,7 +151,7 @@ def _with_aim(plan: Plan, whole: Plan) -> Plan:
 
 
 def _without(bench: Workbench, movable: Bools, given_up: set[tuple[str, int]]) -> Workbench:
-    """The same workbench on which these partitions have not moved and are not going to."""
+    """The same workbench with these partitions back where they were, and fixed there."""
     rows = bench.load.partition_index()
     partitions = np.array(sorted(rows[name] for name in given_up), dtype=np.int64)
     stays = np.isin(bench.load.replicas.partition, partitions)
@@ -173,7 +173,7 @@ def _more_level(one: Plan, other: Plan) -> bool:
 
 
 def plan_racks(load: ClusterLoad, options: PlanOptions | None = None, now: ClusterLoad | None = None) -> Plan:
-    """Partitions on as many racks as they may be on, and nothing else; at most `max_moves` of them."""
+    """Spread partitions over as many racks as possible, and nothing else; at most `max_moves` of them."""
     chosen = options or PlanOptions()
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
@@ -193,7 +193,7 @@ def plan_drain(
     directories: Collection[tuple[int, str]] = (),
     options: PlanOptions | None = None,
 ) -> Plan:
-    """Everything off these brokers and directories; what has no place to go is in `unplaced`."""
+    """Move everything off these brokers and directories; replicas with no place to go are in `unplaced`."""
     chosen = options or PlanOptions()
     _require_known(load, brokers, directories)
     names = [load.directory_name(index) for index in range(load.directories.total.size)]
@@ -229,7 +229,7 @@ def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanO
 
 
 def movable_replicas(load: ClusterLoad, options: PlanOptions) -> Bools:
-    """Replicas that balancing may touch: readable, not excluded, not smaller than asked."""
+    """Replicas that balancing may touch: readable, not of an excluded topic, of at least `min_size_bytes`."""
     readable = readable_in(load, load.replicas.directory)
     excluded = load.partitions_of(options.excluded_topics)[load.replicas.partition]
     movable: Bools = readable & ~excluded & (load.replicas.size >= options.min_size_bytes)
@@ -248,9 +248,9 @@ def finish(
     now: ClusterLoad | None = None,
     asked: bool = False,
 ) -> Plan:
-    """Waves, quality and bounds; raises if the independent checker finds the plan at fault.
+    """Make a plan of these steps: waves, quality and bounds. Raises if the independent checker finds a fault.
 
-    Where the moves are `asked` for by name, that is a PlanError: nobody but who asked can mend it.
+    If the moves were `asked` for by name, that is a PlanError: only the caller can correct it.
     """
     room, wanted = (load, list(steps)) if now is None else with_present(load, now, steps)
     if waves is None:
@@ -285,8 +285,8 @@ def finish(
 
 
 def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[Goal] = ORDER) -> bool:
-    """These goals in their order; says whether something moved that the exact solution would leave where it is: what
-    repaired racks, and giants."""
+    """Pursue these goals in order; returns whether `racks` or `giants` moved something, since the exact solution would
+    leave those replicas where they are."""
     prepared = False
     for goal in goals:
         before = len(bench.moved)
@@ -296,7 +296,7 @@ def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[Goal] =
 
 
 def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTasks) -> None:
-    """The goals of space, the one inside brokers being somebody else's work."""
+    """Pursue SPACE, but leave the levelling inside brokers to `solve_tasks`."""
     for goal in SPACE:
         if goal is not directories_goal:
             goal.improve(bench, options)
@@ -306,7 +306,7 @@ def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTask
 
 
 def _exact(bench: Workbench, levels: Levels, movable: Bools, options: PlanOptions) -> Workbench | None:
-    """The exact solution where it is better than what the goals found, by the levels that were asked for at first."""
+    """The exact solution if it beats what the goals found, judged by the original `levels`; else None."""
     found = score_of(bench, levels)
     start = Workbench(bench.load, levels, movable)
     moves = solve_exactly(start, found, options)
@@ -321,7 +321,7 @@ def _exact(bench: Workbench, levels: Levels, movable: Bools, options: PlanOption
 
 
 def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:
-    """The first `limit` steps that keep every directory in its band or below where it stood, whatever is left out."""
+    """The first `limit` steps that, by themselves, leave every directory within its band or no fuller than before."""
     if limit is None or len(ordered) <= limit:
         return list(ordered)
     used = load.directories.used.copy()
@@ -349,7 +349,7 @@ def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: i
 
 
 def _exchanges(used: Ints, mark: Ints, waiting: Sequence[Step], limit: int) -> list[Step]:
-    """Steps that are of use only together, as those of an exchange: what one brings has room once others have left."""
+    """Steps that work only together, as in an exchange: one has room for its bytes only once others have left."""
     leaving: dict[int, list[Step]] = {}
     for step in waiting:
         for source in {copy.source for copy in step.copies}:
@@ -369,7 +369,7 @@ def _exchanges(used: Ints, mark: Ints, waiting: Sequence[Step], limit: int) -> l
 def _group(
     used: Ints, mark: Ints, first: Step, leaving: Mapping[int, Sequence[Step]], taken: Collection[int], most: int
 ) -> list[Step]:
-    """This step and those that make room for it, and for each other; none where that takes too many."""
+    """This step and those that make room for it and for each other; empty if that takes more than `most`."""
     group, inside = [first], {*taken, id(first)}
     _carry_out(used, first)
     while over := sorted({c.target for step in group for c in step.copies if used[c.target] > mark[c.target]}):
@@ -403,11 +403,11 @@ def _carry_out(used: Ints, step: Step) -> None:
 def _retract(
     load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, counts: Bools
 ) -> tuple[list[tuple[Step, int]], float]:
-    """Take back what arrives in a directory that would end above the highest of those that count: moves left out
-    caused it, or what is forecast to shrink. One that failed says nothing of how full the others may become.
+    """Drop steps into directories that would end fuller than the fullest one (of those that count) was before.
 
-    Where the same ones follow as they are now, these have the higher of both limits: else nothing could leave in time
-    what is about to be full while all are level.
+    The cause may be moves that were left out, or data that is forecast to shrink. A failed directory does not count: it
+    does not say how full others may become. If the present directories follow the forecast ones (`with_present`), the
+    higher of both limits holds for them: else, while all are level, nothing could leave one that is about to fill.
     """
     total, before = load.directories.total, load.directories.used
     limit = _highest_of_each(load, counts)
@@ -426,7 +426,7 @@ def _retract(
 
 
 def _highest_of_each(load: ClusterLoad, counts: Bools) -> Floats:
-    """Per directory, of those as they are now behind those that are forecast as well: how full it may end."""
+    """How full each directory may end, including those of `with_present` that follow the forecast ones."""
     filled = (load.directories.used / load.directories.total).reshape(-1, counts.size)
     return np.maximum.accumulate(filled[:, counts].max(axis=1, initial=0.0)).repeat(counts.size)
 

@@ -1,7 +1,7 @@
-"""What no plan can beat, from sums alone: the planner is measured against these, never against itself.
+"""Bounds that no plan can beat, from sums alone: the planner is measured against these, never against itself.
 
-A plan that brings every directory into its band must take each one's excess out and each one's deficit in. What a
-broker has too much or too little of as a whole must cross the network. PURE.
+A plan that brings every directory into its band must move each one's excess out and each one's deficit in. The excess
+or deficit of a broker as a whole must cross the network. PURE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def bounds_of(load: ClusterLoad, levels: Levels, movable: Bools) -> Bounds:
     under = _per_broker(load, np.where(levels.open, levels.lower, 0)) - _per_broker(load, used)
     network = max(int(np.maximum(over, 0).sum()), int(np.maximum(under, 0).sum()))
     pairs = np.maximum(_per_broker(load, excess), _per_broker(load, deficit))
-    # Each byte over the network can spare at most one byte in its source's broker and one in its target's.
+    # A byte over the network saves at most one byte between the disks of its source's broker and one at its target's.
     total = max(int(excess.sum()), int(deficit.sum()), int(pairs.sum()) - network, network)
     return Bounds(
         highest_fill=_highest_fill(load, levels, movable),
@@ -40,7 +40,7 @@ def _per_broker(load: ClusterLoad, values: Ints) -> Ints:
 
 
 def _highest_fill(load: ClusterLoad, levels: Levels, movable: Bools) -> float:
-    """The water level, or what an unmovable content or the largest replica makes of the largest directory."""
+    """The water level, or more: the highest unmovable content, or the largest replica in the largest directory."""
     counts = levels.counts
     if not counts.any():
         return 0.0

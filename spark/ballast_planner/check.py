@@ -1,6 +1,6 @@
-"""An independent judge of plans: counts for itself, in plain Python, and shares no code with the planner (REB-07).
+"""Checks plans independently: does its own sums, in plain Python, and shares no code with the planner (REB-07).
 
-It answers with sentences; none means that the plan holds. PURE.
+Faults come as sentences; none means that the plan is valid. PURE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Name = tuple[int, str]
 
 
 class Ledger:
-    """Bytes per directory and the present placement of the partitions that a plan names."""
+    """Bytes per directory, and the current placement of the partitions that a plan names."""
 
     def __init__(self, load: ClusterLoad, plan: Plan) -> None:
         ids = load.brokers.ids.tolist()
@@ -62,7 +62,10 @@ class Ledger:
 def check_plan(
     load: ClusterLoad, plan: Plan, high_water: float, must_not_worsen: bool = False, highest: float = 0.0
 ) -> list[str]:
-    """Everything that is wrong with the plan, in sentences. What makes nothing worse may still go up to `highest`."""
+    """Everything that is wrong with the plan, in sentences.
+
+    With `must_not_worsen`, no directory that the plan fills may end above the highest fill before, or `highest`.
+    """
     ledger = Ledger(load, plan)
     faults: list[str] = []
     seen: set[tuple[str, int]] = set()
@@ -106,7 +109,7 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
             faults.append(f"{label}: broker {broker} has no directory {path}")
         elif (broker, path) in ledger.closed:
             faults.append(f"{label}: {path} on broker {broker} takes no replicas")
-    # The rack of a dead broker keeps no data safe, neither before nor after.
+    # A dead broker's rack protects no data, neither before nor after.
     before, after = ([broker for broker in one.replicas if ledger.alive.get(broker)] for one in (move.from_, move.to))
     if _racks(ledger, after) < min(_racks(ledger, before), len(move.to.replicas)):
         faults.append(f"{label}: on fewer racks than before")
@@ -135,7 +138,7 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
             for name in _arrivals(move.from_, move.to):
                 if name[1] != ANY_DIRECTORY:
                     own = ledger.placement[move.topic, move.partition].get(name[0])
-                    # One that stays on its broker brings its own size; one from elsewhere is a copy of the leader.
+                    # A replica that stays on its broker keeps its own size; one that arrives is a copy of the leader.
                     ledger.used[name] += size if own is None else own[1]
                     touched.add(name)
         faults += [

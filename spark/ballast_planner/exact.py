@@ -1,9 +1,9 @@
-"""The exact solution of small clusters, by mixed-integer programming (HiGHS).
+"""Solves small clusters exactly, by mixed-integer programming (HiGHS).
 
-Unknowns: x[r, d] = 1 when replica r goes to directory d. Solved in stages, each fixing what the one before reached:
+Variables: x[r, d] = 1 if replica r goes to directory d. Solved in stages, each holding what the one before reached:
 least distance from the band, fewest bytes over the network, fewest bytes between disks. The budget is counted in
-nodes, one thread, one seed, so that the same input gives the same plan; what the budget does not reach falls back to
-what the goals found. PURE.
+nodes, with one thread and one seed, so that the same input gives the same plan; where it does not suffice, what the
+goals found stands. PURE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
 
 RELATIVE_GAP = 1e-4
-# So little more over the network may save much more between disks.
+# The share of network bytes that may be added because it can save far more between disks.
 NETWORK_TOLERANCE = 1e-3
 MOVE_COST = 1e-7
 
@@ -38,7 +38,7 @@ class Score:
             return self.out_of_band < other.out_of_band
         if abs(self.network - other.network) > NETWORK_TOLERANCE * max(self.network, other.network):
             return self.network < other.network
-        # As many over the network, but for what the program may spend there to save more between disks.
+        # Equal on the network, within the tolerance that the program may spend there to save more between disks.
         return (self.network + self.disk, self.moves) < (other.network + other.disk, other.moves)
 
 
@@ -68,7 +68,7 @@ def solve_exactly(start: Workbench, found: Score, options: PlanOptions) -> list[
 
 
 def _pairs(bench: Workbench, local: bool) -> tuple[Ints, Ints]:
-    """All (replica, directory) that the rules allow one by one."""
+    """All (replica, directory) moves that the rules allow when each is made alone."""
     replicas, directories = [], []
     movable = np.flatnonzero(bench.movable & (bench.directory >= 0))
     for target in np.flatnonzero(bench.levels.open):
@@ -96,7 +96,7 @@ class _Program:
 
     def solve(self, found: Score) -> list[tuple[int, int]] | None:
         reach = found.out_of_band
-        reached: Floats | None = None  # each stage sets out from where the one before arrived
+        reached: Floats | None = None  # each stage starts from the solution of the one before
         if reach > 1e-9:
             first = self._run(np.zeros(self.count), slack=True)
             if first is None:
@@ -128,7 +128,7 @@ class _Program:
         network_limit: float | None = None,
         start: Floats | None = None,
     ) -> tuple[Floats, float] | None:
-        """(x and then the slacks, distance from the band) of the best solution, or None."""
+        """The best solution (x, then the slacks) and its distance from the band, or None."""
         solver = self._solver()
         minimise_slack = slack and slack_limit is None
         for index in range(self.count):
@@ -172,7 +172,7 @@ class _Program:
         return solver
 
     def _add_slacks(self, solver: Any, minimise: bool) -> dict[tuple[int, int], int]:
-        """Columns for what a directory lacks (-1) or has too much (+1); one number per side and directory."""
+        """Add a column per directory for its deficit (-1) and its excess (+1); returns their numbers."""
         slacks: dict[tuple[int, int], int] = {}
         for directory in self.directories:
             for side in (-1, 1):
@@ -205,8 +205,8 @@ class _Program:
             solver.addRow(low, high, columns.size, columns.astype(np.int32), values.astype(np.float64))
 
     def _add_choice_rows(self, solver: Any) -> None:
-        """A replica moves once; of a partition at most one replica enters a broker or a rack, and from a rack where
-        several are not all leave: each was allowed to because of the others."""
+        """Each replica moves at most once; at most one replica of a partition enters a given broker or rack; and of
+        several in one rack not all leave, because each was allowed to leave only thanks to the others."""
         load = self.bench.load
         partition = load.replicas.partition[self.replica]
         broker = self.bench.owner[self.target]

@@ -1,9 +1,9 @@
-"""The level that the disks can be brought to, and the band around it.
+"""Computes the level that the disks can be brought to, and the band around it.
 
-The level is where water would stand if replicas were water: directories whose unmovable content lies higher stand
-out of it and the rest shares what is left. A directory's band is level * (1 ± band), cut at its high-water mark; one
-that takes nothing new has no lower end. A rack that has to hold so much that it cannot come into that band (one replica
-of everything, where there are as many racks as replicas) has a level and a band of its own. PURE.
+The level is where the bytes would stand if they were water: directories whose unmovable content is higher stick out
+of it, and the others share the rest. A directory's band is level * (1 ± band), capped at its high-water mark; one that
+takes nothing new has no lower end. A rack that must hold too much to come into that band (one replica of everything,
+where there are as many racks as replicas) has a level and a band of its own. PURE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ MAX_ROUNDS = 16
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """In bytes per directory: both ends of the band and the high-water `mark`; `counts` says which are levelled."""
+    """Per directory, in bytes: both ends of the band and the high-water `mark`.
+
+    `counts` marks the directories that are levelled, `open` those that may take replicas.
+    """
 
     level: float
     band: float
@@ -39,13 +42,13 @@ def receiving_directories(load: ClusterLoad) -> Bools:
 
 
 def readable_directories(load: ClusterLoad) -> Bools:
-    """Directories whose replicas can be copied from where they are."""
+    """Directories whose replicas can be read: online, on a live broker."""
     readable: Bools = load.directories.online & load.brokers.alive[load.directories.broker]
     return readable
 
 
 def readable_in(load: ClusterLoad, directory: Ints) -> Bools:
-    """Which replicas can be read, by the directory of each: not where that is unknown."""
+    """Which replicas can be read, given the directory of each; those whose directory is unknown cannot."""
     readable: Bools = np.append(readable_directories(load), False)[directory]
     return readable
 
@@ -59,9 +62,9 @@ def find_levels(
     used: Ints | None = None,
     directory: Ints | None = None,
 ) -> Levels:
-    """Levels over all readable directories; `evacuated` ones shall end empty of movable replicas.
+    """Levels over all readable directories but the `evacuated` ones, which are to lose all movable replicas.
 
-    `used` and `directory` (of each replica) describe a placement other than the present one.
+    `used` and `directory` (of each replica) describe a placement other than the current one.
     """
     total = load.directories.total.astype(np.float64)
     used = load.directories.used if used is None else used
@@ -71,7 +74,7 @@ def find_levels(
     counts = readable & ~gone
     fixed, largest = _fixed_bytes(load, movable, used, directory)
     moving_in = float((used - fixed)[gone].sum()) + float(load.replicas.size[movable & (directory < 0)].sum())
-    # What takes nothing new can sink but not rise; what cannot be moved can rise but not sink.
+    # A directory that takes nothing new cannot rise; unmovable content (`fixed`) cannot sink.
     ceiling = np.where(receiving, np.inf, used.astype(np.float64))
     amount = float(used[counts].sum()) + moving_in
     level, floor = _level_and_floor(total, fixed, largest, ceiling, amount, counts, band)
@@ -92,7 +95,7 @@ def find_levels(
 
 
 def _needed_per_rack(load: ClusterLoad, movable: Bools) -> float:
-    """Bytes that every rack has to hold: what the others cannot take when each partition is spread over all of them."""
+    """Bytes that every rack must hold: what the others cannot take when each partition is spread evenly over all."""
     racks = int(load.brokers.rack_numbers().max(initial=NO_RACK)) + 1
     if racks < 1 or not movable.any():
         return 0.0
@@ -107,7 +110,7 @@ def _levels_of_racks(
     load: ClusterLoad, needed: float, fixed: Floats, floor: Floats, ceiling: Floats, counts: Bools, level: float,
     band: float,
 ) -> Floats:  # fmt: skip
-    """The level of each directory: that of all, or its rack's own where the rack cannot come into the band."""
+    """The level of each directory: the common one, or its rack's own if the rack cannot come into the common band."""
     found = np.full(counts.size, level)
     if not needed:
         return found
@@ -115,7 +118,7 @@ def _levels_of_racks(
     total = load.directories.total.astype(np.float64)
     for rack in range(int(rack_of.max()) + 1):
         inside = counts & (rack_of == rack)
-        # Giants stand out of the water of their rack, too, and leave the rest of it lower.
+        # Giants stick out of their rack's water, too, which lowers the level of the rest.
         own = _water_level(total, floor, ceiling, needed + float(fixed[inside].sum()), inside)
         if own > (1 + band) * level:
             found[inside] = own
@@ -125,10 +128,10 @@ def _levels_of_racks(
 def _level_and_floor(
     total: Floats, fixed: Floats, largest: Floats, ceiling: Floats, amount: float, counts: Bools, band: float
 ) -> tuple[float, Floats]:
-    """The level, and the floors that giants make: replicas larger than every directory's band.
+    """The level, and the floors as raised by giants: replicas too large for the band of any directory.
 
-    A giant makes its directory stand out of the water wherever it is; the rest then stands lower, which may make
-    giants of others, hence the rounds.
+    A giant makes its directory stick out of the water wherever it is. That lowers the level of the rest, which may
+    turn more replicas into giants; hence the rounds.
     """
     floor, widest = fixed, float(np.max(total[counts], initial=0.0))
     level = _water_level(total, floor, ceiling, amount, counts)
@@ -143,7 +146,7 @@ def _level_and_floor(
 
 
 def _fixed_bytes(load: ClusterLoad, movable: Bools, used: Ints, directory: Ints) -> tuple[Floats, Floats]:
-    """Per directory: bytes that no plan moves, and the largest replica that one could."""
+    """Per directory: the bytes that no plan can move, and the largest replica that one can."""
     size = load.directories.total.size
     can_go = movable & (directory >= 0)
     where, sizes = directory[can_go], load.replicas.size[can_go]

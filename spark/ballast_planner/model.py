@@ -1,6 +1,6 @@
 """The load of a cluster as columns: brokers, directories, partitions and replicas.
 
-Everything the planner knows is in a `ClusterLoad`; it never changes. Rows are sorted when it is built (brokers by id,
+A `ClusterLoad` is immutable and holds all the planner knows. Rows are sorted when it is built (brokers by id,
 directories by broker and path, replicas by topic, partition and position), so the same cluster described in another
 order gives the same arrays and therefore the same plan. Columns refer to each other by index, not by id.
 PURE: no I/O, no clock, no randomness; safe to share between threads.
@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 
 NO_DIRECTORY = -1
 NO_RACK = -1
-# Sums of bytes are made in 64 bits, of copies as well: an exbibyte of anything leaves room for those.
+# Bytes are summed in 64 bits, copies in flight included: totals of at most an exbibyte cannot overflow.
 MOST_BYTES = 1 << 60
 
 
@@ -37,7 +37,7 @@ class Broker(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`used_bytes` is everything on the volume, also what is not Kafka's."""
+    """`used_bytes` counts everything on the volume, including what is not Kafka's."""
 
     broker: int
     path: str
@@ -47,15 +47,15 @@ class Directory(NamedTuple):
     online: bool = True
 
     def weighted(self, percent: int) -> Directory:
-        """As if the volume had only so many percent of its size; what is used stays."""
+        """The same directory with its capacity scaled to `percent`; the bytes used stay."""
         return self._replace(total_bytes=self.total_bytes * percent // 100)
 
 
 class Replica(NamedTuple):
-    """`position` is the index in the partition's assignment; `log_dir` is None where no broker could say it.
+    """`position` is the index in the partition's assignment; `log_dir` is None if no broker reported it.
 
-    `bytes_in` and `bytes_out`, to consumers and followers, are the partition's rates per second and may stand on any
-    one or all of its replicas.
+    `bytes_in` and `bytes_out` (to consumers and followers) are the partition's rates per second; any one of its
+    replicas, or all of them, may carry them.
     """
 
     topic: str
@@ -77,9 +77,9 @@ class Brokers:
     cordoned: Bools
 
     def rack_numbers(self) -> Ints:
-        """A number for each broker's rack; all NO_RACK when a live broker lacks one: Kafka ignores racks then, too.
+        """A number for each broker's rack; all NO_RACK if a live broker has none: Kafka ignores racks then, too.
 
-        Of a broker that is down nobody may know the rack; that says nothing about the others'.
+        The rack of a broker that is down may be unknown; that does not affect the others.
         """
         if any(rack is None for rack, alive in zip(self.racks, self.alive, strict=True) if alive):
             return np.full(len(self.racks), NO_RACK, dtype=np.int64)
@@ -172,7 +172,7 @@ class ClusterLoad:
         return _assemble(broker_columns, directory_columns, ordered_topics, sorted_columns)
 
     def with_cordons(self, brokers: Iterable[int]) -> ClusterLoad:
-        """The same cluster in which these take no new replicas."""
+        """The same cluster with these brokers cordoned, so that they take no new replicas."""
         named = np.isin(self.brokers.ids, np.array(sorted(brokers), dtype=np.int64))
         return replace(self, brokers=replace(self.brokers, cordoned=self.brokers.cordoned | named))
 
@@ -204,7 +204,7 @@ class ClusterLoad:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumns:
-    """Replicas before sorting: broker ids, not indexes; `directory` -1 where it is not known."""
+    """Replicas before sorting: broker ids, not indexes; `directory` is -1 where it is unknown."""
 
     topic: Ints
     partition: Ints

@@ -1,4 +1,4 @@
-"""What a person may ask of the planner. PURE."""
+"""The options of the planner. PURE."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Bounds and preferences of one planning.
+    """Bounds and preferences of one planning run.
 
-    band: how far, relative to the cluster's level, a directory's (or broker's) fill may lie from it.
-    high_water: the fraction of a directory that must never be passed, copies in flight included.
-    max_moves: at most so many partitions; those with the most gain per byte are kept.
-    exact_binaries: up to so many 0/1 unknowns the exact solver is asked (0: never).
-    exact_nodes: its budget for so many unknowns; with fewer of them it may look at as many more nodes.
+    band: how far a directory's (or broker's) fill may lie from the cluster's level, relative to that level.
+    high_water: the fraction of its capacity that a directory must never pass, copies in flight included.
+    max_moves: the most partitions that a plan moves; those with the most gain per byte are kept.
+    exact_binaries: the most 0/1 variables for which the exact solver is used (0: never).
+    exact_nodes: its node budget at that many variables; smaller problems get proportionally more.
     """
 
     band: float = 0.10

@@ -1,7 +1,7 @@
-"""The disks of each broker as a problem of its own, so that brokers can be levelled side by side (REB-06).
+"""Splits the levelling inside brokers into one task per broker, so that the tasks can run in parallel (REB-06).
 
 A `BrokerTask` is all that is needed to level one broker; it is plain arrays and can be sent to another process.
-`solve_task` answers with moves in the numbers of the whole cluster. PURE.
+`solve_task` returns moves in cluster-wide indexes. PURE.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SolveTasks = Callable[[Sequence["BrokerTask"], PlanOptions], Moves]
 
 @dataclass(frozen=True, slots=True)
 class BrokerTask:
-    """One broker: its replicas and directories, both with their numbers in the whole cluster."""
+    """One broker: its replicas and directories, with their cluster-wide indexes."""
 
     broker: int
     level: float

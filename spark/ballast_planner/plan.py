@@ -1,7 +1,7 @@
-"""What the planner answers: moves in waves, the plan's quality, and the bounds that no plan can beat.
+"""The planner's output: moves in waves, the plan's quality, and the bounds that no plan can beat.
 
-A plan's identity is the SHA-256 of its canonical JSON: every move's `from` and `to` and its wave, nothing that changes
-with the weather (sizes, times, throttles). PURE.
+A plan's identity is the SHA-256 of its canonical JSON: the `from`, `to` and wave of every move, and nothing that
+varies from run to run (sizes, times, throttles). PURE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANY_DIRECTORY = "any"
 
 
 class PlanFormatError(ValueError):
-    """A plan that was handed in is not of the form it claims to be."""
+    """A plan that was handed in is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Move:
 
 
 class Target(NamedTuple):
-    """A row that somebody asks for; `from_` and `wave` where the row says them."""
+    """A requested row; `from_` and `wave` are None unless the row gives them."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fill levels of all directories that count, as fractions of their capacity."""
+    """Fill levels of all directories that are levelled, as fractions of their capacity."""
 
     highest: float
     lowest: float
@@ -74,10 +74,10 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """`on_more_racks`: how many partitions the plan puts on more racks than they are on.
+    """`on_more_racks`: how many partitions the plan spreads over more racks than before.
 
-    Of a plan that ends at the most moves it may have: how many partitions are left `to_follow` in later plans, and the
-    levels that all of them together `aim` at.
+    For a plan that was cut off at `max_moves`: how many partitions are left `to_follow` in later plans, and the fill
+    levels that all of these plans together `aim` at.
     """
 
     before: Fill
@@ -97,7 +97,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no plan can beat. `bytes_total` holds for plans that spend no more over the network than needed."""
+    """What no plan can beat. `bytes_total` holds for plans that send no more over the network than they must."""
 
     highest_fill: float
     bytes_network: int
@@ -109,7 +109,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A replica that had to move, or to be made (which is on no broker yet), and could not, and why."""
+    """A replica that could not be moved, or created (then `broker` is None), and why."""
 
     topic: str
     partition: int
@@ -133,7 +133,7 @@ class Plan:
 
 
 def canonical_json(moves: Sequence[Move]) -> str:
-    """One text for one set of moves and waves, whatever order they are given in (OPR-32)."""
+    """The canonical text of a set of moves and waves, independent of the order they are given in (OPR-32)."""
     rows = [
         {
             "from": _placement_dict(move.from_),
@@ -198,7 +198,7 @@ def rows_from_spec(partitions: Sequence[Mapping[str, Any]]) -> tuple[Target, ...
 
 
 def plan_as_dict(plan: Plan) -> dict[str, Any]:
-    """Quality and bounds for people and logs."""
+    """A summary for people and logs: all but the moves themselves."""
     return {
         "hash": plan_hash(plan),
         "partitions": len(plan.moves),

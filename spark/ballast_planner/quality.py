@@ -1,4 +1,4 @@
-"""How good a placement and a plan are, in the numbers that a person reads (REB-07). PURE."""
+"""Measures how good a placement or a plan is, in numbers for people (REB-07). PURE."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _on_more_racks(load: ClusterLoad, moves: Sequence[Move]) -> int:
 
 
 def expected_seconds(moves: Sequence[Move], options: PlanOptions) -> float | None:
-    """Time under the throttles; None where bytes move without one. Waves add up, brokers work side by side."""
+    """Time under the throttles; None if bytes move without one. Waves run in sequence, brokers in parallel."""
     network: dict[tuple[int, int], int] = {}
     disk: dict[tuple[int, int], int] = {}
     for move in moves:
@@ -84,7 +84,7 @@ def _changed(move: Move) -> int:
 
 
 def used_after(load: ClusterLoad, copies: Iterable[Copy]) -> Ints:
-    """Directory sums after these copies."""
+    """Bytes used per directory after these copies."""
     used = load.directories.used.copy()
     for copy in copies:
         if copy.source >= 0:

@@ -1,7 +1,7 @@
 """A plan as a Reassignment resource, and back.
 
-Up to 1,000 rows stand in `spec.partitions` where they are no more than one object may have; larger plans are cut into
-ConfigMaps, which `spec.planFrom` names in order (OPR-30). PURE: builds plain dictionaries and talks to nobody.
+Up to 1,000 rows go into `spec.partitions` if they fit in one object; larger plans are split into ConfigMaps, which
+`spec.planFrom` names in order (OPR-30). PURE: builds plain dictionaries and talks to nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ballast_planner.plan import Plan, PlanFormatError, Target, plan_hash, rows_
 API_VERSION = "ballast.dev/v1alpha1"
 KIND = "Reassignment"
 MAX_ROWS = 1_000
-# `kubectl apply` keeps an object once more in an annotation of it, with its quotes escaped; annotations have 256 KiB.
+# `kubectl apply` stores the object again in its own annotations, with quotes escaped; those are limited to 256 KiB.
 MAX_OBJECT_BYTES = 192 * 1024
 PLAN_KEY = "partitions.json"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
@@ -24,7 +24,7 @@ MANAGED_LABEL = "app.kubernetes.io/managed-by"
 
 @dataclass(frozen=True, slots=True)
 class ResourceOptions:
-    """What surrounds the rows. Throttles are Kubernetes quantities per second, for instance `50Mi`."""
+    """Everything but the rows. Throttles are Kubernetes quantities per second, for instance `50Mi`."""
 
     name: str
     namespace: str
@@ -41,7 +41,7 @@ class ResourceOptions:
 
 
 def reassignment_resources(plan: Plan, options: ResourceOptions) -> list[dict[str, Any]]:
-    """The Reassignment, and before it the ConfigMaps that it refers to, if any."""
+    """The Reassignment, preceded by the ConfigMaps that it refers to, if any."""
     rows = spec_rows(plan.moves)
     spec: dict[str, Any] = {"clusterRef": {"name": options.cluster}, "approval": options.approval}
     spec["planHash"] = plan_hash(plan)
@@ -62,7 +62,7 @@ def reassignment_resources(plan: Plan, options: ResourceOptions) -> list[dict[st
 
 
 def rows_from_resource(resource: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, Any]]) -> tuple[Target, ...]:
-    """The target rows of a Reassignment; `config_maps` holds by name those that `planFrom` refers to."""
+    """The target rows of a Reassignment; `config_maps` maps the names in `planFrom` to their ConfigMaps."""
     spec = resource["spec"]
     if "partitions" in spec:
         return rows_from_spec(spec["partitions"])
@@ -103,7 +103,7 @@ def _config_maps(rows: Sequence[Mapping[str, Any]], options: ResourceOptions) ->
     size = 2
     for row in rows:
         text = json.dumps(row, separators=(",", ":"))
-        # The margin leaves room for the object around the data: the limit is on the whole object.
+        # The limit applies to the whole object; the margin leaves room for what surrounds the data.
         if chunks[-1] and size + len(text) + 1 > MAX_OBJECT_BYTES - 8 * 1024:
             chunks.append([])
             size = 2

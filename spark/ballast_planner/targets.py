@@ -1,7 +1,7 @@
-"""Plans for what somebody asks for by name: explicit rows, another replication factor, a set of brokers.
+"""Plans for explicit requests: given rows, another replication factor, a set of brokers.
 
-Every plan names directories: `any` for a replica that arrives becomes the directory that stands lowest, for one that
-stays the directory where it is (OPR-30). PURE.
+Every plan names directories: `any` becomes the least full directory for a replica that arrives, and the current one for
+a replica that stays (OPR-30). PURE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ballast_planner.workbench import Workbench, standing
 
 
 class StaleRowsError(PlanError):
-    """Rows whose `from` is not where the replicas are any more."""
+    """Rows whose `from` is no longer where the replicas are."""
 
     def __init__(self, rows: Sequence[str]) -> None:
         super().__init__(f"{len(rows)} rows are stale, the replicas are elsewhere by now: {', '.join(rows[:10])}")
@@ -29,9 +29,9 @@ class StaleRowsError(PlanError):
 
 
 def plan_explicit(load: ClusterLoad, targets: Sequence[Target], options: PlanOptions | None = None) -> Plan:
-    """The plan that brings each row's partition to where the row wants it; rows that are there already drop out.
+    """Move each row's partition to where the row wants it; rows that are there already are dropped.
 
-    Waves are those of the rows, if every row has one, else they are computed.
+    Waves are those of the rows if every row has one; else they are computed.
     """
     chosen = options or PlanOptions()
     rows = load.partition_index()
@@ -48,7 +48,7 @@ def plan_explicit(load: ClusterLoad, targets: Sequence[Target], options: PlanOpt
 
 
 def plan_replication_factor(load: ClusterLoad, factors: Mapping[str, int], options: PlanOptions | None = None) -> Plan:
-    """Every partition of these topics with so many replicas, on fresh racks first, in the lowest directories."""
+    """Give every partition of these topics that many replicas, on fresh racks first, in the least full directories."""
     chosen = options or PlanOptions()
     unknown = sorted(set(factors) - set(load.topics))
     if unknown:
@@ -85,7 +85,7 @@ def plan_generate(
     if unknown:
         raise PlanError(f"topic {unknown[0]} is not known to the cluster")
     if known == set(to_brokers):
-        # Nothing has to leave any broker: that is balancing, with all its means.
+        # Nothing has to leave any broker: this is ordinary balancing.
         left_alone = chosen.excluded_topics | (set(load.topics) - set(load.topics if topics is None else topics))
         quiet = replace(chosen, excluded_topics=left_alone, level_leaders=False, level_traffic=False)
         return plan_balance(load, quiet)
@@ -109,7 +109,7 @@ def plan_generate(
 
 
 class _TargetPlanner:
-    """Keeps the directories' sums while rows are resolved one after another."""
+    """Turns rows into steps one after another, keeping the directories' sums up to date."""
 
     def __init__(self, load: ClusterLoad) -> None:
         self.load = load
@@ -159,8 +159,8 @@ class _TargetPlanner:
         return self.load.directories.paths[int(own[np.argmin(self._standing(own, size))])]
 
     def _least_useful(self, pairs: Sequence[tuple[int, str]]) -> int:
-        """A dead broker's, one in a directory that failed, one in a directory that takes nothing, as where a broker or
-        volume is to go; never the first of the others, but one whose rack is doubled, then the fullest."""
+        """The replica to drop: on a dead broker, else in a failed directory, else in one that takes nothing (its broker
+        or volume is to go); of the others never the first, but one that shares its rack, then the fullest."""
         readable = readable_directories(self.load)
 
         def key(position: int) -> tuple[bool, bool, bool, bool, bool, float]:
@@ -177,7 +177,8 @@ class _TargetPlanner:
         return max(range(len(pairs)), key=key)
 
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
-        """In a rack that none of them has, if there is one; else in one that only dead brokers of them have."""
+        """The least full directory on other brokers: in a rack that none of these has, else in one that only dead ones
+        among them have, else in any."""
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
         room = self.used + size <= self.load.directories.total

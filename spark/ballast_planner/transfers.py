@@ -1,6 +1,6 @@
-"""How bytes get from a directory to another: single transfers and swaps that keep both ends inside their bands.
+"""Moves bytes between two directories: single transfers and swaps that keep both ends inside their bands.
 
-Shared by the goals. Every function changes the workbench by at most one transfer or one swap and says whether it did.
+Shared by the goals. Each function makes at most one transfer or one swap and returns whether it did.
 PURE.
 """
 
@@ -19,9 +19,9 @@ CHECKED_PAIRS = 32
 
 
 def transfer(bench: Workbench, source: int, target: int, need: int, spare: int, room: int) -> bool:
-    """Move one replica: the largest up to `need`, or one a little larger that ends the need at once.
+    """Move one replica: the largest up to `need`, or one a little larger that meets the need at once.
 
-    `spare` is what the source may give at most, `room` what the target may take at most.
+    `spare` is the most that the source may give, `room` the most that the target may take.
     """
     limit = min(spare, room)
     if need <= 0 or limit <= 0:
@@ -43,16 +43,16 @@ def _prefers_above(below: int, above: int, need: int) -> bool:
 
 
 def first_transfer(bench: Workbench, source: int, targets: Iterable[int], need: int) -> bool:
-    """The first of `targets` that can take something from `source` does."""
+    """Transfer from `source` to the first of `targets` that can take something."""
     allowed = bench.spare(source)
     return any(transfer(bench, source, int(target), need, allowed, bench.room(int(target))) for target in targets)
 
 
 def swap(bench: Workbench, source: int, target: int, need: int, limit: int) -> bool:
-    """Exchange a replica of `source` for a smaller one of `target`, so that at least `need` bytes change sides.
+    """Exchange a replica of `source` for a smaller one of `target`, to shift `need` bytes and never more than `limit`.
 
-    At most `limit` bytes do. Prefers the pair of fewest bytes that ends the need; else the nearest pair. Those that
-    find no room in `target` while it still holds what it gives back come last.
+    Prefers the pair of fewest bytes that meets the need, else the pair that comes nearest to it. Pairs whose larger
+    replica has no room in `target` until the smaller one has left come last.
     """
     large, small = bench.movable_in(source), bench.movable_in(target)
     both_take = bench.levels.open[source] and bench.levels.open[target]

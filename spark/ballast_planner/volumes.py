@@ -1,4 +1,4 @@
-"""Which directories are no disks of their own. PURE."""
+"""Detects directories that share one volume. PURE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ballast_planner.model import Directory
 
-# Two disks whose free space is equal to a thousandth are one disk, or level enough.
+# Two directories whose free space agrees to a thousandth are on one disk, or else level enough.
 SHARED_TOLERANCE = 0.001
 
 

@@ -1,8 +1,8 @@
-"""Waves: which moves may run together, so that no directory passes its high-water mark while both copies exist.
+"""Groups moves into waves that may run together: no directory passes its high-water mark while both copies exist.
 
 Within a wave every target already holds what arrives while every source still holds what leaves; at its end the
-sources are freed. A directory that stands above its mark takes nothing until it has sunk. Where others have taken the
-room that an exchange needs on its way, those that were left over go first at the next attempt. PURE.
+sources are freed. A directory above its mark takes nothing until it has sunk below it. If some steps find no room,
+because others have taken what an exchange needs on its way, they go first in the next attempt. PURE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ordered = tuple[list[tuple[Step, int]], list[Step], float]
 
 
 def order_in_waves(load: ClusterLoad, steps: Sequence[Step], high_water: float) -> Ordered:
-    """(steps with their wave, steps for which there never was room, highest transient fill)."""
+    """(steps with their wave, steps that never found room, highest transient fill)."""
     best = _in_waves(load, steps, high_water)
     left, order = best[1], list(steps)
     for _ in range(MAX_ATTEMPTS):
@@ -57,7 +57,7 @@ def _in_waves(load: ClusterLoad, steps: Sequence[Step], high_water: float) -> Or
 def follow_waves(
     load: ClusterLoad, steps: Sequence[Step], high_water: float, waves: Mapping[tuple[str, int], int]
 ) -> Ordered:
-    """The same with waves that somebody else decided on; what does not fit in its wave is left out."""
+    """The same with given waves; what does not fit in its wave is left out."""
     used = load.directories.used.copy()
     mark = np.floor(load.directories.total * high_water).astype(np.int64)
     placed: list[tuple[Step, int]] = []
@@ -76,7 +76,7 @@ def follow_waves(
 
 
 def _fill_wave(used: Ints, mark: Ints, waiting: Sequence[Step]) -> tuple[Ints, list[Step], list[Step]]:
-    """Whoever comes first takes the room."""
+    """First come, first served: (bytes arriving per directory, steps started, steps held back)."""
     arriving = np.zeros_like(used)
     started: list[Step] = []
     held: list[Step] = []

@@ -1,4 +1,4 @@
-"""The one mutable thing in the planner: the placement that a plan is being made of.
+"""The planner's only mutable state: the placement from which a plan is made.
 
 A workbench starts from a ClusterLoad and is changed only by `move` and `reorder`; each replica moves at most once. It
 finds replicas of a wanted size quickly (each directory's replicas are kept sorted by size) and knows the hard rules:
@@ -51,7 +51,7 @@ class Workbench:
         return int(self.used[directory] - self.levels.upper[directory])
 
     def room(self, directory: int) -> int:
-        """Bytes that fit under the band's upper end; none where nothing may be put."""
+        """Bytes that fit under the band's upper end; 0 if the directory takes nothing."""
         if not self.levels.open[directory]:
             return 0
         return int(self.levels.upper[directory] - self.used[directory])
@@ -69,17 +69,17 @@ class Workbench:
         return standing(size, self.used[directories], self.count[directories], self.total[directories])
 
     def may_go(self, replicas: Ints, broker: int) -> Bools:
-        """Which of these may be put on that broker, by the rules on brokers and racks."""
+        """Which of these replicas the rules on brokers and racks allow on that broker."""
         partition = self.load.replicas.partition[replicas]
         slots = self._slots[partition]
-        # Nor where one was at first: where the brokers are concerned, that one would stay and move between its disks.
+        # Nor where one was at the start: the broker would keep that replica and at most move it between its disks.
         allowed: Bools = ((slots != broker) & (self._slots_before[partition] != broker)).all(axis=1)
         if (self._rack != NO_RACK).any() and allowed.any():
             racks = np.where(slots >= 0, self._rack[slots], -2)
             racks[np.arange(replicas.size), self._position[replicas]] = -2
             here = self._rack[self.broker[replicas]]
             fresh = (racks != self._rack[broker]).all(axis=1)
-            # While a broker is dead, its rack keeps no data safe.
+            # A dead broker's rack protects no data.
             living = (slots >= 0) & self.load.brokers.alive[slots]
             redundant = ((racks == here[:, None]) & living).any(axis=1)
             allowed &= fresh | redundant
@@ -92,11 +92,11 @@ class Workbench:
         return others[others >= 0]
 
     def residents(self, directory: int) -> Ints:
-        """Replicas that are in this directory from the start, smallest first."""
+        """Replicas that were in this directory at the start, smallest first."""
         return self._order[self._start[directory] : self._start[directory + 1]]
 
     def largest(self, source: int, target: int, at_most: int) -> int | None:
-        """The largest replica of `source` up to a size that may go to `target`; a follower if nearly as large."""
+        """The largest replica of `source` up to `at_most` that may go to `target`; a follower if nearly as large."""
         begin, end = int(self._start[source]), int(self._start[source + 1])
         stop = begin + int(np.searchsorted(self._sorted_size[begin:end], at_most, side="right"))
         width = FIRST_WINDOW
@@ -133,7 +133,7 @@ class Workbench:
         return residents[self.movable[residents]]
 
     def _last_eligible(self, window: Ints, source: int, target: int) -> Ints:
-        """Those at the end of the window; the rules are looked at for no more of them than it takes to find some."""
+        """Eligible replicas nearest the end of the window; checks the rules only until it has found some."""
         window = window[self.movable[window]]
         width = FIRST_WINDOW
         while window.size:
@@ -183,9 +183,9 @@ class Workbench:
 
 
 def standing(size: int, used: Ints, count: Ints, total: Ints) -> Floats:
-    """How directories would stand with a replica of this size in them; the lowest is the best place.
+    """How full directories would be with a replica of this size in them; the lowest is the best place.
 
-    What an empty replica will hold nobody knows: those go by number. By fill, all of them would go to one directory.
+    Empty replicas go by replica count, as it is unknown what they will hold: by fill, all would go to one directory.
     """
     stand: Floats = (used + size if size else count) / total
     return stand

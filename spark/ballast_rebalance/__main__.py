@@ -1,4 +1,4 @@
-"""`python -m ballast_rebalance`, and the file that spark-submit is given."""
+"""Entry point of `python -m ballast_rebalance`, and the file that is passed to spark-submit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # Run as a file: the packages lie beside this one, and nothing in it is to be found under its bare name.
+    # Run as a file: import packages from the parent directory, and no module of this one by its bare name.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from ballast_rebalance.arguments import add_arguments

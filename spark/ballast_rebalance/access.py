@@ -1,7 +1,7 @@
-"""How to get into a Prometheus that asks who one is: from files, so that nothing secret is on a command line.
+"""Reads the credentials for Prometheus from files, so that nothing secret is on a command line.
 
-Whoever asks reads them anew: they may have been replaced since. No text of an error has anything of what is secret.
-Knows the standard library alone.
+They are read anew for each use: they may have been replaced since. No error text contains anything secret. Needs only
+the standard library.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ballast_rebalance.prometheus_http import PrometheusError, read_authorities,
 TOKEN, USER, PASSWORD, HEADERS, AUTHORITIES = "token", "username", "password", "headers", "ca.crt"
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 AUTHORIZATION = "authorization"
-# What the query itself says: another's would make it another one, or be said twice.
+# Headers that the query sets itself: a second value would change it, or be sent twice.
 OWN = frozenset({"accept", "connection", "content-length", "content-type", "expect", "host", "transfer-encoding"})
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# What urllib would send as it is: no line that ends in the middle, nothing that has two encodings.
+# What urllib sends unchanged: no line break, and only ASCII, which has but one encoding.
 VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
 SECRET_TOKEN = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True)
 class AccessFiles:
-    """Where it is written.
+    """Where the credentials are.
 
-    `secret` is a folder as a Secret is mounted: `token`, or `username` and `password`; `headers`, a line `Name: value`
-    for each; `ca.crt`; `tls.crt` and `tls.key`. Token and authorities that are named by themselves count before those
-    there. `headers` are those that are no secret, such as a tenant's.
+    `secret` is a directory like a mounted Secret: `token`, or `username` and `password`; `headers`, a line
+    `Name: value` for each; `ca.crt`; `tls.crt` and `tls.key`. `token` and `authorities`, if given, take precedence over
+    those there. `headers` are those that are not secret, such as a tenant's.
     """
 
     secret: Path | None = None
@@ -41,7 +41,7 @@ class AccessFiles:
     headers: Sequence[tuple[str, str]] = ()
 
     def read(self) -> dict[str, str]:
-        """As options of the data source; raises PrometheusError. Executors are given texts: files are the driver's."""
+        """As options of the data source: texts, as executors cannot read the driver's files. Raises PrometheusError."""
         if self.secret is not None and not any((self.secret / name).is_file() for name in _NAMES):
             raise PrometheusError(f"{self.secret} has none of the files {', '.join(_NAMES)}")
         headers = [*self.headers, *self._secret_headers(), *self._authorization()]
@@ -77,7 +77,7 @@ class AccessFiles:
         return [_header(text, f"line {number} of {file}") for number, text in lines if text.strip()]
 
     def _authorities(self) -> str:
-        """Empty where those count that the machine believes."""
+        """Empty if those apply that the machine trusts."""
         file = self.authorities or self._of_secret(AUTHORITIES)
         if file is None:
             return ""
@@ -87,7 +87,7 @@ class AccessFiles:
             raise PrometheusError(f"in {file} {error}") from error
 
     def _certificate(self) -> str:
-        """With its key; empty where none is shown."""
+        """The client certificate with its key; empty if there is none."""
         certificate, key = self._of_secret(CERTIFICATE), self._of_secret(KEY)
         if certificate is None and key is None:
             return ""
@@ -107,7 +107,7 @@ _NAMES = (TOKEN, USER, PASSWORD, HEADERS, AUTHORITIES, CERTIFICATE, KEY)
 
 
 def header(text: str) -> tuple[str, str]:
-    """NAME=VALUE of a command line, where everybody sees it. Raises ValueError."""
+    """Parse NAME=VALUE of a command line, which everybody can see: no secret is taken. Raises ValueError."""
     name, equals, value = text.partition("=")
     if name.strip().lower() == AUTHORIZATION:
         raise ValueError("what says who asks is read from files: --prometheus-secret or --prometheus-token")
@@ -117,7 +117,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def headers_of(text: str) -> tuple[tuple[str, str], ...]:
-    """What `read` made of them."""
+    """The headers in the text that `read` made of them."""
     found: Iterable[Sequence[str]] = json.loads(text) if text else ()
     return tuple((name, value) for name, value in found)
 
@@ -142,7 +142,7 @@ def _token(file: Path) -> str:
 
 
 def _line(file: Path) -> str:
-    """Without the end that editors and `echo` put to it."""
+    """The file's only line, without the newline that editors and `echo` append."""
     text = _text(file).removesuffix("\n").removesuffix("\r")
     if not text or not text.isprintable():
         raise PrometheusError(f"{file} is empty or has more than one line")

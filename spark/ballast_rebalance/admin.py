@@ -1,7 +1,7 @@
-"""The load as the brokers themselves tell it, for clusters without Prometheus: Metadata and DescribeLogDirs.
+"""Measures the load by asking the brokers, for clusters without Prometheus: Metadata and DescribeLogDirs.
 
-Blocking; knows the cluster through Kafka's protocol alone, so Apache Kafka answers as well (from 3.3, KIP-827, for
-capacities). Driver only.
+Blocking; uses only Kafka's protocol, so it works with Apache Kafka, too (from 3.3, KIP-827, for capacities). Driver
+only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Place = tuple[str, int]
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
-    """The library's, which leaves its thread and sockets behind where nobody let it in: they would add up while the job
-    watches a cluster that is away."""
+    """The library's client, but closed if it cannot connect: its thread and sockets would leak, and add up while the
+    job watches a cluster that is away."""
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -38,12 +38,12 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
 def measure_by_admin(
     bootstrap: str, client_options: Mapping[str, Any] | None = None, capacity_bytes: int | None = None
 ) -> Measured:
-    """Everything of now. `capacity_bytes` stands in where brokers are too old to say how large a disk is."""
+    """Measure the cluster now. `capacity_bytes` stands in where brokers are too old to report how large a disk is."""
     at_s = time.time()
     try:
         client = Admin(bootstrap_servers=bootstrap, **dict(client_options or {}))
         try:
-            # Asked twice: one that is over when it is asked may have been seen while the topics were described.
+            # Listed before and after describe_topics: one that is over by the second time may have been seen there.
             moving = client.list_partition_reassignments()
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = moving or client.list_partition_reassignments()
@@ -70,7 +70,7 @@ def measured_of(
     at_s: float,
     capacity_bytes: int | None = None,
 ) -> Measured:
-    """From the answers of Metadata and DescribeLogDirs to one frame; raises Refusal where they do not fit."""
+    """Combine the answers of Metadata and DescribeLogDirs; raises Refusal if they do not fit each other."""
     places: dict[tuple[str, int, int], Place] = {}
     directories = [
         _directory(answer["broker"], log_dir, places, capacity_bytes)
@@ -99,7 +99,7 @@ def measured_of(
 
 
 def _live(brokers: list[dict[str, Any]]) -> set[int]:
-    """Those that can be asked; the others are listed as well by brokers since version 2 of the answer."""
+    """Brokers that can be asked: since version 2 of the response, fenced ones are listed as well."""
     return {broker["broker_id"] for broker in brokers if not broker.get("is_fenced")}
 
 
@@ -109,8 +109,8 @@ def _unknown_sizes(
     directories: list[Directory],
     places: Mapping[tuple[str, int, int], Place],
 ) -> list[str]:
-    """A Refusal where no broker describes a log that has to be there: it would be taken for empty, and left where it
-    is however large it turns out to be. What nobody can describe, since its brokers or disks are away, is told."""
+    """Raises Refusal if no broker describes a log that must exist: it would be taken for empty, and stay where it is
+    however large it is. Returns a note on logs that nobody can describe, because their brokers or disks are away."""
     healthy = answered - {row.broker for row in directories if not row.online}
     undescribed = [
         (f"{topic['name']}-{partition['partition_index']}", healthy.issuperset(partition["replica_nodes"]))
@@ -150,7 +150,7 @@ def _directory(
         raise Refusal(
             "CapacityUnknown", f"broker {broker} does not say how large {path} is; give it with --capacity BYTES"
         )
-    # Brokers before version 5 of the answer know no cordons.
+    # Before version 5 of the response there are no cordons.
     cordoned = bool(log_dir.get("is_cordoned", False))
     if total == UNKNOWN_BYTES:
         return Directory(broker, path, int(capacity or 0), held, cordoned)

@@ -1,6 +1,6 @@
-"""What the job's command line takes, and what of it cannot be.
+"""Defines the job's command line, and refuses arguments that cannot work.
 
-It imports only the standard library, so that it can explain itself before anything is installed.
+Imports only the standard library, so that --help works before anything is installed.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _of_running(parser: argparse.ArgumentParser) -> None:
 
 
 def refused(args: argparse.Namespace) -> str | None:
-    """Why arguments cannot work together; said before anything is installed for them."""
+    """Why these arguments cannot work together, or None; called before anything is installed for them."""
     if not args.prometheus and not args.bootstrap:
         return "where the load comes from is missing: give --prometheus URL or --bootstrap HOST:PORT (or both)"
     if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
-        # It would be told in refusals, in logs and in the KafkaCluster's status.
+        # It would appear in refusals, in logs and in the KafkaCluster's status.
         ways = "--prometheus-secret DIR or --prometheus-token FILE says who asks"
         return f"an address with a password is not taken; {ways}"
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
@@ -140,7 +140,7 @@ def quantity(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """A quantity of something that is there."""
+    """A quantity above zero."""
     found = quantity(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
@@ -181,7 +181,7 @@ def addresses(text: str) -> str:
 
 
 def throttle(text: str) -> str:
-    """A quantity as it was written, which the Reassignment says as well."""
+    """A quantity above zero, as it was written: the Reassignment repeats it."""
     if not quantity(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
     return text
@@ -196,7 +196,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """NAME=VALUE, as it may be seen by all."""
+    """NAME=VALUE that is no secret."""
     from ballast_rebalance import access
 
     try:
@@ -222,7 +222,7 @@ def duration(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """A duration that leaves time between two looks."""
+    """A duration of at least a second."""
     seconds = duration(text)
     if seconds < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than a second")

@@ -1,6 +1,6 @@
-"""What the job's command line does, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit).
+"""Runs the job's command line, for both `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit).
 
-It imports at first only the standard library, so that it can explain itself before anything is installed.
+Imports only the standard library at first, so that --help works before anything is installed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MAX_MESSAGE = 4_000
-# So many times running the stream may fail without a single look.
+# How often in a row the stream may fail without a single look.
 MAX_FAILURES = 10
-# Reasons that mean all is well; every other one but Proposed is an exit code.
+# Reasons that mean all is well; any other makes the exit code 3.
 QUIET = frozenset(
     {"Proposed", "Balanced", "TooLittleToGain", "AlreadyProposed", "ReassignmentInProgress", "Confirming"}
 )
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
+    """The exit code: 0 if it proposed or had nothing to do, 3 if it refused, 2 for arguments that cannot work."""
     if why := refused(args):
         print(why, file=sys.stderr)
         return 2
@@ -89,7 +89,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
                 args.prometheus_secret, args.prometheus_token, args.prometheus_ca, tuple(args.prometheus_header)
             ),
         )
-        metrics.access()  # a slip of the pen shows now, not at the first look
+        metrics.access()  # mistakes show now, not at the first look
     return JobOptions(
         proposal=ProposalOptions(
             cluster=args.cluster or "cluster",
@@ -124,14 +124,14 @@ def job_options(args: argparse.Namespace) -> JobOptions:
 
 
 def told(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outcome:
-    """The KafkaCluster's status says what came of the look; where it cannot, the outcome does."""
+    """Write the outcome of a look into the KafkaCluster's status; if that fails, add a note to the outcome."""
     if store is None:
         return outcome
     look: dict[str, str | None] = {
         "reason": outcome.reason,
         "message": outcome.message[:MAX_MESSAGE],
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        # Absent fields of a merge patch would stay as an earlier look left them.
+        # Present even if None: absent fields of a merge patch would stay as an earlier look left them.
         "proposal": outcome.submitted,
     }
     trouble = store.tell(cluster, look)
@@ -139,7 +139,7 @@ def told(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outco
 
 
 def show(outcome: Outcome, as_json: bool) -> None:
-    """What came of it, for a person and, as the last line, for a program."""
+    """Print the outcome for people and, as the last line, for programs."""
     from ballast_planner import to_kafka_json
     from ballast_planner.plan import plan_as_dict
 
@@ -164,7 +164,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
 
 
 def _require_writable(folder: Path | None, page: Path | None) -> None:
-    """Raises ValueError now for what could not be written in the end, when a Reassignment may have been created."""
+    """Raises ValueError now for what could not be written later, when a Reassignment may have been created."""
     for path in filter(None, (folder, page)):
         inside = path if path == folder else path.parent
         try:
@@ -190,8 +190,8 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
 
 
 def _look_without_batches(watcher: Watch, options: JobOptions) -> None:
-    """Until Prometheus answers: else the last look would stand as if it were of now. Spark keeps a thread and three
-    sockets of each stream that ever began, so none begins that would end at once."""
+    """Look at each interval until Prometheus answers: else the last outcome would pass for the current one. Spark leaks
+    a thread and three sockets for each stream that was ever started, so none is started that would end at once."""
     from ballast_rebalance.metrics_source import answers
 
     assert options.metrics is not None
@@ -203,7 +203,7 @@ def _look_without_batches(watcher: Watch, options: JobOptions) -> None:
 
 
 def _metrics(args: argparse.Namespace) -> OutcomeMetrics:
-    """Served from before Spark starts, which takes its time."""
+    """Metrics, served before Spark starts, which takes a while."""
     from ballast_rebalance.outcomes import OutcomeMetrics
 
     metrics = OutcomeMetrics(args.interval)
@@ -245,7 +245,7 @@ def _watch(
                 _look_without_batches(watcher, options)
                 failures = 0
                 continue
-            # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
+            # A query that has had a look starts anew: on a busy machine Spark gives up on its workers early.
             failures = 1 if watcher.cycles > seen else failures + 1
             if failures > MAX_FAILURES:
                 raise

@@ -1,7 +1,7 @@
-"""What Spark starts in containers of this image: `driver ARGUMENTS` and `executor`; and `spark-submit ARGUMENTS`.
+"""Entry point of the image for Spark: `driver ARGUMENTS`, `executor` and `spark-submit ARGUMENTS`.
 
-The names and the environment are those that Spark's Kubernetes backend gives to the entry point of any image. What is
-started takes this process's place, so that signals and exit codes are its own. Knows the standard library alone.
+The names and the environment are those that Spark's Kubernetes backend gives to the entry point of any image. The
+program replaces this process, so that signals and exit codes are its own. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from ballast_rebalance.java_home import find_java_home
 
 PARTS = ("driver", "executor", "spark-submit")
-# Beside the folder that this package lies in; settings of Spark's may have named only some of them.
+# The image's folders of packages; Spark's settings may have named only some of them.
 FOLDERS = ("operator", "spark", "packages")
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 JAVA_OPTION = "SPARK_JAVA_OPT_"
-# The backend's argument, and the variable that has it.
+# The backend's arguments, and the environment variables with their values.
 EXECUTOR_ARGUMENTS = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -32,7 +32,7 @@ EXECUTOR_ARGUMENTS = {
 
 
 def environment(found: Mapping[str, str], root: Path) -> dict[str, str]:
-    """With Spark, its Java and all of the image's packages, whatever Spark was told to set."""
+    """The environment completed with Spark, its Java and all of the image's packages, whatever Spark has set."""
     paths = [path for path in found.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths += [str(root / name) for name in FOLDERS if str(root / name) not in paths and (root / name).is_dir()]
     return {

@@ -1,4 +1,4 @@
-"""How large each partition will be: growth within the window, capped where retention has been seen at work (REB-04).
+"""Forecasts the size of each partition: growth within the window, capped where retention is at work (REB-04).
 
 PURE: arrays in, arrays out.
 """
@@ -14,8 +14,8 @@ Floats = NDArray[np.float64]
 def sustained_growth(size: Floats, halfway: Floats, before: Floats, window_s: float) -> Floats:
     """Bytes per second over a window, from the sizes now, in its middle and at its beginning; NaN without the latter.
 
-    What lost bytes goes on as in the half of the window that was kinder to it: bytes that retention took at once are
-    gone, and no sign that as many will go again. Only what shrank in both halves shrinks on.
+    A partition that shrank goes on as in the half of the window in which it grew more: bytes that retention deleted
+    once are no sign that as many will go again. Only a partition that shrank in both halves keeps shrinking.
     """
     whole = (size - before) / window_s
     halves = np.maximum(halfway - before, size - halfway) / (window_s / 2)
@@ -27,9 +27,9 @@ def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, rise: F
     """Sizes after the horizon. NaN in growth means no history: such a partition keeps its size.
 
     `peak` is the largest size within the window of a partition that lost bytes in it, NaN for others: retention or
-    compaction is at work there, and it grows to that peak at most, also where it stands at it just now. `rise`: by how
-    many bytes per second its peaks grow, as where it takes in more than retention takes away. One that shrinks shrinks
-    on, so that nothing is moved that is about to be deleted.
+    compaction is at work there, so it grows to that peak at most, even if it is at its peak now. `rise`: by how many
+    bytes per second its peaks grow, where it takes in more than retention deletes. A shrinking partition keeps
+    shrinking, so that nothing is moved that is about to be deleted.
     """
     predicted = size + np.nan_to_num(growth_per_second, nan=0.0) * horizon_s
     highest = peak + np.nan_to_num(rise, nan=0.0) * horizon_s

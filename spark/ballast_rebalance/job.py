@@ -1,6 +1,6 @@
 """The job: measure, forecast, plan, propose; once, or at every trigger of a stream (REB-01).
 
-The only module that wires the others. `run_once` is the batch function; `watch` calls it from Structured Streaming.
+The only module that ties the others together. `run_once` is one cycle; `watch` runs it from Structured Streaming.
 Runs in Spark's driver, which alone talks to Kubernetes.
 """
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobOptions:
-    """One of `metrics` and `bootstrap` must be given; both together take the order of assignments from the brokers."""
+    """`metrics` or `bootstrap` must be given; with both, the order of assignments comes from the brokers."""
 
     proposal: ProposalOptions
     planning: PlanOptions = field(default_factory=lambda: PlanOptions(max_moves=500))
@@ -59,7 +59,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to; `reason` is Proposed or why not, `pending`: a plan is worth it and was not handed over."""
+    """The result of a run. `reason` is Proposed or why not; `pending`: a plan was worth it but was not handed over."""
 
     reason: str
     message: str
@@ -75,9 +75,9 @@ class Outcome:
 def run_once(
     spark: SparkSession, options: JobOptions, store: ProposalStore | None = None, rehearsal: bool = False
 ) -> Outcome:
-    """One cycle. Never raises for what a cluster or its metrics are like: that is an outcome with a reason.
+    """One cycle. Never raises because of the state of a cluster or its metrics: that is an outcome with a reason.
 
-    A rehearsal finds out what would be proposed, and neither submits nor writes anything.
+    A rehearsal finds out what would be proposed, but neither submits nor writes anything.
     """
     measured, found = None, False
     try:
@@ -108,9 +108,9 @@ def run_once(
 def plan_worth_it(
     spark: SparkSession, load: ClusterLoad, planning: PlanOptions, threshold: worth.Threshold, now: ClusterLoad | None
 ) -> Plan:
-    """What levels the cluster; where that gains too little, what puts partitions on more racks and moves nothing else.
+    """A plan that levels the cluster or, if that gains too little, one that only spreads partitions over more racks.
 
-    Raises Refusal where neither is worth a proposal.
+    Raises Refusal if neither is worth a proposal.
     """
     plan = plan_balance(load, planning, spark_solver(spark, load), now)
     try:
@@ -124,7 +124,7 @@ def plan_worth_it(
 
 
 def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOptions:
-    """With what Kubernetes knows: topics whose brokers somebody has named stay there (OPR-20)."""
+    """The planning options, with topics excluded whose brokers are fixed by their KafkaTopic (OPR-20)."""
     if store is None:
         return options.planning
     pinned = store.pinned_topics(options.proposal.cluster)
@@ -138,7 +138,7 @@ def measure(spark: SparkSession, options: JobOptions) -> Measured:
         return admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
     if options.bootstrap is None:
         return metrics_source.measure(spark, options.metrics)
-    # They are asked first, who alone can tell that there is nothing yet from metrics that are missing.
+    # Ask the brokers first: only they can tell an empty cluster from missing metrics.
     asked = admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
     return _with_order(metrics_source.measure(spark, options.metrics), asked)
 
@@ -146,7 +146,7 @@ def measure(spark: SparkSession, options: JobOptions) -> Measured:
 def _with_order(measured: Measured, asked: Measured) -> Measured:
     """Sizes and history from Prometheus, placement and order from the brokers.
 
-    What lies on a broker or disk that is away is in no metrics either: of that the brokers' word has to do.
+    What is on a broker or disk that is away is in no metrics either: there the brokers' answer has to do.
     """
     keys = ["topic", "partition", "broker", "log_dir"]
     joined = measured.replicas.drop(columns=["position", "leader"]).merge(
@@ -179,7 +179,7 @@ def _propose(
         present = measured.load() if options.horizon_s > 0 else None
         return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
-    if options.out is not None:  # what is refused is refused before anything is made
+    if options.out is not None:  # refuse before anything is created
         proposal.require_carried_out(resources[-1], options.out, load)
         proposal.superseded_files(resources, options.out, keeps)
     submitted = proposal.submit(resources, store, keeps) if store is not None else None
@@ -224,7 +224,7 @@ def _sentence(plan: Plan) -> str:
 
 
 def _what_follows(quality: Quality) -> str:
-    """Of a plan that is cut short."""
+    """What follows a plan that was cut off at `max_moves`."""
     if quality.aim is None:
         return ""
     levels = f"highest fill {quality.aim.highest:.1%} and spread {quality.aim.spread:.1%}"
@@ -236,7 +236,7 @@ def _counted(count: int, what: str) -> str:
 
 
 class Watch:
-    """State between triggers: a plan is handed over only when it was found worth it several times running."""
+    """State between triggers: a plan is handed over only once looks in a row have found it worth it."""
 
     def __init__(
         self,
@@ -261,14 +261,14 @@ class Watch:
         log.info("%s: %s: %s", occasion, outcome.reason, outcome.message)
         if self._listener is not None:
             self._listener(outcome)
-        # One that ended: a look that fails each time must not be started anew for ever.
+        # Counts looks that ended: one that fails every time must not be restarted forever.
         self.cycles += 1
 
     def cycle(self) -> Outcome:
         rehearsal = self._worth_running + 1 < self._options.confirmations
         outcome = run_once(self._spark, self._options, self._store, rehearsal)
-        # What only stands in the way of a proposal is told at every look, not at every other one. What is being moved
-        # changes the load, so that it has to be looked at twice again.
+        # Keep the count while something merely blocks the proposal, so that every look reports it, not every other one.
+        # A running reassignment changes the load, so confirmation starts over after it.
         stays = outcome.pending and outcome.reason != "ReassignmentInProgress"
         self._worth_running = self._worth_running + 1 if stays else 0
         return replace(outcome, reason="Confirming") if rehearsal and outcome.pending else outcome

@@ -1,6 +1,6 @@
-"""Proposals in a real Kubernetes API, through its ordinary client. Driver only; blocking.
+"""Keeps proposals in a real Kubernetes API, through its ordinary client. Driver only; blocking.
 
-An API that refuses or cannot be reached is a Refusal, KubernetesUnavailable: the next look asks again.
+If the API refuses or cannot be reached, that is a Refusal, KubernetesUnavailable: the next look tries again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGE = 500
 CONFLICT, NOT_FOUND = 409, 404
 IN_POD = "KUBERNETES_SERVICE_HOST"
 ANSWER_SECONDS = 60.0
-# The operator lets a Reassignment go that was carried out; until then it has its name.
+# A deleted Reassignment that was carried out keeps its name until the operator lets it go.
 GONE_SECONDS, GONE_POLL_SECONDS = 30.0, 0.2
 
 
@@ -39,12 +39,12 @@ class KubernetesStore:
         self._error, self._unreachable = client.ApiException, HTTPError
         configuration = client.Configuration.get_default_copy()
         if is_here(configuration.host) and configuration.proxy in getproxies().values():
-            configuration.proxy = None  # which the environment names for the world outside, not the kubeconfig
+            configuration.proxy = None  # of the environment, for hosts elsewhere, not of the kubeconfig
         self._client: Any = client.ApiClient(configuration)
         rest: Any = self._client.rest_client
         rest.pool_manager.connection_pool_kw["ssl_context"] = _context(configuration)
         request = rest.request
-        # By itself the client waits for ever for an API that has taken the connection, and a job that watches with it.
+        # By default the client waits forever for an API that has accepted the connection, and so would a watching job.
         limit = {"_request_timeout": ANSWER_SECONDS}
         rest.request = lambda *words, **options: request(*words, **{**options, **limit})
         self._objects: Any = client.CustomObjectsApi(self._client)
@@ -79,7 +79,7 @@ class KubernetesStore:
                 return frozenset(pinned)
 
     def read_plan(self, config_map: str) -> dict[str, Any] | None:
-        """A ConfigMap of a plan, None where it is gone."""
+        """A ConfigMap of a plan, None if it is gone."""
         with self._asking(f"ConfigMap {config_map} cannot be read"):
             try:
                 return {"data": self._core.read_namespaced_config_map(config_map, self.namespace).data}
@@ -89,9 +89,9 @@ class KubernetesStore:
                 return None
 
     def create_plan(self, config_map: Mapping[str, Any]) -> None:
-        """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan.
+        """Create a ConfigMap of a plan. One of that name is left from a look that got no further: it has the same plan.
 
-        Unless it has an owner, which has ended and was deleted: it goes as well, a moment later.
+        Unless it has an owner: that has ended and was deleted, so the ConfigMap is about to be deleted as well.
         """
         name = config_map["metadata"]["name"]
         deadline = time.monotonic() + GONE_SECONDS
@@ -131,7 +131,7 @@ class KubernetesStore:
         return answer
 
     def tell(self, cluster: str, look: Mapping[str, Any]) -> str | None:
-        """Write what a look came to into the KafkaCluster's status; why not, where that is not possible."""
+        """Write the outcome of a look into the KafkaCluster's status; returns why not if that fails."""
         try:
             self._objects.patch_namespaced_custom_object_status(
                 GROUP, VERSION, self.namespace, CLUSTERS, cluster, {"status": {"rebalance": dict(look)}}
@@ -141,7 +141,7 @@ class KubernetesStore:
         return None
 
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None:
-        """The ConfigMap goes when the Reassignment goes."""
+        """Make the Reassignment the owner of the ConfigMap, so that they are deleted together."""
         reference = {
             "apiVersion": owner["apiVersion"],
             "kind": owner["kind"],
@@ -192,7 +192,7 @@ class KubernetesStore:
 
 
 def _context(configuration: Any) -> ssl.SSLContext:
-    """The client's own would not be alike. What it shows itself, the client loads."""
+    """A context that is `alike` on every Python, as the client's own is not. The client adds its own certificate."""
     authorities = {"cafile": configuration.ssl_ca_cert, "cadata": configuration.ca_cert_data}
     context = alike(ssl.create_default_context(**authorities))
     if not configuration.verify_ssl:

@@ -22,7 +22,7 @@ REPLICA_COLUMNS = (
 )  # fmt: skip
 
 EMPTY = "there are no replicas yet: nothing is to be levelled"
-# Of all replicas of a broker, so much in use in each of its directories says that they lie on one volume.
+# If each directory of a broker has this share of all its replicas' bytes in use, they surely are on one volume.
 HELD_TOGETHER = 0.9
 # Where replicas take less than this of a volume, a plan cannot be far wrong about it.
 NOTABLE_SHARE = 0.01
@@ -38,9 +38,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """`replicas` has REPLICA_COLUMNS, `growth`, and `peak` and its `rise` (where sizes fell), those of the partition;
-    `lacks` says in sentences what could not be known; `all_known` where the brokers themselves said which replicas
-    there are."""
+    """`replicas` has REPLICA_COLUMNS; `growth`, and where sizes fell `peak` and its `rise`, are the partition's.
+    `lacks` says in sentences what is unknown; `all_known`: the brokers themselves have listed the replicas."""
 
     at_s: float
     brokers: Sequence[Broker]
@@ -82,7 +81,7 @@ class Measured:
             raise Refusal("MetricsInconsistent", str(error)) from error
 
     def _changes(self, horizon_s: float) -> NDArray[np.float64]:
-        """By how much each replica grows: all of a partition alike, since they take the same bytes."""
+        """By how much each replica grows: all of a partition by the same amount, since they get the same writes."""
         frame = self.replicas
         largest = frame.groupby(["topic", "partition"])["size"].transform("max").to_numpy(np.float64)
         growth, peak, rise = (_floats(frame, name) for name in ("growth", "peak", "rise"))
@@ -92,9 +91,9 @@ class Measured:
 
 
 def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:
-    """As if each directory were a disk of that size with nothing but its replicas on it.
+    """The same cluster, as if each directory were a disk of that size with nothing but its replicas on it.
 
-    For directories that share a volume: their volume's level says nothing about them.
+    For directories that share a volume: the volume's fill says nothing about each of them.
     """
     sums = measured.replicas.groupby(["broker", "log_dir"])["size"].sum()
     directories = [
@@ -105,12 +104,12 @@ def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:
 
 
 def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -> Measured:
-    """As if the directories of these volumes had only so many percent of their size.
+    """The same cluster, as if the directories of these volumes had only that percentage of their capacity.
 
-    A directory lies on a volume that is a part of its path, by itself or (where pods have no mounts of their own) with
-    the name of the broker's pod after it. Below a volume is `data`, where the operator mounts them, and above it may be
-    anything: a volume with such a name is the part nearest to the end of paths. One that no directory lies on is a
-    Refusal: it is a slip of the pen.
+    A directory is on a volume that is a component of its path, by its name alone or (where pods have no mounts of their
+    own) with the name of the broker's pod appended. Where the operator mounts them, `data` is below the volume;
+    anything may be above it, so a match at the end of paths goes before one further up. A volume without directories is
+    a Refusal: it is a typo.
     """
     places = [row.path.removesuffix("/data").split("/") for row in measured.directories]
     chosen: dict[int, str] = {}
@@ -138,7 +137,7 @@ def shared_volumes(measured: Measured) -> list[str]:
 
 
 def unkept_racks(measured: Measured) -> list[str]:
-    """A note where a live broker has no rack and others have one: no plan keeps to racks then."""
+    """A note if a live broker has no rack but others have one: plans ignore racks then."""
     alive = [broker for broker in measured.brokers if broker.alive]
     without = [str(broker.id) for broker in alive if broker.rack is None]
     if not without or len(without) == len(alive):
@@ -147,9 +146,9 @@ def unkept_racks(measured: Measured) -> list[str]:
 
 
 def require_volumes(measured: Measured, plan: Plan) -> None:
-    """Raises Refusal for a plan that moves bytes to or from a broker whose directories surely lie on one volume.
+    """Raises Refusal for a plan that moves bytes to or from a broker whose directories surely are on one volume.
 
-    Each would be taken for as full as all of them, and twice as much would go as is too much: and then back again.
+    Each would be taken for as full as all of them, so a multiple of the excess would leave, and then come back.
     """
     touched = {broker for move in plan.moves for broker in {*move.from_.replicas} ^ {*move.to.replicas}}
     held = measured.replicas.groupby("broker")["size"].sum()
@@ -166,7 +165,7 @@ def require_volumes(measured: Measured, plan: Plan) -> None:
 
 
 def check(measured: Measured) -> None:
-    """Raises Refusal where something is missing that a cluster must have."""
+    """Raises Refusal if something is missing that a cluster must have."""
     frame = measured.replicas
     if not measured.directories:
         raise Refusal("MetricsMissing", "there are no log directories in the metrics")
@@ -183,8 +182,8 @@ def check(measured: Measured) -> None:
 
 
 def _check_positions(frame: pd.DataFrame) -> None:
-    """A place in an assignment that nobody has is a replica that is not in the metrics, whatever others of its topic
-    have: a plan without it would give it up."""
+    """Raises Refusal for a gap in an assignment: a replica is not in the metrics, even if no partition of the topic has
+    more, and a plan without it would drop it."""
     places = frame.groupby(["topic", "partition"], sort=True)["position"].agg(["size", "nunique", "max"])
     holes = places[(places["nunique"] != places["size"]) | (places["max"] + 1 != places["size"])]
     if not holes.empty:

@@ -1,4 +1,4 @@
-"""The load as Prometheus knows it, read through Spark. Metric names are those of docs/metrics.md. Driver only."""
+"""Measures the load from Prometheus, read through Spark. Metric names are those of docs/metrics.md. Driver only."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ REASSIGNING = "ballast_reassigning_partitions"
 REGISTERED = "ballast_registered_broker"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
-# So old a sample is of the present to Prometheus.
+# Prometheus takes a sample of up to this age for current.
 LOOKBACK_S = 300.0
 UNORDERED = "the order of assignments is not known: plans can be read but not handed over"
-# Brokers of a release before do not tell.
+# Brokers of an earlier release do not report reassignments.
 UNSEEN = "whether whole topics are being reassigned is not known: they look like ones with more replicas"
 
 
@@ -63,7 +63,7 @@ class MetricsOptions:
         return ",".join(f'{name}="{value}"' for name, value in self.cluster_labels)
 
     def access(self) -> dict[str, str]:
-        """How to get in, as options of the data source."""
+        """The credentials, as options of the data source."""
         try:
             return self.files.read()
         except PrometheusError as error:
@@ -71,7 +71,7 @@ class MetricsOptions:
 
     @property
     def watched(self) -> str:
-        """What a stream is made of: how full the fullest directory is."""
+        """The query of the stream: the bytes used in the directory that holds most."""
         return f"max({USED}{{{self.match}}})"
 
 
@@ -85,7 +85,7 @@ def answers(options: MetricsOptions) -> bool:
 
 
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
-    """Everything of one moment. Raises Refusal for stale, partial or missing metrics."""
+    """Measure the cluster at one moment. Raises Refusal for stale, partial or missing metrics."""
     try:
         source = _Source(spark, options, at_s)
         source.check_fresh()
@@ -112,7 +112,7 @@ def _endpoint(url: str, access: Mapping[str, str]) -> Endpoint:
 
 
 class _Source:
-    """What is asked is of one moment: the present, by the clock that also stamped the samples."""
+    """Queries for one moment; by default the present, by the clock that also stamped the samples."""
 
     def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float | None) -> None:
         self.spark, self.options = spark, options
@@ -136,7 +136,7 @@ class _Source:
             raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
 
     def _gone(self) -> str:
-        """Who was there and is not, but for brokers that the controller no longer knows, where one tells that."""
+        """Query for brokers that have disappeared, except those that are no longer registered, if a controller says."""
         chosen, past = f"{{{self.options.match}}}", f"[{self.options.memory_s:.0f}s]"
         registered = (
             f'label_replace(count by (registered) ({REGISTERED}{chosen}), "broker", "$1", "registered", "(.+)")'
@@ -165,7 +165,7 @@ class _Source:
         return Measured(self.at_s, _brokers(small, directories), directories, replicas, order_known, tuple(lacks))
 
     def _frame(self, queries: Mapping[str, str], labels: Sequence[str], past_s: float = 0.0) -> DataFrame:
-        """All queries in one read, each row with its query's name; also of brokers that were there so long ago."""
+        """All queries in one read, each row with its query's name; also of brokers that were there within `past_s`."""
         settings = {
             "url": self.options.url,
             "queries": json.dumps(queries),
@@ -193,7 +193,7 @@ class _Source:
         from pyspark.sql import functions as f
 
         keys, labels, of_partition = list(REPLICA_KEYS), [*REPLICA_KEYS, "log_dir"], (*HISTORY, *TRAFFIC)
-        # A broker that was removed since is the one that knows how large was what it gave away.
+        # Only a broker that has been removed since has the earlier sizes of what it gave away.
         read = self._frame(self._replica_queries(), labels, past_s=self.options.window_s + LOOKBACK_S).persist()
         try:
 
@@ -203,7 +203,7 @@ class _Source:
             frame = column("size", labels)
             for name in ("leader", "position"):
                 frame = frame.join(column(name, keys), keys, "left")
-            # A replica that was elsewhere before, or was being copied, tells nothing of how its partition grew.
+            # The largest of the partition: a replica that was elsewhere, or being copied, does not show how it grew.
             largest = [f.max(f.when(f.col("name") == name, f.col("value"))).alias(name) for name in of_partition]
             frame = frame.join(read.groupBy(*PARTITION_KEYS).agg(*largest), list(PARTITION_KEYS), "left")
             numbers = ("partition", "broker")
@@ -222,11 +222,11 @@ class _Source:
             "size": size,
             "before": f"max by (topic, partition) ({size} offset {window})",
             "halfway": f"max by (topic, partition) ({size} offset {half})",
-            # Of the replica that was never smaller: others may have been on their way.
+            # The highest of the replicas' minimums: others may have been in the middle of being copied.
             "lowest": f"max by (topic, partition) (min_over_time({size}[{window}]))",
             "peak": f"max by (topic, partition) (max_over_time({size}[{window}]))",
             "peak_before": f"max by (topic, partition) (max_over_time({size}[{half}] offset {half}))",
-            # How often it was smaller than a moment before.
+            # How often it shrank.
             "falls": f"max by (topic, partition) (resets({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",
             "position": f"{POSITION}{{{SELECTOR}}}",
@@ -237,9 +237,9 @@ class _Source:
 
 
 def _with_growth(found: pd.DataFrame, window_s: float) -> pd.DataFrame:
-    """What a forecast is made of, from each partition's sizes now, in the middle of the window and at its beginning.
+    """Add what a forecast needs, from each partition's sizes now, in the middle of the window and at its beginning.
 
-    A partition that is younger than the window has grown within it by all that it is known to have grown.
+    For a partition younger than the window, its lowest known size stands in for the one at the beginning.
     """
     now = found.groupby(list(PARTITION_KEYS))["size"].transform("max")
     begun = found["before"].fillna(found["lowest"])
@@ -253,7 +253,7 @@ def _with_growth(found: pd.DataFrame, window_s: float) -> pd.DataFrame:
 
 
 def _without_replicas(small: pd.DataFrame) -> Refusal:
-    """Series of replicas can be switched off; how many there are each broker tells all the same."""
+    """Tell an empty cluster from replica series that are switched off: each broker exports their count all the same."""
     counts = small[small["name"] == COUNT]
     all_tell = set(counts["broker"]) == set(small.loc[small["name"] == TOTAL, "broker"])
     if all_tell and (counts["value"] == 0).all():
@@ -262,7 +262,7 @@ def _without_replicas(small: pd.DataFrame) -> Refusal:
 
 
 def _complete(replicas: pd.DataFrame) -> list[str]:
-    """What is not known, in sentences; leaders become yes or no."""
+    """Notes on what is unknown; turns the column `leader` into booleans."""
     lacks = []
     if replicas["leader"].isna().all():
         lacks.append("leaders are not known: the first replica is taken for the leader")
@@ -298,13 +298,13 @@ def _silent(small: pd.DataFrame) -> list[str]:
 
 
 def _without_controllers(small: pd.DataFrame) -> pd.DataFrame:
-    """A node that is a controller only has no replicas, so it tells of no moves: its directory is no place for any."""
+    """Without nodes that are only controllers, whose directory takes no replicas: they export no metric of moves."""
     nodes, brokers = (set(small.loc[small["name"] == metric, "broker"]) for metric in (RACK, MOVES))
     return small[~small["broker"].isin(nodes - brokers)]
 
 
 def _one_cluster_at_rest(small: pd.DataFrame) -> None:
-    """Raises Refusal for several clusters' series, and while replicas move: their copies grow into what looks free."""
+    """Raises Refusal for series of several clusters, and while replicas move: copies grow into what looks free."""
     clusters = sorted(set(small.loc[small["name"] == RACK, "cluster_id"].dropna()))
     if len(clusters) > 1:
         raise Refusal(
@@ -315,7 +315,7 @@ def _one_cluster_at_rest(small: pd.DataFrame) -> None:
         raise Refusal(
             "ReassignmentInProgress", f"{moving} replicas are moving between directories; ask again after that"
         )
-    # Each node tells of the whole cluster, as far as its metadata have come.
+    # Each node reports the whole cluster, as far as it has caught up with the metadata.
     reassigned = int(small.loc[small["name"] == REASSIGNING, "value"].max() if _tells_reassignments(small) else 0)
     if reassigned:
         raise Refusal("ReassignmentInProgress", f"{reassigned} partitions are being reassigned; ask again after that")

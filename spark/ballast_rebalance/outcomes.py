@@ -23,7 +23,7 @@ class OutcomeMetrics:
         self._time = Gauge(
             "ballast_rebalance_last_run_timestamp_seconds", "When the last run ended", registry=self.registry
         )
-        # Until there was one: it is not late from the first second on.
+        # Until the first run has ended: the job is not late from its first second on.
         self._time.set(time.time())
         interval = Gauge("ballast_rebalance_interval_seconds", "Time between two runs", registry=self.registry)
         interval.set(interval_s)
@@ -49,7 +49,7 @@ class OutcomeMetrics:
         self._last.labels(reason).set(1)
         self._time.set(time.time())
         self._seconds.set(seconds)
-        # What an earlier look planned is not what this one says.
+        # Forget the plan of an earlier run.
         self._spread.clear()
         self._bytes.clear()
         if plan is not None and plan.quality is not None:

@@ -2,18 +2,19 @@
 
 Options
   url            the server
-  query          PromQL; `$selector` in it is where a split's matchers go, `$match` where only those of `match` go
+  query          PromQL; `$selector` is replaced by a split's matchers and those of `match`, `$match` by the latter
   queries        instead: a JSON object of several, name to query, in one read; rows then have a column `name`
   labels         comma-separated labels that become string columns; all others are dropped
   time           instant query at this time (seconds since the epoch; default: now), or
   start end step range query (seconds)
-  splitBy        a label; each of its values, and not to have it, becomes queries of their own (needs `$selector`)
-  past           values of that label count that were there within so many seconds before (default: 300)
+  splitBy        a label; each of its values, and its absence, gets queries of its own (needs `$selector`)
+  past           also split by values of that label that were there within so many seconds before (default: 300)
   match          matchers that every query carries, for instance cluster="a"
   token          a bearer token that the server asks for
-  secretHeaders  headers that it asks for: a JSON array of [name, value]
-  secretCertificate  a key and its certificate to show, as PEM
-  authorities    whose certificate the server may have, as PEM (default: of whom the machine believes)
+  secretHeaders  further headers to send: a JSON array of [name, value]
+  secretCertificate  a client key and its certificate, as PEM
+  authorities    the authorities that may have signed the server's certificate, as PEM (default: the machine's)
+  delay          of a stream: seconds before a step counts as complete (default: 30)
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
 Rows: time timestamp, value double, name if there are several queries, then the labels. An instant query's series are
@@ -114,7 +115,7 @@ class Settings:
 
 
 def _headers(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Spark leaves out of what it shows the options with `secret` or `token` in their names."""
+    """Spark redacts options that have `secret` or `token` in their names."""
     token = options.get("token")
     own = (("Authorization", f"Bearer {token}"),) if token else ()
     return (*headers_of(options.get("secretheaders", "")), *own)
@@ -122,7 +123,7 @@ def _headers(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class Ask:
-    """One query to Prometheus; `series` is how many answers it must give (None: not known)."""
+    """One query to Prometheus; `series` is how many series it must return (None: unknown)."""
 
     expression: str
     series: int | None
@@ -186,7 +187,7 @@ class PrometheusStreamReader(DataSourceStreamReader):
         lowered = {key.lower(): value for key, value in options.items()}
         # Samples arrive a scrape late; a step is read only when none can arrive any more.
         self.delay_s = float(lowered.get("delay", "30"))
-        # Spark asks twice where the stream begins: a step that ends between would be in no batch.
+        # Fixed here, as Spark asks twice for the initial offset: a step that ended in between would be in no batch.
         self._begins_s = settings.start_s if settings.start_s is not None else time.time()
 
     def initialOffset(self) -> dict[str, float]:
@@ -220,9 +221,9 @@ class PrometheusStreamReader(DataSourceStreamReader):
 
 
 def plan_instant(settings: Settings, at_s: float) -> list[Ask]:
-    """One query per value of the split label, each with the number of series it must answer with.
+    """One query per value of the split label, each with the number of series that it must return.
 
-    To count costs Prometheus as much as to answer, so that is asked side by side as well.
+    Counting costs Prometheus as much as answering, so the counts are queried in parallel as well.
     """
 
     def counted(named: tuple[str, str]) -> Ask:
@@ -262,7 +263,7 @@ def _split_matchers(settings: Settings, start_s: float, end_s: float) -> list[st
         return [""]
     match = "{" + ",".join(filter(None, (settings.match, f'{settings.split_by}!=""'))) + "}"
     values = settings.endpoint.label_values(settings.split_by, match, start_s - settings.past_s, end_s)
-    # Series without the label match "", and would be a hole if nobody asked for them.
+    # Series without the label match "": without a query of their own they would be missing.
     return [f'{settings.split_by}="{_quote(value)}"' for value in (*values, "")]
 
 
@@ -275,12 +276,12 @@ def _quote(value: str) -> str:
 
 
 def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
-    """At most `limit` splits, because each is one query at a time against a server that limits them."""
+    """At most `limit` splits, because each runs one query at a time and the server limits concurrent queries."""
     wanted = [ask for ask in asks if ask.series != 0]
     if all(ask.series is not None for ask in wanted):
         # A task costs more than asking for a few thousand series.
         limit = min(limit, 1 + sum(ask.series or 0 for ask in wanted) // SERIES_PER_SPLIT)
-    # Spark reads an empty list as one split that it does not name; one that asks nothing says what is meant.
+    # Spark takes an empty list for one unknown split; a split without queries says what is meant.
     return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
 
 

@@ -1,7 +1,7 @@
-"""Prometheus's query API over HTTP: asks, tries again, and takes no partial answer for a whole one.
+"""A client of Prometheus's HTTP query API that retries, and never takes a partial answer for a whole one.
 
-Blocking; used by the driver and by Spark's Python workers, so it must be importable without Spark. A server that says
-`warnings` or `isPartial` has left something out: that is an error here, never a silent hole.
+Blocking; used by the driver and by Spark's Python workers, so it must be importable without Spark. A server that
+answers with `warnings` or `isPartial` has left something out: that is an error here, never a silent hole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class PrometheusError(RuntimeError):
-    """The query could not be answered wholly; the message says what the server said."""
+    """The query could not be answered completely; the message says what the server said."""
 
 
 class PartialAnswerError(PrometheusError):
@@ -40,11 +40,10 @@ class PartialAnswerError(PrometheusError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole.
+    """Where Prometheus is, the timeouts for each read (`timeout_s`) and for a whole answer (`answer_s`), and retries.
 
-    `headers` say who asks and for whom, so they are in no text that is made of this. `authorities` are those that its
-    certificate may be of, as PEM; without, those that this machine believes. `certificate` is the one to show, with its
-    key.
+    `headers` contain credentials, so the repr leaves them out. `authorities` are those that may have signed its
+    certificate, as PEM; by default those that this machine trusts. `certificate` is the client's, with its key.
     """
 
     url: str
@@ -112,7 +111,7 @@ class Endpoint:
         body = urllib.parse.urlencode(parameters).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
         headers |= dict(self.headers)
-        # Long queries need POST; the label API takes GET alone in older versions.
+        # Long queries need POST; older versions of the label API take only GET.
         if "/label/" in path:
             request = urllib.request.Request(f"{url}?{body.decode()}", headers=headers)
         else:
@@ -134,7 +133,7 @@ class Endpoint:
         return _data_of(text, url)
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
-        """Raises TimeoutError for one that never ends, though something comes now and then."""
+        """The body; raises TimeoutError if it takes too long as a whole, even if something comes now and then."""
         deadline, pieces, left = time.monotonic() + self.answer_s, [], MAX_ANSWER_BYTES
         while left and (piece := answer.read1(min(left, CHUNK_BYTES))):
             pieces.append(piece)
@@ -149,7 +148,7 @@ class _PassingFaultError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """On a redirect a query would be asked again without its text, and the token told to whoever is named."""
+    """A redirect would repeat the query without its body, and send the token to whichever host it names."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -157,7 +156,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @lru_cache(maxsize=8)
 def _opener(authorities: str | None, certificate: str | None, here: bool = False) -> urllib.request.OpenerDirector:
-    """For who is on this machine: no proxy knows him, whatever the environment says."""
+    """`here`: the server is on this machine, so no proxy can reach it, whatever the environment says."""
     context = alike(ssl.create_default_context(cadata=authorities))
     if certificate:
         _show(context, certificate)
@@ -166,22 +165,22 @@ def _opener(authorities: str | None, certificate: str | None, here: bool = False
 
 
 def alike(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same of every Python: from 3.13 on its own default refuses authorities as `openssl req -x509` makes them, and
-    as older clusters have them, and takes those that are signed by another one."""
+    """Make verification the same on every Python: from 3.13 on, the default refuses authorities as `openssl req -x509`
+    makes them and older clusters have them, and accepts intermediate ones."""
     context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def _show(context: ssl.SSLContext, certificate: str) -> None:
-    """Python takes a certificate from files alone, and on a disk the key might be found later."""
+    """Load a client certificate. Python takes it only from a file, but on a disk the key might be found later."""
     with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
         file.write(certificate.encode())
-        # The password is none: OpenSSL would ask for one on the terminal, where a key has one.
+        # Without a password given, OpenSSL would prompt on the terminal if the key has one.
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
 
 
 def is_here(url: str) -> bool:
-    """Whether it is on this machine."""
+    """Whether the URL's host is this machine."""
     host = urllib.parse.urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -192,7 +191,7 @@ def is_here(url: str) -> bool:
 def read_authorities(text: str) -> str:
     """The text, if there are certificates in it; raises PrometheusError."""
     try:
-        if not text.strip():  # which Python would take for none given
+        if not text.strip():  # Python would take it for none given
             raise ValueError("nothing")
         _opener(text, None)
     except (ssl.SSLError, ValueError) as error:

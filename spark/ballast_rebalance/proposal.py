@@ -1,8 +1,8 @@
-"""A plan becomes a proposal: a Reassignment that waits for approval, in Kubernetes or as YAML in a Git working tree.
+"""Turns a plan into a proposal: a Reassignment that waits for approval, in Kubernetes or as YAML in a Git working tree.
 
-At most one proposal of this job is open per cluster. An older one that nobody approved is superseded, but only by one
-that is notably better or where it does not fit any more: sizes change with every look, and who is to approve a plan
-needs time to read it. One that is approved or runs stays, and nothing new is proposed beside it (REB-08). Driver only.
+At most one proposal of this job is open per cluster. An older one that is not approved is superseded, but only if the
+new one is notably better or the older no longer fits: sizes change with every look, and people need time to read a plan
+before they approve it. One that is approved or runs stays, and nothing new is proposed beside it (REB-08). Driver only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProposalOptions:
 
 
 class Older(NamedTuple):
-    """A proposal that was made before; `config_maps` has by name those that its rows are in, if it is large."""
+    """An earlier proposal; `config_maps` has, by name, the ConfigMaps with its rows, if it is large."""
 
     resource: Mapping[str, Any]
     config_maps: Mapping[str, Mapping[str, Any]]
@@ -104,7 +104,7 @@ def build(plan: Plan, measured: Measured, options: ProposalOptions, planning: Pl
 
 
 def proposal_name(cluster: str, plan: Plan) -> str:
-    """Follows from the plan, so that the same plan is the same object."""
+    """Derived from the plan, so that the same plan is the same object."""
     return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
 
 
@@ -117,9 +117,9 @@ def as_good(
     now: str,
     present: ClusterLoad | None = None,
 ) -> bool:
-    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it.
+    """Whether an older proposal still fits, and levels this load nearly as well as `plan`, which was made for it.
 
-    Where the load is a forecast, `present` is the cluster as it is: what is approved has to find room in that.
+    If the load is a forecast, `present` is the cluster as it is: an approved plan must find room in that.
     """
     if str(older.resource["spec"].get("expiresAt", now)) < now:
         return False
@@ -140,7 +140,7 @@ def as_good(
 
 
 def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> list[Path]:
-    """Older files of this job for the cluster that nobody approved. Raises Refusal where one of them is kept."""
+    """Older, unapproved files of this job for the cluster. Raises Refusal if one of them is kept."""
     resource = resources[-1]
     path = _file(resource, directory)
     older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
@@ -151,9 +151,9 @@ def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, ke
 
 
 def require_carried_out(resource: Mapping[str, Any], directory: Path, load: ClusterLoad) -> None:
-    """Raises Refusal where somebody has approved a file of this job for the cluster, and its moves are yet to come.
+    """Raises Refusal if a file of this job for the cluster is approved and its moves are not done yet.
 
-    From the files alone nobody can tell that one has failed: it stands in the way until it expires or is removed.
+    The files do not show whether one has failed: it stands in the way until it expires or is removed.
     """
     for path in sorted(directory.glob("*-rebalance-*.yaml")):
         for older in _older_in(path):
@@ -169,7 +169,7 @@ def require_carried_out(resource: Mapping[str, Any], directory: Path, load: Clus
 
 
 def _has_moves_left(older: Older, load: ClusterLoad) -> bool:
-    """Rows whose replicas are elsewhere by now are nobody's business any more."""
+    """False if the rows are stale: their replicas are elsewhere by now, so the moves will not come."""
     try:
         return bool(plan_explicit(load, rows_from_resource(older.resource, older.config_maps)).moves)
     except ValueError:
@@ -177,10 +177,10 @@ def _has_moves_left(older: Older, load: ClusterLoad) -> bool:
 
 
 def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
-    """One file in the working tree, in the place of the superseded ones.
+    """Write one file into the working tree, in place of the superseded ones.
 
-    The same plan found again leaves its file alone, unless that has expired: with its moves still to be made nobody
-    approved it, or too late.
+    If the same plan is found again, its file stays as it is unless it has expired: as its moves are still to be made,
+    nobody approved it, or too late.
     """
     resource = resources[-1]
     directory.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def submit(
     store: ProposalStore,
     keeps: Keeps | None = None,
 ) -> str:
-    """Create the proposal; returns its name. Raises Refusal where another one has to end first, or is kept."""
+    """Create the proposal; returns its name. Raises Refusal if another one must end first, or is kept."""
     resource = resources[-1]
     in_the_way = []
     for other in store.list_reassignments():
@@ -215,7 +215,7 @@ def submit(
         name = other["metadata"]["name"]
         same = name == resource["metadata"]["name"]
         if phase in ENDED:
-            # The same plan, found again after it came to nothing: its old object has the name.
+            # The same plan, found again after it ended: the old object still has the name.
             in_the_way += [other] if same else []
             continue
         if same:
@@ -257,12 +257,12 @@ def _is_ours(resource: Mapping[str, Any]) -> bool:
 
 
 def _approved(resource: Mapping[str, Any]) -> bool:
-    """By naming its plan, or by asking for no approval any more."""
+    """Whether somebody has named its plan, or it no longer requires approval."""
     return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
 
 
 def _stalled(resource: Mapping[str, Any]) -> str | None:
-    """Why it waits for somebody, in the operator's words; None where it goes on by itself."""
+    """Why it needs somebody's help, in the operator's words; None if it does not."""
     conditions = resource.get("status", {}).get("conditions", ())
     return next((one["message"] for one in conditions if one["type"] == "Stalled" and one["status"] == "True"), None)
 
@@ -278,7 +278,7 @@ def _older_in(path: Path) -> list[Older]:
 
 
 class _Loader(yaml.SafeLoader):
-    """What looks like a time is a text, as it is to Kubernetes: a file that people edit has it without quotes, too."""
+    """Reads timestamps as text, as Kubernetes does: in a file that people edit they may be without quotes."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)

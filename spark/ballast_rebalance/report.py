@@ -1,4 +1,4 @@
-"""One proposal as one HTML page: no network, no script, readable on a phone and by a screen reader (REB-09).
+"""Renders a proposal as one HTML page: no network, no script, readable on a phone and by a screen reader (REB-09).
 
 PURE: a load and a plan in, text out. Every picture has its numbers in a table beside it.
 """
@@ -30,7 +30,7 @@ def render(
     lacks: Sequence[str] = (),
     ahead_s: float = 0.0,
 ) -> str:
-    """The page; sizes in `load` are those of so many seconds after they were measured."""
+    """The page; sizes in `load` are a forecast for `ahead_s` after the measurement."""
     when = datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = f"Rebalance proposal for {cluster}"
     sections = [
@@ -65,7 +65,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """In minutes, and where those are many in hours."""
+    """In minutes, or in hours and minutes from 2 h on."""
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
@@ -108,7 +108,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _later(quality: Quality) -> list[tuple[str, str]]:
-    """Of a plan that ends at the most moves it may have."""
+    """Rows for a plan that was cut off at `max_moves`."""
     if quality.aim is None:
         return []
     return [
@@ -165,7 +165,7 @@ def directory_fills(load: ClusterLoad, plan: Plan) -> tuple[np.ndarray, np.ndarr
 
 
 def _copies(plan: Plan) -> list[tuple[tuple[int, str], tuple[int, str], int]]:
-    """(from, to, bytes) of each replica that goes; where a partition has several, its bytes are shared evenly."""
+    """(from, to, bytes) of each replica that moves; if several of a partition do, they share its bytes evenly."""
     found = []
     for move in plan.moves:
         before, after = move.from_.as_pairs(), move.to.as_pairs()
@@ -180,7 +180,7 @@ def _copies(plan: Plan) -> list[tuple[tuple[int, str], tuple[int, str], int]]:
 
 
 def _most_changed(before: np.ndarray, after: np.ndarray) -> list[int]:
-    """Numbers of directories, those that change most first; all of them in the order given where they are not many."""
+    """Indexes of directories, those that change most first; if there are not many, all of them in the order given."""
     if before.size <= MAX_BARS:
         return list(range(before.size))
     return [int(index) for index in np.argsort(-np.abs(after - before), kind="stable")[:MAX_BARS]]

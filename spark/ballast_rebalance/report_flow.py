@@ -1,4 +1,4 @@
-"""The flow of bytes as an inline SVG: sources left, targets right, bands as thick as their bytes. PURE."""
+"""Draws the flow of bytes as an inline SVG: sources left, targets right, bands as thick as their bytes. PURE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 
 MAX_FLOWS = 40
 BANDS_PX = 340
-# Of the style sheet's font for labels, whose letters are all as wide.
+# The width of a letter in the monospace font that the style sheet has for labels.
 LETTER_PX = 7.9
 MAX_LETTERS = 40
 GAP_PX = 8
@@ -45,12 +45,12 @@ def flow_svg(flows: Counter[tuple[str, str]], human: Callable[[float], str]) -> 
 
 
 def _room(names: Iterable[str]) -> int:
-    """For the longest of them, as far as it is shown."""
+    """Width for the longest name, as far as it is shown."""
     return GAP_PX + math.ceil(LETTER_PX * max(min(len(name), MAX_LETTERS) for name in names))
 
 
 def _label(name: str, x: int, y: int, anchor: str) -> str:
-    """Of a long path its end says which disk it is."""
+    """A long path is cut at the front: its end says which disk it is."""
     shown = name if len(name) <= MAX_LETTERS else f"…{name[1 - MAX_LETTERS :]}"
     return f'<text x="{x}" y="{y + 4}" text-anchor="{anchor}">{escape(shown)}</text>'
 
@@ -66,5 +66,5 @@ def _y(index: int) -> int:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name by their value: disk-2 before disk-10."""
+    """A sort key that orders numbers in a name by value: disk-2 before disk-10."""
     return [(int(digits or -1), text) for digits, text in re.findall(r"(\d+)|(\D+)", name)]

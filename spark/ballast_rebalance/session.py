@@ -1,4 +1,4 @@
-"""The Spark session of the job: which Java, which Python, and where workers find this package. Driver only."""
+"""Opens the job's Spark session: which Java, which Python, and where workers find this package. Driver only."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 APP_NAME = "ballast-rebalance"
 DEFAULT_MASTER = "local[*]"
-# The numbers are in Python; what Java does here ends before its optimising compiler would pay.
+# The heavy work is done in Python; Java's part ends before its optimising compiler would pay off.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SessionError(Exception):
-    """Spark does not start; what Java had to say is in its own words above."""
+    """Spark does not start; Java has already printed its own message."""
 
 
 class InterruptedLookError(SystemExit):
-    """Ctrl-C or SIGTERM, under a name that nobody on its way catches, logs or answers by asking Java again."""
+    """Ctrl-C or SIGTERM, of a class that no caller catches, logs or answers by calling Java again."""
 
 
 @contextmanager
 def lasting_session(master: str | None = None, memory: str | None = None) -> Iterator[SparkSession]:
     """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
 
-    While Java starts, either waits for it, the first time: left alone before it has told where it listens, it would
-    stay for ever. Afterwards nothing more is said to it, since the answer to what was asked last may still be coming:
-    it ends by itself when this process does.
+    The first signal while Java starts waits until it has: abandoned before it has reported its port, Java would run
+    forever. After that, Java gets no more calls, since the answer to the last one may still be on its way: it ends by
+    itself when this process does.
     """
     asked: list[int] = []
 
@@ -72,12 +72,12 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
 def _started(master: str | None, memory: str | None) -> SparkSession:
     try:
         return open_session(master, memory)
-    except Exception as error:  # of Java, of py4j and of Spark, whose common ancestor this is
+    except Exception as error:  # from Java, py4j or Spark: they have no closer common ancestor
         raise SessionError(f"Spark does not start: {str(error).splitlines()[0]}") from error
 
 
 def open_session(master: str | None, memory: str | None, settings: dict[str, str] | None = None) -> SparkSession:
-    """A session; under spark-submit the master that was submitted to, else this machine."""
+    """A session; by default on spark-submit's master, else on this machine."""
     submitted = "SPARK_ENV_LOADED" in os.environ
     master = master if master or submitted else DEFAULT_MASTER
     _prepare_environment(local=not submitted and master is not None and master.startswith("local"))
@@ -93,7 +93,7 @@ def open_session(master: str | None, memory: str | None, settings: dict[str, str
         chosen.set(key, value)
     before = signal.getsignal(signal.SIGINT)
     SparkContext.getOrCreate(chosen)
-    signal.signal(signal.SIGINT, before)  # Spark's context takes Ctrl-C for itself
+    signal.signal(signal.SIGINT, before)  # Spark's context installs a handler of its own
     session = SparkSession.builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(PrometheusDataSource)
@@ -101,19 +101,19 @@ def open_session(master: str | None, memory: str | None, settings: dict[str, str
 
 
 def settings_for(master: str | None, memory: str | None) -> dict[str, str]:
-    """What the job wants of Spark; `master` is None where spark-submit knows it."""
+    """The job's Spark settings; `master` is None if spark-submit sets it."""
     chosen = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
-        # Else a stream that fails leaves its place behind, and while Prometheus is away each look makes another one.
+        # Else a stream that fails leaves its checkpoint behind, and each look makes one while Prometheus is away.
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     }
     if master and master.startswith("local"):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Java's own is /tmp, whatever TMPDIR says: what is left there by a Java that is killed nobody would remove.
+        # Java defaults to /tmp, whatever TMPDIR says: nobody would remove what a killed Java leaves there.
         options = f'{SHORT_RUN} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
         chosen |= {"spark.driver.extraJavaOptions": options, "spark.sql.codegen.wholeStage": "false"}
     if memory:

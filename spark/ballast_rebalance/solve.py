@@ -1,4 +1,4 @@
-"""Brokers' disks levelled side by side on Spark's executors, by `applyInArrow` (REB-06). Called by the driver."""
+"""Levels brokers' disks in parallel on Spark's executors, by `applyInArrow` (REB-06). Called by the driver."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "replica long, directory long"
-# Below this, starting the tasks costs more than solving them here, and what is solved apart is not solved together.
+# Below this, starting the tasks costs more than solving them here; besides, solving brokers together is better.
 WORTH_SENDING_REPLICAS = 20_000
 
 
 def spark_solver(
     spark: SparkSession, load: ClusterLoad, worth_sending: int = WORTH_SENDING_REPLICAS
 ) -> SolveTasks | None:
-    """A solver for `plan_balance`; None where the planner rather solves the cluster as a whole, a small one exactly."""
+    """A solver for `plan_balance`; None for a cluster that the planner had better solve as a whole, perhaps exactly."""
     if load.replicas.size.size < worth_sending:
         return None
     return lambda tasks, options: _send(spark, tasks, options) if tasks else []

@@ -1,4 +1,4 @@
-"""Whether a plan is worth proposing. PURE."""
+"""Decides whether a plan is worth proposing. PURE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
     if quality.after.highest > quality.before.highest + 1e-9:
         raise Refusal("WouldMakeWorse", "the fullest directory would become fuller")
     _require_progress(quality)
-    # One that is cut short is a step on the way to what all of it gains.
+    # A plan that was cut off at max_moves is a step towards what the whole gains.
     aim = quality.aim or quality.after
     lowered = quality.before.highest - aim.highest
     narrowed = quality.before.spread - aim.spread
@@ -43,7 +43,7 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
 
 
 def _require_progress(quality: Quality) -> None:
-    """Raises Refusal for the first moves of a plan that by themselves lead nowhere: they would be proposed for ever."""
+    """Raises Refusal if a truncated plan levels nothing by itself: its moves would be proposed again and again."""
     before, after = quality.before, quality.after
     nearer = after.coefficient_of_variation < before.coefficient_of_variation or after.out_of_band < before.out_of_band
     if quality.aim is not None and not nearer and not quality.on_more_racks:

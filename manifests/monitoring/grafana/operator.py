@@ -26,7 +26,7 @@ series = partial(queries.series, of=OF_OPERATOR)
 rate = partial(queries.rate, of=OF_OPERATOR)
 quantile = partial(queries.quantile, of=OF_OPERATOR)
 
-# From here on BallastReconcileStuck fires.
+# At the second value BallastReconcileStuck fires.
 AGE_STEPS = steps(60, 300)
 
 

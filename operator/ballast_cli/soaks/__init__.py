@@ -1,4 +1,4 @@
-"""One module per soak, imported when it is asked for. Each but the simulation has `begin`, a `Soak`."""
+"""The soaks, one module each, imported on demand. Each except the simulation has a function `begin`, a `Soak`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done, what that showed, and what was wrong."""
+    """What was done, what held if nothing was wrong, and what was wrong."""
 
     summary: str
     held: str

@@ -1,4 +1,4 @@
-"""Mutated requests and record batches at one broker."""
+"""Sends mutated requests and record batches to one broker."""
 
 from __future__ import annotations
 

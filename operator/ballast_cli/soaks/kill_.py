@@ -1,4 +1,4 @@
-"""One broker under load, killed again and again on one data directory."""
+"""Kills one broker under load again and again, on one data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves between directories and between brokers under load and kills."""
+"""Moves replicas between directories and between brokers, under load and kills."""
 
 from __future__ import annotations
 

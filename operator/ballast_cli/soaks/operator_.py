@@ -1,4 +1,4 @@
-"""One long ordeal of tests/operator: the operator behind an API that fails, killed again and again."""
+"""Runs one long ordeal of tests/operator: the operator behind a failing API, killed again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of schedules of the simulation, on two processes."""
+"""Runs thousands of schedules of the simulation, in two processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEDULES_PER_LINE = 50
 
 
 def play(first: int, times: int) -> int:
-    """Every seed of the range; the exit code is 1 where one failed."""
+    """Run every seed of the range; returns the exit code, 1 if any failed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers must not outlive it
     began = time.monotonic()
     failed: list[int] = []
@@ -45,7 +45,7 @@ def play(first: int, times: int) -> int:
 
 
 def _played(workers: list[Connection], seeds: Iterator[int]) -> Iterator[tuple[int, str | None]]:
-    """Each seed with what is to be told of it, as one of the workers comes to its end."""
+    """Yield each seed, as a worker finishes it, with its failure report, or None if it passed."""
     busy: dict[Connection, int] = {}
 
     def give(worker: Connection) -> None:
@@ -69,7 +69,7 @@ def _played(workers: list[Connection], seeds: Iterator[int]) -> Iterator[tuple[i
 
 @contextmanager
 def _workers() -> Iterator[list[Connection]]:
-    """Processes without a thread or a lock between them and this one: they can be ended at any moment."""
+    """Worker processes that share only pipes with this one, no threads or locks: safe to terminate at any moment."""
     spawn = multiprocessing.get_context("spawn")
     ends, processes = [], []
     try:
@@ -90,7 +90,7 @@ def _workers() -> Iterator[list[Connection]]:
 
 def _work(connection: Connection) -> None:
     _leave_interrupts_to_the_parent()
-    with suppress(EOFError):  # nobody is there any more
+    with suppress(EOFError):  # the parent is gone
         while True:
             connection.send(_play(connection.recv()))
 

@@ -1,6 +1,6 @@
 """CEL, the expression language of `x-kubernetes-validations`: parser, functions, compiler to Python closures. PURE.
 
-The libraries for Python lack Kubernetes' own functions and optional fields, or take milliseconds per rule; ten
+Existing Python libraries lack Kubernetes' own functions and optional fields, or take milliseconds per rule; ten
 thousand objects with ten rules each need microseconds.
 """
 

@@ -1,7 +1,7 @@
-"""Syntax tree → Python closures over an environment of variables. PURE.
+"""Compiles a CEL syntax tree to Python closures over an environment of variables. PURE.
 
-Guarantees: unknown names and wrong numbers of arguments are refused when compiling; whatever goes wrong when
-evaluating is a CelError.
+Guarantees: unknown names and wrong numbers of arguments are refused at compile time; every failure of an evaluation is
+a CelError.
 """
 
 import re
@@ -35,7 +35,7 @@ _ESCAPED = {"underscores": "__", "dot": ".", "dash": "-", "slash": "/"}
 
 
 def unescape(field: str) -> str:
-    """Kubernetes' escapes of property names that are no CEL identifiers."""
+    """Undo Kubernetes' escaping of property names that are not CEL identifiers."""
 
     def one(match: re.Match[str]) -> str:
         return _ESCAPED.get(match[1], match[1] if match[0] == field else match[0])
@@ -230,7 +230,7 @@ def _truth(value: Any) -> bool:
 
 
 def _logical(left: Thunk, right: Thunk, decisive: bool) -> Thunk:
-    """&& and ||: the side that decides wins over an error on the other side."""
+    """&& and ||: a side that decides the result wins over an error on the other side."""
 
     def evaluate(env: Env) -> bool:
         try:

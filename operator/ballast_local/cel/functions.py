@@ -253,7 +253,7 @@ def _duration_part(divisor: float) -> Callable[[Any], int]:
     return part
 
 
-# name → (function, fewest and most arguments, the receiver counted)
+# name → (function, fewest and most arguments, including the receiver)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "size": (_size, 1, 1),
     "int": (_int, 1, 1),

@@ -1,4 +1,4 @@
-"""CEL text → syntax tree. PURE."""
+"""Parses CEL into a syntax tree. PURE."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CelSyntaxError(Exception):
-    """The expression is not CEL, or names something unknown."""
+    """The expression is not valid CEL, or uses an unknown name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""CEL's values beyond JSON, and how values compare. PURE.
+"""CEL's value types beyond JSON, and comparison of values. PURE.
 
-JSON's numbers arrive as Python's int and float; a timestamp is an aware datetime, a duration a timedelta.
+JSON numbers are Python's int and float; a timestamp is an aware datetime, a duration a timedelta.
 """
 
 import re
@@ -16,7 +16,7 @@ class CelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Optional:
-    """optional.of(value), or optional.none() when not present."""
+    """optional.of(value), or optional.none() if not present."""
 
     present: bool
     value: Any = None
@@ -51,7 +51,7 @@ def equals(left: Any, right: Any) -> bool:
 
 
 def ordered(left: Any, right: Any) -> None:
-    """Raises unless the two can be compared by <."""
+    """Raise CelError unless the two can be compared by <."""
     if is_number(left) and is_number(right):
         return
     if type(left) is type(right) and isinstance(left, (str, bytes, bool, datetime, timedelta)):

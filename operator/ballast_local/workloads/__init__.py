@@ -1,1 +1,1 @@
-"""Controllers and the node: what turns stored objects into running processes."""
+"""Controllers and the node, which turn stored objects into running processes."""

@@ -1,8 +1,8 @@
-"""Loopback addresses for pods and services.
+"""Allocates loopback addresses to pods and services.
 
 On Linux all of 127/8 can be bound, so every pod has an address of its own and ports never collide. An address belongs
-to a name (`pod/NAMESPACE/NAME`), so a pod that comes back under its name has the address it had. Elsewhere there is
-only 127.0.0.1: pods share it, and two that declare the same port cannot run together.
+to a name (`pod/NAMESPACE/NAME`), so a recreated pod of the same name has the same address. On other systems there is
+only 127.0.0.1: pods share it, and two that declare the same port cannot run at the same time.
 """
 
 import errno
@@ -15,7 +15,7 @@ from pathlib import Path
 
 LOG = logging.getLogger("ballast.local")
 SHARED = "127.0.0.1"
-NO_PODS = "127.63.0.1"  # below those of pods
+NO_PODS = "127.63.0.1"  # outside of the pods' range
 
 
 class Addresses:
@@ -27,7 +27,7 @@ class Addresses:
         _write(path, self._held)
 
     def take(self, name: str) -> str:
-        """The address of a name: the one it has, or a new one."""
+        """Return the address of a name; allocates one if it has none."""
         if not self.many:
             return SHARED
         held = self._held.get(name)
@@ -44,7 +44,7 @@ class Addresses:
             self._append(name, None)
 
     def _free(self, name: str) -> str:
-        """By hash, so that clusters side by side on one machine do not meet."""
+        """Choose a free address by hash, so that clusters on the same machine do not collide."""
         digest = hashlib.sha256(f"{self._salt}/{name}".encode()).digest()
         start = int.from_bytes(digest[:4], "big")
         for step in range(1 << 16):
@@ -55,7 +55,7 @@ class Addresses:
         raise RuntimeError("no free loopback address")
 
     def _append(self, name: str, address: str | None) -> None:
-        """What cannot be written (a full disk) holds all the same, and is written with the next that can be."""
+        """Append to the journal. If this fails (disk full) the change still holds, and is written with the next one."""
         try:
             if self._behind:
                 _write(self._path, self._held)
@@ -69,7 +69,7 @@ class Addresses:
 
 
 def taken_everywhere(port: int) -> bool:
-    """Whether a process listens on this port at all addresses (as Java does), so that no pod can have it."""
+    """Whether a process listens on this port on all addresses (as Java does by default), so that no pod can bind it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -80,7 +80,7 @@ def taken_everywhere(port: int) -> bool:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The journal's last word on every name; a torn last line is nothing."""
+    """Replay the journal: the last line of every name counts; a torn last line is ignored."""
     held: dict[str, str] = {}
     for line in path.read_text().splitlines() if path.is_file() else []:
         try:
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, held: dict[str, str]) -> None:
-    """Begins the journal anew with what still holds."""
+    """Rewrite the journal with the current addresses only."""
     temporary = path.with_suffix(".new")
     temporary.write_text("".join(json.dumps([name, address]) + "\n" for name, address in held.items()))
     temporary.replace(path)

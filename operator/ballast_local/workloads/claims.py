@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims: bound at once to a directory; grown by saying so; kept while a pod uses them."""
+"""PersistentVolumeClaims: bound at once to a directory; resized only in their status; kept while a pod uses them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class ClaimController(Controller):
                     yield change.entry.namespace, volume["persistentVolumeClaim"]["claimName"]
 
     def _reclaim(self, entry: Entry) -> None:
-        """The directory is the claim's data: it goes with the claim (reclaim policy Delete)."""
+        """Remove the data of a deleted claim (reclaim policy Delete)."""
         try:
             aside = retire(claim_directory(self._volumes, entry.object()), entry.uid)
         except OSError:
@@ -59,7 +59,7 @@ class ClaimController(Controller):
         removal.add_done_callback(self._removals.discard)
 
     async def _remove_for_good(self, aside: Path) -> None:
-        """Only when it is written that the claim is gone: else it is there again after the next start."""
+        """Remove the data once the claim's deletion is durable: otherwise the claim could be back after a restart."""
         try:
             await self.client.store.flush()
         except ApiError:

@@ -1,4 +1,4 @@
-"""The controllers' way to objects: like a client, without HTTP. Only the loop's thread may use it."""
+"""The controllers' access to objects: like an API client, without HTTP. Only the loop's thread may use it."""
 
 import hashlib
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Client:
     def change(
         self, key: str, namespace: str, name: str, change: Callable[[Obj], None], subresource: str = ""
     ) -> Obj | None:
-        """Changes the object in place; None when it is gone."""
+        """Change the object in place; returns the new version, or None if the object is gone."""
 
         def changed(old: Obj) -> Obj:
             change(old)
@@ -62,7 +62,7 @@ class Client:
             raise
 
     def set_status(self, key: str, namespace: str, name: str, status: Obj) -> None:
-        """Writes the status if it differs from what is stored."""
+        """Write the status if it differs from the stored one."""
         held = self.get(key, namespace, name)
         if held is not None and held.get("status") != status:
             self.change(key, namespace, name, lambda obj: obj.update(status=status), "status")
@@ -81,7 +81,7 @@ class Client:
         self.store.listen(key, listener)
 
     def event(self, about: Obj, kind: str, reason: str, message: str) -> None:
-        """Tells people; the same news again only counts up."""
+        """Record an event about an object; a repeated event only increments its count."""
         metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
         digest = hashlib.sha256(f"{metadata['uid']}{kind}{reason}{message}".encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""One container of a pod: start, probe, restart with back-off, stop; and its containerStatus.
+"""Runs one container of a pod: start, probes, restarts with back-off, stop; and its containerStatus.
 
-Only the loop's thread may use it. `changed` is called whenever the status may differ.
+Only the loop's thread may use it. `changed` is called whenever the status may have changed.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ WAIT_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Launch:
-    """What a run needs, made anew for every start, because config maps and secrets may have changed."""
+    """What one run needs; prepared for every start, because config maps and secrets may have changed."""
 
     command: list[str]
     environment: dict[str, str]
     directory: Path
-    # a probe's or hook's command, by the same rules as the container's own
+    # translates the command of a probe or hook by the same rules as the container's
     translate: Callable[[list[str]], list[str]]
 
 
@@ -104,7 +104,7 @@ class Container:
     # the life of a container
 
     async def run(self) -> int:
-        """Runs and restarts by the policy until it is done or stopped; returns the last exit code."""
+        """Run, and restart by the policy, until it is finished or stopped; returns the last exit code."""
         failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -121,7 +121,7 @@ class Container:
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
             await self._back_off(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0.0)
             self.restarts += 1
-        # Stopped between two runs: what the last one came to. One that never ran has come to nothing.
+        # Stopped: the exit code is that of the last run, if there was one.
         ended = self._state.get("terminated") or self._last_state.get("terminated")
         self.exit_code = ended["exitCode"] if ended else None
         return self.exit_code or 0
@@ -137,7 +137,7 @@ class Container:
         await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> bool:
-        """True when the container is being stopped."""
+        """Sleep; returns True as soon as the container is being stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -146,7 +146,7 @@ class Container:
         return True
 
     async def _prepared(self) -> Launch | None:
-        """Waits until all that the container needs exists; None when it is stopped before."""
+        """Wait until everything that the container needs exists; returns None if it is stopped before."""
         while not self._stopping.is_set():
             try:
                 return await self._around.prepare(self.spec)
@@ -167,7 +167,7 @@ class Container:
             process = await Process.start(
                 launch.command, launch.environment, launch.directory, log, self._around.record
             )
-        except (OSError, ValueError) as fault:  # ValueError: a variable or word that no process can have
+        except (OSError, ValueError) as fault:  # ValueError: e.g. a NUL in an argument or variable
             now = meta.now()
             ended = {
                 "exitCode": 128,
@@ -183,7 +183,7 @@ class Container:
         try:
             code = await self._attend(process, started_at)
         except BaseException:
-            process.kill()  # nobody looks after it any more
+            process.kill()  # nobody would supervise it any more
             await process.wait()
             raise
         finally:
@@ -192,14 +192,14 @@ class Container:
                  "finishedAt": meta.now()}  # fmt: skip
         if code > 128:
             ended["signal"] = code - 128
-        # There is no file for a last message: containers are processes, and /dev belongs to all of them.
+        # There is no termination message file: /dev is shared by all processes.
         if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             ended |= {"message": said} if (said := await asyncio.to_thread(last_words, log)) else {}
         self._set_state({"terminated": ended})
         return code
 
     async def _attend(self, process: Process, started_at: str) -> int:
-        if self._stopping.is_set():  # while it was being started
+        if self._stopping.is_set():  # `stop` was called while it was being started
             self._ending = asyncio.create_task(self._end(self._stop_grace))
         self._probes = _Probes(started="startupProbe" not in self.spec, ready="readinessProbe" not in self.spec)
         self._unhealthy = ""
@@ -217,13 +217,13 @@ class Container:
     # stopping
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM, then SIGKILL when the grace is over. Does not wait for `run`."""
+        """Send SIGTERM, then SIGKILL after the grace period. Does not wait for `run`."""
         self._stop_grace = grace_seconds
         self._stopping.set()
         await self._end(grace_seconds)
 
     async def _end(self, grace_seconds: float) -> None:
-        """A process is told once; who wants its end again can only shorten the time that it has."""
+        """End the process. It gets preStop and SIGTERM only once; another call can only shorten its grace period."""
         process = self._process
         if process is None:
             return
@@ -248,7 +248,7 @@ class Container:
                 self._around.event("Warning", "FailedPreStopHook", f"preStop of {self.name} failed: {output[-300:]}")
 
     def kill(self) -> None:
-        """At once and without grace."""
+        """Kill at once, without a grace period."""
         self._stop_grace = 0.0
         self._stopping.set()
         if self._process is not None:
@@ -305,8 +305,8 @@ class Container:
                 await self._fail(short, fault, kill=kind == "livenessProbe")
                 if kind == "livenessProbe":
                     return
-            # While it starts, ask often: a pod is ready when it is, not at the next full period. Not whether it lives:
-            # that would kill what takes its time.
+            # While it starts, probe readiness often, so that a pod becomes ready without waiting for a full period. Not
+            # liveness: more frequent failures would kill a container that starts slowly.
             first = first and bool(fault) and kind == "readinessProbe"
             period = probe.get("periodSeconds", 10)
             await asyncio.sleep(min(0.25, period) if first else due + period - time.monotonic())

@@ -1,7 +1,7 @@
-"""A level-triggered controller: a coalescing queue of keys and one task that reconciles them one after another.
+"""The base class of level-triggered controllers: a coalescing queue of keys and one task that reconciles them in turn.
 
 Reconciling is synchronous on purpose: it reads and writes the store without yielding, so no controller ever sees
-another's half-done work. A failure is logged and tried again, later each time.
+another's half-done work. Failures are logged and retried with exponential back-off.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ MAX_BACKOFF_SECONDS = 30.0
 
 
 class Controller:
-    """Subclasses set `watches` and write `reconcile`."""
+    """Subclasses set `primary`, `owned` and `kind`, and implement `reconcile`."""
 
     # resources whose objects are reconciled
     primary: tuple[str, ...] = ()
-    # resources whose controllers (owner references) of the primary kind are reconciled when they change
+    # resources whose changes reconcile the controlling owner (if it is of `kind`)
     owned: tuple[str, ...] = ()
     kind = ""
 
@@ -37,11 +37,11 @@ class Controller:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
 
     def reconcile(self, namespace: str, name: str) -> float | None:
-        """Makes it so; returns seconds after which to look again, if it must."""
+        """Bring about the desired state; returns the seconds after which to reconcile again, or None."""
         raise NotImplementedError
 
     def keys_of(self, change: Change) -> Iterable[Key]:
-        """The keys that a change of any listened resource makes dirty."""
+        """The keys to reconcile after a change of a primary or owned resource."""
         if change.entry.resource in self.primary:
             yield change.entry.namespace, change.entry.name
             return
@@ -115,7 +115,7 @@ def is_active(pod: Obj) -> bool:
 
 
 def until_available(pod: Obj, seconds: float) -> float | None:
-    """Seconds for which a pod still has to stay ready (minReadySeconds); None for one that is not ready."""
+    """The seconds for which a pod still has to stay ready (minReadySeconds); None if it is not ready."""
     if not is_ready(pod):
         return None
     since = next(one["lastTransitionTime"] for one in pod["status"]["conditions"] if one["type"] == "Ready")
@@ -123,7 +123,7 @@ def until_available(pod: Obj, seconds: float) -> float | None:
 
 
 def soonest(waits: Iterable[float | None]) -> float | None:
-    """When to look again, of several such times."""
+    """The smallest of the waits that are neither None nor 0; None if there is none."""
     return min((one for one in waits if one), default=None)
 
 

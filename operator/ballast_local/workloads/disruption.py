@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods may go, counted and written down; whether one of them may go now."""
+"""PodDisruptionBudgets: keeps their status, and decides whether a pod may be evicted."""
 
 from collections.abc import Iterable
 
@@ -31,8 +31,9 @@ class DisruptionController(Controller):
 
 
 def standing_in_the_way(store: Store, entry: Entry) -> str:
-    """The name of a budget that does not let this pod go now; empty if none. Counted at once, not read from a status:
-    of evictions that come together each has to see the one before."""
+    """The name of a budget that forbids to evict this pod now; empty if none does.
+
+    Counts pods instead of reading the budget's status: concurrent evictions have to see each other."""
     pod = entry.object()
     if not is_active(pod) or pod.get("status", {}).get("phase") == "Pending":
         return ""
@@ -43,7 +44,7 @@ def standing_in_the_way(store: Store, entry: Entry) -> str:
         counts = _counts(store, budget)
         if counts["disruptionsAllowed"]:
             continue
-        # What is not ready takes nothing away from those that are.
+        # Evicting a pod that is not ready does not reduce the number of healthy pods.
         enough = counts["currentHealthy"] >= counts["desiredHealthy"] > 0
         if is_ready(pod) or not (enough or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow"):
             return held.name
@@ -51,7 +52,7 @@ def standing_in_the_way(store: Store, entry: Entry) -> str:
 
 
 def _covers(budget: Obj, pod: Entry) -> bool:
-    """An empty selector is all pods of the namespace."""
+    """Whether the budget covers the pod. An empty selector covers all pods of the namespace."""
     selector = budget["spec"].get("selector")
     return selector is not None and (not selector or selector_matches(selector, pod.labels))
 
@@ -75,12 +76,12 @@ def _counts(store: Store, budget: Obj) -> Obj:
 
 
 def _wanted(store: Store, pods: list[Obj]) -> int:
-    """How many pods there should be: those that are gone for the moment are missing, not superfluous."""
+    """The number of pods that there should be, by their controllers' replicas: missing pods count as well."""
     count, controllers = 0, dict[str, int]()
     for pod in pods:
         owner = _above(store, pod)
         if owner["kind"] == "ReplicaSet":
-            owner = _above(store, owner)  # the Deployment, whose old and new sets are one
+            owner = _above(store, owner)  # its Deployment, if any, so that old and new ReplicaSets count once
         replicas = (owner.get("spec") or {}).get("replicas") if owner is not pod else None
         if replicas is not None:
             controllers[owner["metadata"]["uid"]] = replicas

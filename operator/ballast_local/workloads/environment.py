@@ -1,4 +1,4 @@
-"""A container's environment and command line, from its spec. PURE."""
+"""Builds a container's environment and command line from its spec. PURE."""
 
 import base64
 import sys
@@ -43,7 +43,7 @@ def _keyed(lookup: Lookup, source: str, reference: Obj) -> str | None:
 
 
 def _secret_text(encoded: str) -> str:
-    """Whatever bytes it holds, the process gets them."""
+    """Decode a secret so that the process gets exactly its bytes, whatever they are."""
     return base64.b64decode(encoded).decode(errors="surrogateescape")
 
 
@@ -84,7 +84,7 @@ def _from_all(container: Obj, lookup: Lookup) -> dict[str, str]:
 
 
 def variables(pod: Obj, container: Obj, lookup: Lookup) -> dict[str, str]:
-    """The declared variables, each seeing those before it; NotYet when a source is missing."""
+    """The declared variables, each expanded with those before it; raises NotYet if a source is missing."""
     found = _from_all(container, lookup)
     for one in container.get("env") or []:
         if "valueFrom" in one:
@@ -97,7 +97,7 @@ def variables(pod: Obj, container: Obj, lookup: Lookup) -> dict[str, str]:
 
 
 def command_line(container: Obj, known: Mapping[str, str], substitute: Callable[[str], str]) -> list[str]:
-    """`python...` is this interpreter and `ballast` this project, since there is no image to take them from."""
+    """The command and its arguments. `python...` is this interpreter, `ballast` this project: there is no image."""
     command = list(container.get("command") or [])
     if not command:
         raise NotYet("there are no images here: a container needs a command")

@@ -1,4 +1,4 @@
-"""Garbage collection: dependents follow their owners, namespaces their content."""
+"""Garbage collection: deletes dependents of deleted owners, and the content of deleted namespaces and definitions."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from ballast_local.workloads.controller import Controller, Key
 
 
 class GarbageCollector(Controller):
-    """Its keys are (uid of an object that went or waits, "")."""
+    """Deletes dependents. Keys are (uid of an owner that is gone or in foreground deletion, "")."""
 
     def __init__(self, client: Client, resources: Iterable[str]) -> None:
         super().__init__(client)
@@ -27,7 +27,7 @@ class GarbageCollector(Controller):
                     self.enqueue(key)
 
     def follow(self, resource: str) -> None:
-        """Also for resources that a new definition brings."""
+        """Listen to a resource; also called for those that a new definition adds."""
         if resource not in self._listened:
             self._listened.add(resource)
             self.client.listen(resource, self._changed)
@@ -82,7 +82,7 @@ class GarbageCollector(Controller):
             self._keep(dependent, alive)
 
     def _stays(self, uid: str) -> bool:
-        """Whether it is an owner for which an object is kept: there, and not waiting for the object to go."""
+        """Whether the owner keeps its dependents: it exists and is not in foreground deletion."""
         owner = self.client.store.by_uid(uid)
         return owner is not None and b'"foregroundDeletion"' not in owner.encoded
 
@@ -98,7 +98,7 @@ def _drop_foreground(obj: Obj) -> None:
 
 
 class NamespaceController(Controller):
-    """Empties a namespace that is being deleted, then lets it go; the same for the objects of a definition."""
+    """Deletes the content of a namespace that is being deleted, then removes the namespace."""
 
     primary = ("namespaces.",)
     kind = "Namespace"
@@ -108,7 +108,7 @@ class NamespaceController(Controller):
         if obj is None or not meta.is_deleting(obj):
             return None
         left: dict[str, int] = {}
-        # What is left of a definition that was forced to go cannot be deleted, and holds nothing up.
+        # Objects left by a definition whose finalizer was removed cannot be deleted, and must not block the namespace.
         for resource in filter(self.client.is_served, self.client.store.resources()):
             for entry in list(self.client.store.entries(resource, name)):
                 if not meta.is_deleting(entry.object()):
@@ -137,7 +137,7 @@ class NamespaceController(Controller):
 
 
 class DefinitionController(Controller):
-    """Deleting a definition deletes its objects first, as the finalizer of Kubernetes does."""
+    """Deletes the objects of a definition before the definition, with the same finalizer as Kubernetes."""
 
     primary = ("customresourcedefinitions.apiextensions.k8s.io",)
 

@@ -1,4 +1,4 @@
-"""What must not grow for ever: events go after an hour, as in Kubernetes, and logs are cut when they get long."""
+"""Limits growth: deletes events after an hour, as in Kubernetes, and truncates logs that become too long."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ PERIOD_SECONDS = 30.0
 
 
 def remove_old_events(client: Client, now: datetime) -> int:
-    """Deletes events last seen more than an hour ago; returns how many."""
+    """Delete events last seen more than an hour ago; returns how many."""
     oldest = now - timedelta(hours=EVENT_HOURS)
     old: list[tuple[str, str]] = []
     for event in client.find("events."):
@@ -33,9 +33,9 @@ def remove_old_events(client: Client, now: datetime) -> int:
 
 
 def cut_logs(pods: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """A log that is too long becomes the previous one. Processes write in append mode, so they go on at the start.
+    """Copy a log that is too long to the previous log, and truncate it; processes continue to append to it.
 
-    Who follows it knows the cut by a new file of the copy, which has all that was cut, and at the same positions.
+    Followers (`Run`) recognize this by the new inode of the previous log, which has the cut data at the same offsets.
     """
     for log in pods.glob("*/logs/*.log"):
         if log.name.endswith(".previous.log"):
@@ -46,7 +46,7 @@ def cut_logs(pods: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
                 with log.open("r+b", buffering=0) as file, copied.open("wb", buffering=0) as copy:
                     shutil.copyfileobj(file, copy)
                     copied.replace(previous_of(log))
-                    copy.write(file.read())  # what was written meanwhile
+                    copy.write(file.read())  # written meanwhile
                     file.truncate(0)
 
 

@@ -1,4 +1,4 @@
-"""Jobs and CronJobs: pods that run to their end, so many times, with back-off, deadlines and a time to live."""
+"""Jobs and CronJobs: pods that run to completion, with back-off, deadlines and a time to live."""
 
 import copy
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ def _since(timestamp: str) -> float:
 
 
 def finished(job: Obj) -> str:
-    """Complete, Failed, or empty."""
+    """The condition with which the job has finished: Complete, Failed, or empty if it has not."""
     conditions = job.get("status", {}).get("conditions") or []
     return next(
         (one["type"] for one in conditions if one["type"] in ("Complete", "Failed") and one["status"] == "True"), ""
@@ -67,7 +67,7 @@ class JobController(Controller):
         return again
 
     def _note_suspension(self, job: Obj, status: Obj) -> None:
-        """A job begins when it may run; deadlines do not count the time in which it may not."""
+        """Update startTime and the condition Suspended. startTime, and so the deadline, restarts after a suspension."""
         suspended = bool(job["spec"].get("suspend"))
         held = {one["type"]: one for one in status.get("conditions") or []}
         was = held.get("Suspended", {}).get("status") == "True"
@@ -128,7 +128,7 @@ class JobController(Controller):
         return again
 
     def _quiet(self, job: Obj) -> float:
-        """Seconds since the last pod of the job ended."""
+        """The seconds since the job's last pod ended."""
         ends = [
             one["state"]["terminated"]["finishedAt"]
             for pod in self.client.owned(job["metadata"]["uid"], "pods.")
@@ -150,7 +150,7 @@ class JobController(Controller):
 
 
 def _restarted_too_often(job: Obj, active: list[Obj]) -> bool:
-    """Where containers are run again in their pod, their restarts are the failures that backoffLimit counts."""
+    """With restartPolicy OnFailure, backoffLimit counts restarts of containers."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return False
     fields = ("containerStatuses", "initContainerStatuses")
@@ -195,7 +195,7 @@ class CronJobController(Controller):
                     self.client.delete("jobs.batch", job["metadata"]["namespace"], job["metadata"]["name"])
             self._start(cron, due)
             status["lastScheduleTime"] = due.strftime("%Y-%m-%dT%H:%M:%SZ")
-        # Not later, whatever is due: a machine that sleeps, or whose clock is set, does not move the timers along.
+        # At least every minute: timers do not follow if the machine sleeps or its clock is set.
         return max(0.1, min(LOOK_AGAIN_SECONDS, (schedule.next_after(now) - now).total_seconds()))
 
     def _start(self, cron: Obj, due: datetime) -> None:

@@ -1,7 +1,7 @@
-"""Starts a process so that it does not outlive its parent: `python launch.py PARENT_PID SIGNAL COMMAND ARG...`
+"""Starts a process that does not outlive its parent: `python launch.py PARENT_PID SIGNAL COMMAND ARG...`
 
-Run as a file, without the project's modules, because it is on the way of every start: it asks the kernel for a signal
-when the parent dies (Linux only), and becomes the command.
+It asks the kernel for a signal when the parent dies (Linux only), and executes the command in its place. It runs as a
+file, without the project's modules, because it delays the start of every process.
 """
 
 import os
@@ -12,9 +12,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def under(*command: str, ended_by: int = signal.SIGTERM) -> list[str]:
-    """The command line that starts this command so, for a process that lives no longer than the present one.
+    """The command line that starts this command in a process that does not outlive the current one.
 
-    Started by its main thread: the kernel takes the end of the thread for the end of the parent.
+    Use it from the main thread: the kernel sends the signal when the thread that started the process ends.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(ended_by)), *command]
 

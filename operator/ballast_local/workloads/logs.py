@@ -27,7 +27,7 @@ def previous_of(log: Path) -> Path:
 
 
 def last_words(log: Path) -> str:
-    """What a kubelet tells of a container that failed, by the policy FallbackToLogsOnError. Blocking."""
+    """The end of a log, as the termination message by the policy FallbackToLogsOnError. Blocking."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         start = _tail_start(file, LAST_WORDS_LINES)
         file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
@@ -100,21 +100,21 @@ class Logs:
 
 
 class Run:
-    """The log of one run of a container: that of the next one is another file, which this never goes on to."""
+    """Reads the log of one run of a container, and never continues with that of the next run, which is another file."""
 
     def __init__(self, path: Path, file: BinaryIO, position: int) -> None:
         self._path, self._file, self._position = path, file, position
         self._copy = self._present_copy()
 
     def read(self, size: int) -> tuple[bytes, bool]:
-        """What comes next, and whether nothing can follow it. Blocking."""
+        """Read the next bytes; the second value is True if the run is over, so that nothing follows them. Blocking."""
         held = os.fstat(self._file.fileno())
         try:
             is_last = self._path.stat().st_ino != held.st_ino
         except FileNotFoundError:
             is_last = True
         copy, length = present = self._present_copy()
-        if copy not in (self._copy[0], held.st_ino) and held.st_size < length:  # it was cut
+        if copy not in (self._copy[0], held.st_ino) and held.st_size < length:  # `cut_logs` has truncated it
             with contextlib.suppress(FileNotFoundError), previous_of(self._path).open("rb", buffering=0) as file:
                 if chunk := self._next(file, size):
                     return chunk, False
@@ -128,7 +128,7 @@ class Run:
         return chunk
 
     def _present_copy(self) -> tuple[int, int]:
-        """(file, length)"""
+        """(inode, length) of the previous log."""
         try:
             found = previous_of(self._path).stat()
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class Run:
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:
-    """The position of the last lines, found from the end."""
+    """The position at which the last lines begin, searched from the end."""
     if lines < 0:
         raise ApiError(422, "Invalid", "tailLines must be greater than or equal to 0")
     position = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The volumes of one pod: made, filled, and known by the paths that containers mount them at."""
+"""The volumes of one pod: creates and fills their directories, and maps mount paths to them."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class Mounts:
         self._specs: dict[str, Obj] = {one["name"]: one for one in pod["spec"].get("volumes") or []}
 
     def _directory(self, name: str) -> Path:
-        """Claims and host paths are where they are; the rest lies in the pod's own directory."""
+        """The directory of a volume: claims and host paths have their own, all others are in the pod's directory."""
         spec = self._specs[name]
         if "persistentVolumeClaim" in spec:
             claim = spec["persistentVolumeClaim"]["claimName"]
@@ -51,7 +51,7 @@ class Mounts:
         return found
 
     def all_paths(self) -> dict[str, str]:
-        """For mounted texts, which belong to no one container: the mounts that all containers agree on."""
+        """The mounts of all containers (the first wins), for substitution in mounted files, which containers share."""
         found: dict[str, str] = {}
         for container in self._pod["spec"]["containers"]:
             for mount in container.get("volumeMounts") or []:
@@ -60,7 +60,7 @@ class Mounts:
         return found
 
     def variables(self, container: Obj) -> dict[str, str]:
-        """BALLAST_MOUNT_<NAME>: the directory of each mounted volume, for commands that want to know."""
+        """BALLAST_MOUNT_<NAME>: the directory of each mounted volume, for commands that need it."""
         names = {mount["name"] for mount in container.get("volumeMounts") or []}
         return {
             "BALLAST_MOUNT_" + re.sub(r"\W", "_", name).upper(): str(self._directory(name)) for name in sorted(names)
@@ -80,7 +80,7 @@ class Mounts:
     # making them
 
     def prepare(self, substitute: Substitution) -> None:
-        """Makes or refreshes every volume; NotYet when something is missing. Blocking: run it in a thread."""
+        """Create or refresh every volume; raises NotYet if something is missing. Blocking: run it in a thread."""
         self._root.mkdir(parents=True, exist_ok=True)
         for name, spec in self._specs.items():
             self._prepare(self._directory(name), name, spec, substitute)

@@ -1,4 +1,4 @@
-"""The node: runs every pod that is stored, and lets go of those that are deleted when their processes are gone."""
+"""The node: runs all pods, and completes the deletion of pods once their processes have ended."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class Node:
             self._consider(self._client.get("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"]) or pod)
 
     async def stop(self, grace_seconds: float) -> None:
-        """As when a node shuts down: pods end with their grace but no more than this, and stay stored to run again."""
+        """Stop pods like a node that shuts down, with at most this grace period; they stay stored, to run again."""
         self._closing = True
         runners = list(self._runners.values())
         if runners:
@@ -100,7 +100,7 @@ class Node:
             if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
                 self._begin(key, pod)
         elif runner.uid != metadata["uid"]:
-            # The old one's processes still end; its task begins the new one when they are gone.
+            # A new pod of the same name: the task of the old one starts it once the old processes have ended.
             runner.kill()
 
     def _begin(self, key: Key, pod: Obj) -> None:
@@ -129,7 +129,7 @@ class Node:
             self._ended(key, runner)
 
     def _collision(self, runner: PodRunner) -> str:
-        """Where all pods share one address, two that declare one port cannot run side by side."""
+        """The port conflict that prevents the pod from running, if all pods share one address; else empty."""
         if runner.address != SHARED:
             return ""
         wanted = runner.ports()
@@ -162,11 +162,11 @@ class Node:
             if left is None or left["metadata"]["uid"] != uid:
                 self._clean(key, uid, left)
             return
-        # Not what is left until its deletionTimestamp: that is less at every look at the pod, and clocks are set.
+        # Not the time left until deletionTimestamp: it shrinks with every change of the pod, and clocks may be set.
         runner.begin_stop(float(pod["metadata"].get("deletionGracePeriodSeconds", 30)), self._spawn)
 
     def _clean(self, key: Key, uid: str, successor: Obj | None) -> None:
-        """The pod's own directory goes with it; claims stay. Names that come back keep their address."""
+        """Remove the pod's own directory. Pods that may be recreated by a StatefulSet keep their address."""
         self._spawn(asyncio.to_thread(remove_tree, self._data / "pods" / uid), f"clean {uid}")
         if successor is None and not key[1].rpartition("-")[2].isdecimal():
             self._addresses.release(f"pod/{key[0]}/{key[1]}")
@@ -174,7 +174,7 @@ class Node:
     # names
 
     def resolve(self, namespace: str, service: str, pod: str) -> str | None:
-        """In-cluster names for the substitution: a pod of a headless service, or a service."""
+        """Resolve an in-cluster name for the substitution: a pod of a headless service, or a service."""
         held = self._client.get("services.", namespace, service)
         if held is None:
             return None
@@ -185,7 +185,7 @@ class Node:
 
 
 def _was_cut_off(pod: Obj) -> bool:
-    """A pod that must not run twice, and ran when the node went down."""
+    """Whether a pod that must not be restarted (Never) was running when the node went down."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
     unfinished = pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     ran = any("running" in (one.get("state") or {}) for one in statuses)

@@ -1,7 +1,7 @@
-"""One pod on this node: its volumes, its containers, its status.
+"""Runs one pod on this node: its volumes, its containers, its status.
 
-A pod is run by one task. It ends when the containers are done for good or the pod is stopped; its status is written
-whenever it differs from what is stored.
+A pod is run by one task, which ends when all containers have finished or the pod is stopped. The status is written
+whenever it differs from the stored one.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class PodRunner:
         self._grace: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.broken = False
-        """It was given up, by a fault of ours, before the pod was done."""
+        """Set if the runner failed with an unexpected error before the pod was finished."""
 
     def _lookup(self, kind: str, name: str) -> Obj | None:
         key = {"ConfigMap": "configmaps.", "Secret": "secrets.", "PersistentVolumeClaim": "persistentvolumeclaims."}[
@@ -92,7 +92,7 @@ class PodRunner:
         self.write_status()
 
     async def _mounted(self) -> bool:
-        """Waits for claims, config maps and secrets; False when stopped before."""
+        """Wait for claims, config maps and secrets; returns False if the pod is stopped before."""
         told = ""
         while not self._stopping:
             try:
@@ -107,19 +107,19 @@ class PodRunner:
         return False
 
     async def _mount(self) -> None:
-        """One after another: what is read last is written last."""
+        """Prepare the volumes; serialized, so that the data read last is also written last."""
         async with self._mounting:
             await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
 
     async def refresh(self) -> None:
-        """A config map or secret changed: mounted files follow."""
+        """Update mounted files after a config map or secret has changed."""
         try:
             await self._mount()
         except (NotYet, OSError) as missing:
             self._event("Warning", "FailedMount", str(missing))
 
     async def _init(self) -> bool:
-        """Init containers, one after another; False when the pod has failed or is being stopped."""
+        """Run init containers one after another; returns False if the pod has failed or is being stopped."""
         policy = self.pod["spec"].get("restartPolicy", "Always")
         for spec in self.pod["spec"].get("initContainers") or []:
             container = self._container(spec, "Never" if policy == "Never" else "OnFailure")
@@ -204,7 +204,7 @@ class PodRunner:
         self._event("Warning", reason, message)
 
     def begin_stop(self, grace_seconds: float, spawn: Callable[[Coroutine[None, None, None], str], object]) -> None:
-        """Once; a later deletion with less grace shortens it."""
+        """Start to stop the pod. A later call with a shorter grace period shortens it; others have no effect."""
         if self._grace is not None and grace_seconds >= self._grace:
             return
         first = self._grace is None
@@ -219,7 +219,7 @@ class PodRunner:
     # stopping
 
     async def stop(self, grace_seconds: float) -> None:
-        """Stops all containers; returns when no process is left."""
+        """Stop all containers; returns once no process is left."""
         await self._stop_containers(grace_seconds)
         if self.task is not None:
             await asyncio.wait({self.task})
@@ -229,7 +229,7 @@ class PodRunner:
         await asyncio.gather(*(container.stop(grace_seconds) for container in self._containers.values()))
 
     def shut_down(self) -> None:
-        """The node goes: a pod that is not run again has failed, however its processes take it."""
+        """The node shuts down: a running pod that will not be restarted has failed, whatever its exit codes."""
         if self.pod["spec"].get("restartPolicy") != "Always" and self._is_running():
             self._failure = "Pod was terminated in response to imminent node shutdown."
             self._reason = "Terminated"
@@ -267,7 +267,7 @@ class PodRunner:
         return "Pending" if waiting else "Running"
 
     def write_status(self) -> None:
-        """Writes what differs; the last word about a pod that is gone is not needed."""
+        """Write the status if it has changed and the pod still exists."""
         stored = self.client.get("pods.", self.namespace, self.name)
         if stored is None or stored["metadata"]["uid"] != self.uid:
             return
@@ -326,14 +326,14 @@ class PodRunner:
 
 
 def project_paths() -> list[str]:
-    """Where this project's packages lie, so that pods find them however it was installed."""
+    """The directories of this project's packages, so that pods can import them."""
     operator = Path(__file__).resolve().parents[2]
     beside = [operator.parent / name for name in ("broker-image", "spark")]
     return [str(path) for path in (operator, *beside) if path.is_dir()]
 
 
 def base_environment(kubeconfig: Path) -> dict[str, str]:
-    """Little is passed on: what programs need to run at all, and the way to this API."""
+    """The environment of every container: only what programs need to run, and the kubeconfig of this API."""
     found = {name: value for name in ("LANG", "LC_ALL", "TZ", "JAVA_HOME") if (value := os.environ.get(name))}
     scripts = str(Path(sys.executable).parent)
     found["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH") or os.defpath])

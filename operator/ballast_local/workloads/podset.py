@@ -1,4 +1,4 @@
-"""What controllers of pods share: pods from templates, hashes of templates, adoption. PURE but for the client."""
+"""Shared by the controllers of pods: pods from templates, template hashes, adoption. PURE except for the client."""
 
 import copy
 import hashlib
@@ -31,8 +31,8 @@ def pod_from(template: Obj, owner: Obj, name: str = "", labels: dict[str, str] |
 
 
 def claim(client: Client, owner: Obj, key: str = "pods.", fits: Callable[[str], bool] = lambda name: True) -> list[Obj]:
-    """The owner's objects. Orphans that its selector matches are adopted if their names fit, those that no longer match
-    are let go."""
+    """Return the owner's objects, after adopting orphans that match its selector and whose names fit, and releasing
+    objects that no longer match."""
     namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
     selector = owner["spec"]["selector"]
     found: list[Obj] = []

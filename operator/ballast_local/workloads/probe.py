@@ -1,4 +1,4 @@
-"""One attempt of a probe: HTTP, TCP or a command. Loop's task only."""
+"""Performs one attempt of a probe: HTTP, TCP or a command. Only in the event loop."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ def port_number(port: object, container: Obj) -> int:
 
 
 async def attempt(probe: Obj, container: Obj, address: str, execute: Execute) -> str | None:
-    """None when it succeeds, else a sentence."""
+    """Probe once; returns None on success, else the reason for the failure."""
     seconds = float(probe.get("timeoutSeconds", 1))
     try:
         async with asyncio.timeout(seconds + 0.05):

@@ -1,7 +1,7 @@
-"""One run of a container: a process in a session of its own, its output in a file, stopped with grace.
+"""Runs a container's process in a session of its own, with its output in a file.
 
-`kill_strays` finds what a killed node left behind, by pid and start time and by its environment, so nothing else is
-ever killed.
+`kill_strays` identifies processes left by a killed node by pid and start time or by their environment, so that it never
+kills others.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from pathlib import Path
 from ballast_local.workloads import launch
 
 MARK = "BALLAST_POD"
-"""In the environment of every process: the directory of its pod."""
+"""The environment variable of every process that has its pod's directory."""
 GONE_SECONDS = 10.0
 
 
 def start_time(pid: int) -> str:
-    """The kernel's start time of a process; empty when it is gone or cannot be known."""
+    """The kernel's start time of a process; empty if it is gone or unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -28,10 +28,10 @@ def start_time(pid: int) -> str:
 
 
 def kill_strays(pods: Path) -> None:
-    """Kills what a node that was killed left running, and waits until it is gone: it has the volumes of new pods.
+    """Kill what a killed node left running, and wait until it is gone, as new pods use the same volumes.
 
-    These are the process groups that the records name, if they are still the same processes, and, since a group may
-    have lost its first process, whatever has the mark of a pod in its environment.
+    These are the process groups in the records, if their leaders still are the same processes, and, since a leader may
+    have exited, all processes with the mark of a pod in their environment.
     """
     for record in pods.glob("*/pids/*"):
         pid_text, _, started = record.read_text().partition(" ")
@@ -51,7 +51,7 @@ def _marked(pods: Path) -> list[int]:
     mark = f"\0{MARK}={pods}/".encode()
     found: list[int] = []
     for directory in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another's, or gone
+        with contextlib.suppress(OSError):  # another user's, or gone
             if mark in b"\0" + (directory / "environ").read_bytes():
                 found.append(int(directory.name))
     return found
@@ -76,7 +76,7 @@ class Process:
     async def start(
         cls, command: list[str], environment: dict[str, str], directory: Path, log: Path, record: Path
     ) -> "Process":
-        """OSError when it cannot be started at all."""
+        """Start the process; raises OSError if that is not possible."""
         output = await asyncio.to_thread(_open, log, record)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -89,7 +89,7 @@ class Process:
         started = cls(process, record)
         try:
             await asyncio.to_thread(_note, record, process.pid)
-        except BaseException:  # a full disk: what is not noted must not run, because nobody could find it again
+        except BaseException:  # e.g. a full disk: without a record `kill_strays` might not find it
             started.kill()
             await process.wait()
             raise
@@ -100,7 +100,7 @@ class Process:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code as containers report it: 128 + n after signal n."""
+        """Wait for the end; returns the exit code as containers report it, 128 + n after signal n."""
         code = await self._process.wait()
         self._ended.set()
         self.kill()
@@ -108,7 +108,7 @@ class Process:
         return code if code >= 0 else 128 - code
 
     async def ended(self, seconds: float) -> bool:
-        """Whether it has ended within this time."""
+        """Wait for the end for at most this time; returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -120,7 +120,7 @@ class Process:
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """The whole group, also children that outlived their parent."""
+        """Kill the whole process group, including children that outlived the process."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -128,9 +128,9 @@ class Process:
 async def run_command(
     command: list[str], environment: dict[str, str], directory: Path, seconds: float
 ) -> tuple[int, str]:
-    """For exec probes and hooks: exit code and output; killed when it takes too long.
+    """Run a command of an exec probe or hook; returns its exit code and output. It is killed on timeout.
 
-    By `asyncio.timeout`: the `wait_for` of Python 3.11 keeps to itself a cancellation that comes with the answer.
+    Uses `asyncio.timeout`, because Python 3.11's `wait_for` may swallow a cancellation at the moment of completion.
     """
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

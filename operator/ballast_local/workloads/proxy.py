@@ -1,4 +1,4 @@
-"""TCP proxies for service addresses: connections to an address are passed to one of the ready endpoints in turn."""
+"""TCP proxies for service addresses: forward connections to the ready endpoints in turn."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ class Proxy:
         self._stopped = False
 
     async def start(self, address: str, port: int) -> None:
-        """OSError when the address cannot be bound."""
+        """Listen; raises OSError if the address cannot be bound."""
         self._server = await asyncio.start_server(self._accept, address, port)
         if self._stopped:
             self._server.close()

@@ -1,4 +1,4 @@
-"""ReplicaSets and Deployments: so many pods of a template, and replacing one template by the next."""
+"""ReplicaSets, which keep a number of pods of a template, and Deployments, which roll out new templates."""
 
 import copy
 import math
@@ -27,7 +27,7 @@ class ReplicaSetController(Controller):
         pods = [pod for pod in claim(self.client, owner) if is_active(pod)]
         template = owner["spec"]["template"]
         pods += [create_pod(self.client, owner, pod_from(template, owner)) for _ in range(wanted - len(pods))]
-        # Those that are not ready go first, then the youngest.
+        # Pods that are not ready are deleted first, then the youngest.
         pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
         pods.sort(key=is_ready)
         surplus = pods[: max(0, len(pods) - wanted)]
@@ -111,7 +111,7 @@ class DeploymentController(Controller):
         return created
 
     def _mark(self, owner: Obj, current: Obj, sets: list[Obj]) -> None:
-        """The revision number of the current template, on both; on its set also what `rollout history` tells of it."""
+        """Annotate both with the current revision, and the set with the annotations that `rollout history` shows."""
         newest = max(
             (_revision(one) for one in sets if one["metadata"]["uid"] != current["metadata"]["uid"]), default=0
         )
@@ -209,7 +209,7 @@ def _held(owner: Obj, kind: str) -> Obj:
 
 
 def _progress(owner: Obj, status: Obj, current: str) -> tuple[Obj, float | None]:
-    """The condition Progressing, and when to look again whether progressDeadlineSeconds is over."""
+    """The condition Progressing, and the seconds until progressDeadlineSeconds may be exceeded."""
     wanted, seconds = owner["spec"]["replicas"], owner["spec"]["progressDeadlineSeconds"]
     held, before = _held(owner, "Progressing"), owner.get("status") or {}
     mine = f'ReplicaSet "{current}" '
@@ -218,7 +218,7 @@ def _progress(owner: Obj, status: Obj, current: str) -> tuple[Obj, float | None]
         said = mine + "has successfully progressed."
         return _condition(owner, "Progressing", True, "NewReplicaSetAvailable", said), None
     if same and held["reason"] == "NewReplicaSetAvailable" and status["updatedReplicas"] == status["replicas"]:
-        return held, None  # rolled out; what goes since then is no part of it
+        return held, None  # already rolled out: pods lost since then do not matter
     old_left, left = (one.get("replicas", 0) - one.get("updatedReplicas", 0) for one in (before, status))
     counts = ("updatedReplicas", "readyReplicas", "availableReplicas")
     moved = not same or left < old_left or any(status[field] > before.get(field, 0) for field in counts)

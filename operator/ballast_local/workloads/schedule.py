@@ -1,4 +1,4 @@
-"""Cron schedules: five fields, names, steps, ranges, and @hourly and its like. PURE."""
+"""Cron schedules: five fields with names, steps and ranges, or macros such as @hourly. PURE."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -57,7 +57,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, zone: str | None = None) -> "Schedule":
-        """ValueError for what is no schedule."""
+        """Parse a schedule; raises ValueError if it is invalid."""
         fields = _MACROS.get(text.strip(), text).split()
         if len(fields) != 5:
             raise ValueError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
@@ -74,7 +74,7 @@ class Schedule:
         return by_day or by_weekday
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time after a moment; ValueError when there is none for years (30 February)."""
+        """The first scheduled time after a moment; raises ValueError if there is none for years (30 February)."""
         at = moment.astimezone(self.zone).replace(second=0, microsecond=0) + timedelta(minutes=1)
         end = at + HORIZON
         while at < end:
@@ -86,12 +86,12 @@ class Schedule:
                 at += timedelta(minutes=1)
             elif (found := at.astimezone(UTC)) > moment:
                 return found
-            else:  # the hour that a clock set back shows twice
+            else:  # the hour that occurs twice when daylight saving time ends
                 at += timedelta(minutes=1)
         raise ValueError("the schedule never comes due")
 
     def latest_between(self, after: datetime, until: datetime) -> datetime | None:
-        """The last time that is due in (after, until]. Looked for at the end first: it may be a year of minutes."""
+        """The last scheduled time in (after, until]. Searched from the end, as it may be a year of minutes."""
         window = timedelta(hours=1)
         while True:
             start = max(after, until - window)

@@ -1,4 +1,4 @@
-"""Services: an address, Endpoints and EndpointSlices from the pods that match, and TCP proxies that answer there."""
+"""Services: allocates addresses and node ports, writes Endpoints and EndpointSlices, and runs TCP proxies."""
 
 import asyncio
 import random
@@ -106,7 +106,7 @@ class ServiceController(Controller):
     # endpoints
 
     def _by_ports(self, service: Obj, pods: list[Obj]) -> list[tuple[list[Obj], list[Obj]]]:
-        """(ports, the pods that have just these): a port that is named may be another one in each pod, or in none."""
+        """Group pods by their target ports: a named port may have a different number in each pod, or none."""
         groups: dict[tuple[int | None, ...], list[Obj]] = {}
         asked = service["spec"].get("ports") or []
         for pod in pods:
@@ -129,7 +129,7 @@ class ServiceController(Controller):
         self._put("endpoints.", service, service["metadata"]["name"], {"subsets": subsets}, {})
 
     def _write_slices(self, service: Obj, pods: list[Obj], early: bool) -> None:
-        """One for each group of pods: a slice has one list of ports for all that is in it."""
+        """Write one slice per group of pods: all endpoints of a slice have the same ports."""
         name = service["metadata"]["name"]
         labels = {
             "kubernetes.io/service-name": name,
@@ -194,7 +194,7 @@ class ServiceController(Controller):
             del self._proxies[key]
 
     async def _listen(self, key: Key, proxy: Proxy, listening: Listening) -> None:
-        """Tries until nobody else has the address, or the proxy is not wanted any more."""
+        """Start a proxy; retries while the address is in use, until the proxy is no longer wanted."""
         told = False
         while self._proxies.get(key, {}).get(listening) is proxy:
             try:
@@ -216,7 +216,7 @@ class ServiceController(Controller):
 
 
 def _can_listen(port: int) -> bool:
-    """Whether no other program of this machine has the port."""
+    """Whether the port is free on this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

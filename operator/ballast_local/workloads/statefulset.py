@@ -1,4 +1,4 @@
-"""StatefulSets: stable names, claims of their own, ordered or parallel, rolled from the highest ordinal down."""
+"""StatefulSets: stable names and claims, ordered or parallel management, rolling updates from the highest ordinal."""
 
 import copy
 
@@ -35,7 +35,7 @@ class StatefulSetController(Controller):
     # revisions
 
     def _keep_revision(self, owner: Obj, revision: str) -> None:
-        """Keeps the template, for pods below the partition and for `kubectl rollout undo`; forgets the oldest."""
+        """Keep the template as a revision, for pods below the partition and `kubectl rollout undo`; trim old ones."""
         namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
         kept = sorted(self.client.owned(uid, REVISIONS), key=lambda one: int(one["revision"]))
         if not kept or kept[-1]["metadata"]["name"] != revision:
@@ -49,7 +49,8 @@ class StatefulSetController(Controller):
             self.client.delete(REVISIONS, namespace, name)
 
     def _write_revision(self, owner: Obj, revision: str, number: int) -> None:
-        """A name stands for a template: one that is there already, also of a set of this name before, is the newest."""
+        """Write the newest revision. Its name identifies the template, so an existing one (also of an earlier set of
+        this name) is renumbered."""
         namespace, template = owner["metadata"]["namespace"], owner["spec"]["template"]
         owners = [meta.owner_reference(owner)]
 
@@ -62,7 +63,7 @@ class StatefulSetController(Controller):
             self.client.create(REVISIONS, namespace, {"metadata": metadata, "data": data, "revision": number})
 
     def _template(self, owner: Obj, pod_name: str, revision: str) -> tuple[Obj, str]:
-        """What a pod is made from: below the partition still the template that was there before."""
+        """The template of a pod and its revision: below the partition still the current (old) revision."""
         spec, before = owner["spec"], (owner.get("status") or {}).get("currentRevision", revision)
         if _ordinal(pod_name) >= _partition(spec) or before == revision:
             return spec["template"], revision
@@ -75,12 +76,12 @@ class StatefulSetController(Controller):
     # making it so
 
     def _converge(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> float | None:
-        """What can be done now; seconds after which to try again what cannot."""
+        """Do what can be done now; returns the seconds after which to retry the rest, or None."""
         parallel, again = owner["spec"]["podManagementPolicy"] == "Parallel", None
         for pod_name in wanted:
             pod = pods.get(pod_name)
             if not self._claims(owner, pod_name) and pod is None:
-                # A pod would hold the claim that is to go, and wait for the next one for ever.
+                # A new pod would keep the claim in use, whose deletion then would never complete.
                 return LOOK_AGAIN_SECONDS
             if (
                 pod is not None
@@ -94,7 +95,7 @@ class StatefulSetController(Controller):
             if not parallel and (pod is None or not _is_available(owner, pod)):
                 return again
             if pod is not None and not _has_claims(owner, pod):
-                # It wants to give the pod the claim, which nobody can, and gets no further: so does the real one.
+                # The real controller tries to add the claim to the pod, which is impossible, and stops here, too.
                 return again
         surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
         for pod_name in surplus:
@@ -110,7 +111,7 @@ class StatefulSetController(Controller):
         return again
 
     def _create(self, owner: Obj, pod_name: str, revision: str) -> bool:
-        """False while a pod has the name that is not the set's: of its end nobody tells the set."""
+        """Create a pod; returns False while a foreign pod has its name. Retry then: its end triggers no reconcile."""
         spec = owner["spec"]
         if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
             return False
@@ -139,8 +140,7 @@ class StatefulSetController(Controller):
         return [one for one in held if one is not None]
 
     def _settle_owner(self, owner: Obj, held: Obj, pod_name: str, surplus: Obj | None) -> None:
-        """With whom a claim goes, as the set has it now: with a surplus pod (whenScaled), with the set (whenDeleted),
-        or with nobody."""
+        """Set a claim's owner by the retention policy: a surplus pod (whenScaled), the set (whenDeleted), or none."""
         policy = owner["spec"]["persistentVolumeClaimRetentionPolicy"]
         references = held["metadata"].get("ownerReferences") or []
         uid = owner["metadata"]["uid"]
@@ -157,12 +157,12 @@ class StatefulSetController(Controller):
             )  # fmt: skip
 
     def _was_left(self, held: Obj) -> bool:
-        """Whether it goes next, because the pod has gone that it was left to."""
+        """Whether the garbage collector will delete the claim, because an owner (a surplus pod) is gone."""
         owners = held["metadata"].get("ownerReferences") or []
         return any(self.client.store.by_uid(one["uid"]) is None for one in owners)
 
     def _claims(self, owner: Obj, pod_name: str) -> bool:
-        """Makes those that are missing; False while one that is being deleted has the name."""
+        """Create missing claims; returns False while a claim of the same name is being deleted."""
         namespace = owner["metadata"]["namespace"]
         free = True
         for template in owner["spec"].get("volumeClaimTemplates") or []:
@@ -204,7 +204,7 @@ class StatefulSetController(Controller):
     # status
 
     def _write_status(self, owner: Obj, revision: str, wanted: list[str]) -> float | None:
-        """Seconds until the next pod is available."""
+        """Write the status; returns the seconds until the next pod becomes available, or None."""
         namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
         uid = owner["metadata"]["uid"]
         pods = [pod for pod in self.client.owned(uid, "pods.") if not meta.is_deleting(pod)]

@@ -1,13 +1,13 @@
-"""What a process without a mount namespace and without DNS is given instead. PURE.
+"""Substitutes mount paths and in-cluster names for processes without a mount namespace and DNS. PURE.
 
 Mount paths become the real directories, and in-cluster names (`POD.SERVICE.NAMESPACE.svc`, `SERVICE.NAMESPACE.svc`)
-become addresses, wherever they stand in the command, the arguments, the environment and mounted texts.
+become addresses, wherever they occur in the command, the arguments, the environment and mounted texts.
 """
 
 import re
 from collections.abc import Callable, Mapping
 
-# (namespace, service, pod or "") → address, or None when the name means nothing
+# (namespace, service, pod or "") → address, or None if the name is unknown
 Resolve = Callable[[str, str, str], str | None]
 
 _NAME = re.compile(
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """$(NAME) becomes the variable's value; $$ is a dollar; what is unknown stays."""
+    """Expand $(NAME) to the variable's value and $$ to a dollar; unknown variables are left as they are."""
 
     def one(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else variables.get(match[1], match[0])

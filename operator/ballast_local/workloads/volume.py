@@ -1,6 +1,6 @@
-"""Volumes as directories: config maps, secrets, empty directories, claims, host paths, the downward API.
+"""The directories behind volumes: data of claims, and files of config maps, secrets and the downward API.
 
-Blocking file work; callers run it in a thread. What may be mounted is decided by `builtin_checks`.
+Blocking file operations; callers run them in a thread. `builtin_checks` decides which volumes are allowed.
 """
 
 import base64
@@ -15,11 +15,11 @@ Texts = dict[str, bytes]
 
 
 class NotYet(Exception):
-    """Something that the volume needs does not exist yet; the pod waits for it."""
+    """Something that the pod needs does not exist yet; the pod waits for it."""
 
 
 def claim_directory(volumes: Path, claim: Obj) -> Path:
-    """By name alone: what a process calls its directory stays the same over pods and restarts."""
+    """A claim's directory. It depends only on the name, so that paths stay the same across pods and restarts."""
     metadata = claim["metadata"]
     return volumes / str(metadata["namespace"]) / str(metadata["name"])
 
@@ -29,7 +29,7 @@ def _aside(volumes: Path) -> Path:
 
 
 def retire(directory: Path, uid: str) -> Path | None:
-    """Moves a deleted claim's directory aside at once, so that its name is free; the caller removes it."""
+    """Move a deleted claim's directory aside, so that the name is free at once; the caller removes it."""
     aside = _aside(directory.parent.parent) / uid
     if not directory.is_dir():
         return None
@@ -38,13 +38,13 @@ def retire(directory: Path, uid: str) -> Path | None:
 
 
 def retired(volumes: Path) -> list[Path]:
-    """What was moved aside and not removed, by the uids of the claims."""
+    """The directories that were moved aside but not removed, named by the uids of their claims."""
     aside = _aside(volumes)
     return list(aside.iterdir()) if aside.is_dir() else []
 
 
 def restore(aside: Path, directory: Path) -> bool:
-    """Puts back what was moved aside for a deletion that did not come to be; False where it finds other data."""
+    """Move a directory back if its claim's deletion was lost; returns False if there is other data in its place."""
     with contextlib.suppress(OSError):
         directory.rmdir()
     if directory.exists():
@@ -70,7 +70,7 @@ def config_texts(source: Obj, items: list[Obj] | None, what: str, secret: bool) 
 
 
 def write_texts(directory: Path, texts: Texts, substitute: Callable[[str], str], mode: int) -> None:
-    """Makes the directory hold exactly these files, each replaced in one step."""
+    """Make the directory contain exactly these files; each is replaced atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = {Path(name) for name in texts}
     for name, content in texts.items():
@@ -94,5 +94,5 @@ def write_texts(directory: Path, texts: Texts, substitute: Callable[[str], str],
 
 
 def remove_tree(directory: Path) -> None:
-    """Never follows the links to claims."""
+    """Remove a directory with its content; symbolic links are not followed."""
     shutil.rmtree(directory, ignore_errors=True)

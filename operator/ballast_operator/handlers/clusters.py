@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
 # The longer a cluster stays unhealthy the less often it is looked at, as it may need a person. Its recovery is noticed
-# after at most this share of the time that the trouble lasted.
+# after at most a quarter of the time that the trouble lasted.
 UNHEALTHY_LOOK_MOST_SECONDS = 15.0
 UNHEALTHY_SHARE = 0.25
 

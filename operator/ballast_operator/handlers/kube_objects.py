@@ -100,7 +100,7 @@ class KubeObjects:
         return self._identity
 
     async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
-        """Write `after`, unless somebody else has changed `before` meanwhile. Either way it is read again next time."""
+        """Replace `before` by `after`, unless somebody else has changed it. Either way it is read again next time."""
         self._identity = None
         if await self.identity(cluster) == before:
             path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
@@ -262,7 +262,7 @@ class KubeObjects:
                 await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
     async def forget_remaking(self, cluster: KafkaCluster) -> None:
-        """No StatefulSet has to be recreated any more."""
+        """Drop the notes for recreating StatefulSets: none has to be recreated any more."""
         await self._remaking.forget(cluster)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:

@@ -69,7 +69,7 @@ class OwnReassignments:
         return f"{text}. {said.message.rstrip('.')}"
 
     def drained(self, prefix: str) -> bool:
-        """Whether the drain has ended: its throttles have to be restored while the drained brokers still answer."""
+        """Whether the drain has ended: its throttles have to be put back while the drained brokers still answer."""
         current = self.last(prefix)
         return current is None or current.status.phase in ENDS
 

@@ -1,7 +1,7 @@
-"""What a Reassignment does next, from its spec, its status and where its moves stand. PURE.
+"""Decides what a Reassignment does next, from its spec, its status and the state of its moves. PURE.
 
-`next_step` is asked at every look. It never starts what was not approved, never moves a replica whose `from` is not
-true any more, and ends only when nothing moves and its throttles have been put back.
+`next_step` is called at every look. It never starts what was not approved, never moves a replica whose `from` does not
+hold any more, and ends only when nothing moves and its throttles have been put back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ballast_operator.status import REASSIGNMENT, SHARED, STALLED, Verdict, read
 from ballast_planner import Move, Placement
 
 SHOWN_ROWS = 10
-# A broker that lags so far behind the others is fenced long since.
+# A broker that lags this far behind the others was fenced long ago.
 LAG_SECONDS = 60.0
 
 
@@ -36,7 +36,7 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do in this cycle. `states` are those of the direction in which it goes."""
+    """What to do in this cycle. `states` are those of its moves in the current direction, forward or back."""
 
     phase: Phase
     verdict: Verdict
@@ -63,7 +63,7 @@ class Scene:
 
 
 def goal_of(reassignment: Reassignment) -> Goal:
-    """Where the spec wants it to go; an end that was reached is not left, except to roll back."""
+    """Where the spec wants it to go; an end that was reached is final, except for a rollback."""
     spec, status = reassignment.spec, reassignment.status
     if status.phase is Phase.ROLLED_BACK:
         return Goal.REST
@@ -82,14 +82,14 @@ def goal_of(reassignment: Reassignment) -> Goal:
 
 
 def _stale_for_good(reassignment: Reassignment) -> bool:
-    """Once it has moved something and gone stale it does not start again by itself, only when its spec is changed."""
+    """Whether it went stale after it had started: then only a change of its spec starts it again."""
     status = reassignment.status
     current = status.observed_generation == reassignment.meta.generation
     return status.phase is Phase.STALE and status.started_at is not None and current
 
 
 def _failed_for_good(reassignment: Reassignment) -> bool:
-    """What cannot be put back is not tried for ever: a deletion would wait for it as long."""
+    """Whether it failed with this spec. A rollback that fails is not retried forever: a deletion would wait for it."""
     status = reassignment.status
     return status.phase is Phase.FAILED and status.observed_generation == reassignment.meta.generation
 
@@ -113,14 +113,14 @@ def next_step(scene: Scene) -> Step:
 
 
 def given_up(reassignment: Reassignment, moves: Sequence[Move]) -> Step:
-    """One that has not begun ends: nothing is to be put back, whether or not it is asked for."""
+    """The end of one that has not started: even if a rollback is asked for, there is nothing to put back."""
     if reassignment.spec.rollback:
         return Step(Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says(gone=""))
     return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(moves)))
 
 
 def refused(step: Step, reassignment: Reassignment, verdict: Verdict) -> Step:
-    """Kubernetes lets nobody write down what would be done: what runs goes on as it is, and nothing else begins."""
+    """The step while Kubernetes refuses to record `step`: what runs goes on as it is, and nothing else starts."""
     started = reassignment.status.started_at is not None
     phase = step.phase if started else Phase.WAITING
     return Step(
@@ -129,7 +129,7 @@ def refused(step: Step, reassignment: Reassignment, verdict: Verdict) -> Step:
 
 
 def holds_nothing(reassignment: Reassignment) -> bool:
-    """Whether it has not started, or had come to rest and has not gone on since: others may hold its partitions."""
+    """Whether it has not started, or is at rest: others may hold its partitions."""
     status = reassignment.status
     said = ready_condition(status.conditions)
     free = said is not None and said.reason == REASSIGNMENT["ThrottlesLeft"].name
@@ -137,7 +137,7 @@ def holds_nothing(reassignment: Reassignment) -> bool:
 
 
 def without_place(reassignment: Reassignment) -> bool:
-    """Whether all that is left of it has nowhere to go: who has made it makes another one."""
+    """Whether its remaining moves have no destination any more: whoever created it creates another one."""
     said = ready_condition(reassignment.status.conditions)
     return said is not None and said.reason in (
         REASSIGNMENT["BrokersUnregistered"].name, REASSIGNMENT["DirectoriesClosed"].name
@@ -156,8 +156,8 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     if (stale or closed) and not spec.explicit:
         return _replanned(states)
     if stale and not settled and (scene.conflicts or _waited(scene.reassignment)):
-        # What it waits for moves its partitions, as was to be expected. Of rows that say where they have to be moved
-        # from no plan is made then.
+        # What it waits for moves its partitions, as was to be expected. When that has ended it is planned again; rows
+        # with a `from` that no longer holds go stale then.
         return _waiting(scene, states) if scene.conflicts else _replanned(states)
     if stale or (settled and spec.explicit):
         return Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale or states)), states)
@@ -172,7 +172,7 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
         return Step(Phase.PAUSED, REASSIGNMENT["Paused"].says(running=counted(0, "move")), states)
     if scene.conflicts:
         return _waiting(scene, states)
-    if closed:  # rows may leave the directory to the plan
+    if closed:  # the plan may have chosen the directory, where rows leave that open
         return _replanned(states)
     return Step(Phase.RUNNING, _running("Running", states), states, starts=True, claims=True, holds_throttles=True)
 
@@ -183,7 +183,7 @@ def _waiting(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _waited(reassignment: Reassignment) -> bool:
-    """Whether it was ready to begin, but for others that held its partitions."""
+    """Whether it was ready to start, but for others that held its partitions."""
     return reassignment.status.phase is Phase.WAITING and bool(reassignment.status.waiting_for)
 
 
@@ -232,8 +232,8 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
-    """An end is told only when the throttles have been put back. Where that may take long the partitions are free
-    before; else they are held until then, or who moves them next would look like what has gone astray."""
+    """An end is reported only when the throttles have been put back. If that may take long, the partitions are free
+    before; otherwise they are held until then, or the moves of the next holder would make this one look stale."""
     if not scene.throttles_held:
         return Step(phase, verdict, states)
     lost = _lost_holders(scene)
@@ -261,7 +261,7 @@ def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
-    """Put everything back: first what runs forward is stopped, then the moves run the other way round."""
+    """Put everything back: stop what runs forward, then run the inverse moves."""
     moving = [state.move for state in forward if state.under_way]
     strayed = {replica for state in forward if state.strayed for replica, _ in state.correct}
     back = assess_all(inverse(scene.plan.moves, strayed), scene.view)
@@ -292,15 +292,15 @@ def _all_without_place(scene: Scene, left: Sequence[MoveState]) -> bool:
 
 
 def _gone_for_good(state: MoveState, view: KafkaView) -> bool:
-    """A directory that takes nothing may do so again."""
+    """Whether its destination is gone, not just cordoned, which may change."""
     closed = closed_directories(state.move, view)
     return bool(unregistered(state.move, view)) or any(where not in view.directories for where in closed)
 
 
 def _without_place(scene: Scene, states: Sequence[MoveState], left: Sequence[MoveState]) -> Step:
-    """All that is left is for brokers that are registered no more, or for directories that take nothing. What runs
-    would never arrive, so it is given up; then nothing is held for what may never come again, and whoever empties
-    these directories goes on. So does it if they do come."""
+    """All that is left is for brokers that are not registered any more, or for directories that are cordoned or gone.
+    What runs would never arrive, so it is stopped; then nothing is held for what may never come back, and drains of
+    these directories go on. If the destination does come back, so does this one."""
     verdict = _no_place(scene, left)
     stop = [state.move for state in left if state.under_way]
     if stop:
@@ -320,7 +320,7 @@ def _no_place(scene: Scene, left: Sequence[MoveState]) -> Verdict:
 
 
 def _stalled_for_long(scene: Scene) -> bool:
-    """Who was asked first may not have heard yet that the broker came."""
+    """Whether this has lasted longer than a broker can lag: one that lags may not know yet that the other is back."""
     if not without_place(scene.reassignment):
         return False
     stalled = [one for one in scene.reassignment.status.conditions if one.type == STALLED]
@@ -328,7 +328,7 @@ def _stalled_for_long(scene: Scene) -> bool:
 
 
 def inverse(moves: Sequence[Move], strayed: Collection[ReplicaId] = ()) -> tuple[Move, ...]:
-    """The moves that put everything back, the last wave first. What strayed is fetched from wherever it is."""
+    """The moves that put everything back, the last wave first. Strayed replicas are moved from wherever they are."""
     last = max((move.wave for move in moves), default=0)
     return tuple(
         Move(m.topic, m.partition, _arrived(m, strayed), m.from_, m.bytes_network, m.bytes_disk, last - m.wave)
@@ -381,7 +381,7 @@ def _partitions(each: Sequence[object]) -> str:
 
 
 def _gone(states: Sequence[MoveState]) -> str:
-    """For the end of a sentence: what was deleted meanwhile has not moved."""
+    """The end of a sentence: which partitions were deleted meanwhile, and so have not moved."""
     gone = [str(state.partition) for state in states if state.state is State.GONE]
     return f"; not there any more: {some_of(gone, SHOWN_ROWS)}" if gone else ""
 

@@ -22,7 +22,7 @@ class Goal(Protocol):
 
 
 class LargeAtOnce:
-    """The goal of large replicas in its other temper."""
+    """The goal `large` in its other mode."""
 
     NAME = large.NAME
 
@@ -31,10 +31,10 @@ class LargeAtOnce:
 
 
 LEVELLING: tuple[Goal, ...] = (large, brokers, directories)
-# Twice: what is too large for any room shows only once the easy bytes have moved.
 PREPARATION: tuple[Goal, ...] = (evacuation, racks, giants)
+# LEVELLING twice: which replicas have no room anywhere shows only once the easy bytes have moved.
 SPACE: tuple[Goal, ...] = (*PREPARATION, *LEVELLING, *LEVELLING, remainder)
-# The other way to go about it: PREPARATION, LARGE_AT_ONCE, AFTER_LARGE.
+# The alternative to SPACE: PREPARATION, LARGE_AT_ONCE, AFTER_LARGE.
 LARGE_AT_ONCE: Goal = LargeAtOnce()
 AFTER_LARGE: tuple[Goal, ...] = (brokers, directories, remainder)
 PREFERENCES: tuple[Goal, ...] = (traffic, leaders)

@@ -1,7 +1,7 @@
-"""Goal: every broker's bytes inside the sum of its directories' bands, by as few bytes over the network as possible.
+"""Goal: bring every broker's bytes inside the sum of its directories' bands, with the least network traffic.
 
-What leaves comes from the directory that stands highest over its band, what arrives goes to the lowest, so that a move
-between brokers also levels both ends' disks. PURE.
+Bytes leave the directory that is furthest above its band and arrive in the least full one, so that a move between
+brokers also levels the disks at both ends. PURE.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
         return
     upper, lower = bench.per_broker(bench.levels.upper), bench.per_broker(bench.levels.lower)
     capacity = np.maximum(bench.per_broker(np.where(bench.levels.counts, bench.total, 0)), 1)
-    # A broker filled to the last byte of its band could be levelled inside only by a perfect packing.
+    # Only a perfect packing could level the disks of a broker that is filled to the last byte of its band.
     slack = ((upper - lower) * PACKING_SLACK).astype(np.int64)
     several = np.array([own.size > 1 for own in bench.directories_of], dtype=np.bool_)
     _lower_the_full(bench, upper - np.where(several, slack, 0), capacity)
@@ -98,8 +98,8 @@ def _highest_sources(bench: Workbench, broker: int, rich: Bools, used: Ints, cap
 def _inner_need(bench: Workbench) -> Ints:
     """Per broker: bytes over its directories' bands minus bytes under them.
 
-    Where more is lacking than is too much, a byte that arrives spares one that would have moved between its disks;
-    where more is too much, one that leaves does.
+    If negative, a byte that arrives saves one that would have moved between the broker's disks; if positive, a byte
+    that leaves does.
     """
     levels = bench.levels
     excess = np.where(levels.counts, np.maximum(bench.used - levels.upper, 0), 0)

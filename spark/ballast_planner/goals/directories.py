@@ -1,4 +1,4 @@
-"""Goal: every directory inside its band, by moves between the directories of one broker.
+"""Goal: bring every directory inside its band by moves between the directories of one broker.
 
 Brokers are independent of each other here, so this goal can be solved in parallel. PURE.
 """
@@ -32,7 +32,7 @@ def level_directories(bench: Workbench, directories: Ints) -> None:
 
 
 def swap_directories(bench: Workbench, directories: Ints) -> None:
-    """Where single transfers no longer help: exchange a larger replica for a smaller one."""
+    """Exchange larger replicas for smaller ones, where single transfers no longer help."""
     for directory in directories[np.argsort(-bench.fill()[directories], kind="stable")]:
         _swap_down(bench, int(directory), directories)
     for directory in directories[np.argsort(bench.fill()[directories], kind="stable")]:

@@ -1,7 +1,7 @@
-"""Goal: nothing movable left where nothing shall be: drained brokers and directories.
+"""Goal: move everything movable off drained brokers and directories.
 
-The largest go first, each to the directory that stands lowest once it is there; inside the same broker where that is
-allowed and fits, because the network costs more than a disk. PURE.
+The largest go first, each to the directory that is least full once it is there; inside the same broker if that is
+allowed and it fits, because the network costs more than a disk. PURE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "evacuation"
 
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
-    """Where `levels` neither counts nor opens a directory, its movable replicas leave."""
+    """Evacuate movable replicas from directories that `levels` neither counts nor opens, and from unknown ones."""
     leaving = np.append(~bench.levels.counts & ~bench.levels.open, True)[bench.directory] & bench.movable
     evacuate(bench, np.flatnonzero(leaving), options)
 
@@ -33,7 +33,7 @@ def evacuate(bench: Workbench, replicas: Ints, options: PlanOptions) -> None:
 
 
 def place(bench: Workbench, replica: int, targets: Bools, mark: Ints) -> bool:
-    """Put a replica into the one of these directories that stands lowest with it, if there is one with room."""
+    """Put a replica into the one of these directories that is least full with it; False if none may take it."""
     candidates = np.flatnonzero(targets)
     candidates = candidates[bench.used[candidates] + bench.size[replica] <= mark[candidates]]
     order = np.argsort(bench.standing(candidates, int(bench.size[replica])), kind="stable")

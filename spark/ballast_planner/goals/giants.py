@@ -1,7 +1,8 @@
-"""Goal: giants, which stand out of the band of every directory, where they stand out least.
+"""Goal: put giants, which are too large for the band of any directory, where they stick out least.
 
-What a directory has to hold at least counts as its band; so without this a giant would stay in a small directory, which
-it may all but fill, beside large ones that have the room. Only those go that make the fullest directory of all. PURE.
+A directory's band reaches up to what it must hold in any case; so without this goal a giant would stay in a small
+directory, which it may nearly fill, beside large ones with room. Only giants that make theirs the fullest of all
+directories move. PURE.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _lower_the_highest(bench: Workbench, options: PlanOptions) -> bool:
         return False
     giant, sizes = int(residents[-1]), bench.size[residents]
     fixed = int(bench.used[directory] - sizes.sum())
-    # Else it is what is fixed here that stands out, or the whole rack.
+    # Otherwise it is not the giant that sticks out but the unmovable content, or the whole rack.
     if not fixed < (1 - options.band) * levels.upper[directory] <= levels.upper[directory] <= fixed + sizes[-1]:
         return False
     for target in _lower_places(bench, giant, directory, height[directory], options):
@@ -47,7 +48,7 @@ def _lower_the_highest(bench: Workbench, options: PlanOptions) -> bool:
 
 
 def _lower_places(bench: Workbench, giant: int, directory: int, height: float, options: PlanOptions) -> Ints:
-    """Directories in which it would stand notably lower, the best first; of those as good the ones of its broker."""
+    """Directories that would end notably lower with the giant, best first; among equals those of its own broker."""
     size, own = int(bench.size[giant]), bench.owner == bench.owner[directory]
     targets = np.flatnonzero(bench.levels.open & (own | options.across_brokers))
     targets = targets[size / bench.total[targets] < (1 - options.band) * height]

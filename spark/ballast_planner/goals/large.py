@@ -1,8 +1,8 @@
-"""Goal: replicas so large that no directory has room for them each get a directory that can be emptied for them.
+"""Goal: give each replica that is too large for the room in any directory one that can be emptied for it.
 
 Two of them in one directory, or one in a directory too small for it, keep that directory above the band whatever
-else moves. The one that goes is put where the other large ones are least, without regard to what lies there now: the
-goals that follow lower that directory again, and the waves let the small ones leave first. PURE.
+else moves. One of them goes where there are the fewest bytes in other large replicas, no matter what else is there:
+later goals lower that directory again, and the waves let the small replicas leave first. PURE.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_TARGETS = 16
 
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
-    """Only those for which there is no room that bytes could move to anyway."""
+    """Move only those for which there is no room on their broker, nor on others if it must give bytes away anyway."""
     _improve(bench, options, anywhere=options.across_brokers)
 
 
 def improve_at_once(bench: Workbench, options: PlanOptions) -> None:
-    """All for which their own broker has no room as things are: more moves, sometimes a lower peak for fewer bytes."""
+    """Move all for which there is no room on their own broker: more moves, sometimes a lower peak for fewer bytes."""
     _improve(bench, options, anywhere=False)
 
 
@@ -45,7 +45,7 @@ def _improve(bench: Workbench, options: PlanOptions, anywhere: bool) -> None:
 
 
 def find_levels_anew(bench: Workbench, options: PlanOptions) -> None:
-    """With large replicas where they lie now: their directories stand out, and the others stand lower."""
+    """Recompute the levels with large replicas where they are now: their directories stick out, the others sink."""
     levels = find_levels(
         bench.load,
         options.band,
@@ -73,7 +73,7 @@ def _step(bench: Workbench, directory: int, options: PlanOptions, anywhere: bool
 
 
 def _widest_room(bench: Workbench, directory: int, anywhere: bool) -> int:
-    """What fits somewhere as things are: on this broker, or anywhere if this broker has to give bytes away anyway."""
+    """The largest room as things are: on this broker, or anywhere if this broker must give bytes away anyway."""
     own = bench.owner == bench.owner[directory]
     must_give = bench.used[own].sum() > bench.levels.upper[own].sum()
     reachable = bench.levels.open & (own | (anywhere and must_give))
@@ -82,7 +82,7 @@ def _widest_room(bench: Workbench, directory: int, anywhere: bool) -> int:
 
 
 def _place(bench: Workbench, replica: int, directory: int, core: int, options: PlanOptions) -> bool:
-    """Into the directory whose own large replicas are least, if that lowers the higher of the two cores."""
+    """Move it to the directory with the fewest bytes in large replicas, if that lowers the higher of the two cores."""
     size = int(bench.size[replica])
     candidates = (
         bench.levels.open.copy()
@@ -94,7 +94,7 @@ def _place(bench: Workbench, replica: int, directory: int, core: int, options: P
     core_fill = np.array([(core_of(bench, int(target), size) + size) / bench.total[target] for target in targets])
     within = core_fill * bench.total[targets] <= bench.levels.upper[targets]
     foreign = bench.owner[targets] != bench.owner[directory]
-    # Where large ones fit without company, the directory from which least has to leave is the cheapest.
+    # Of directories with room for it once the small replicas have left, the one that has to give up least is cheapest.
     displaced = np.maximum(bench.used[targets] + size - bench.levels.upper[targets], 0)
     order = np.lexsort((core_fill, np.where(within, displaced, 0), foreign, ~within))
     for index in order[:MAX_TARGETS]:
@@ -107,7 +107,7 @@ def _place(bench: Workbench, replica: int, directory: int, core: int, options: P
 
 
 def core_of(bench: Workbench, target: int, size: int) -> int:
-    """What stays in a directory when all that is small beside `size` leaves."""
+    """Bytes that stay in a directory when all movable replicas that are small compared to `size` leave."""
     residents = bench.movable_in(target)
     sizes = bench.size[residents]
     return int(bench.used[target] - sizes[sizes < SMALL_SHARE * size].sum())

@@ -1,4 +1,4 @@
-"""Goal: preferred leaderships per broker inside a band, by the order of assignments: that moves no byte. PURE."""
+"""Goal: bring the preferred leaders per broker inside a band by reordering assignments: no bytes move. PURE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
 def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, least: float) -> None:
     """Hand leaderships over until each broker's sum of weights is within the band, or nothing helps.
 
-    Those of excluded topics count and stay: whoever named their brokers has named the first of them as well.
+    Those of excluded topics count but stay: whoever chose their brokers has chosen the first of them as well.
     """
     receiving = np.zeros(bench.load.brokers.ids.size, dtype=np.bool_)
     receiving[bench.owner[bench.levels.open]] = True
@@ -36,7 +36,7 @@ def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, le
     mean = float(load[receiving].mean())
     upper = mean + max(options.band * mean, least)
     shares = np.where(bench.load.partitions_of(options.excluded_topics), 0.0, weight)
-    # One on a disk that failed cannot lead, though its broker can.
+    # A replica on a failed disk cannot lead, even though its broker can.
     may_lead: Bools = receiving[bench.broker] & readable_in(bench.load, bench.directory)
     stuck = ~receiving
     while True:
@@ -49,7 +49,7 @@ def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, le
 
 
 def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, may_lead: Bools) -> bool:
-    """Give as many leaderships of one broker away as its excess asks for; False when none could be given."""
+    """Hand over leaderships of one broker until its excess is gone; False if none could be handed over."""
     led = np.flatnonzero(bench.leader & (bench.broker == broker))
     partitions = bench.load.replicas.partition[led]
     given = False

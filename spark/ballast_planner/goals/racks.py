@@ -1,4 +1,4 @@
-"""Goal: each partition on as many racks as there are, or as it has replicas. PURE."""
+"""Goal: spread each partition over as many racks as there are, or as it has replicas. PURE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
 
 
 def _redundant_replicas(bench: Workbench, rack: Ints, racks: int) -> Ints:
-    """Replicas whose rack an earlier replica of the partition has, in partitions that could use more racks."""
+    """Replicas that share the rack of an earlier one of their partition, where the partition could use more racks."""
     partition = bench.load.replicas.partition
     key = partition * (rack.max() + 2) + rack[bench.broker] + 1
     _, first_of_rack = np.unique(key, return_index=True)

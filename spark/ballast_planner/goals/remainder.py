@@ -1,7 +1,7 @@
-"""Goal: the directories that no move inside their own broker could bring into the band.
+"""Goal: bring into the band the directories for which moves inside their own broker did not suffice.
 
-First by exchanges inside the broker, which cost the network nothing; where its disks are too few or its replicas too
-large, bytes go to other brokers after all, as single transfers first and as exchanges last. PURE.
+First by exchanges inside the broker, which cost no network traffic; where its disks are too few or its replicas too
+large, bytes go to other brokers after all, by single transfers first and by exchanges last. PURE.
 """
 
 from __future__ import annotations

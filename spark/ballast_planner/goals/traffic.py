@@ -1,4 +1,4 @@
-"""Goal: bytes out per broker inside a band, by leadership; bytes in, by moving small but busy replicas. PURE."""
+"""Goal: bring bytes out per broker inside a band by leadership, and bytes in by moving small, busy replicas. PURE."""
 
 from __future__ import annotations
 
