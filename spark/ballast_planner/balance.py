@@ -267,7 +267,7 @@ def finish(
     before = fill_of(load, load.directories.used, levels)
     after = fill_of(load, used_after(load, copies), levels)
     no_room = "no room for the copy while both exist"
-    left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
+    left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.stuck_broker, no_room) for s in stuck]
     plan = Plan(
         moves=moves,
         quality=quality_of(load, before, after, moves, transient, options),
