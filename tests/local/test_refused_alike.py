@@ -27,6 +27,14 @@ from tests.local.test_alike import config_map, deployment, pod, template
         ),
         ({"restartPolicy": "Often"}, {}, 'spec.restartPolicy: Unsupported value: "Often"'),
         ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds: Invalid value: 0"),
+        ({"initContainers": [{"name": "i", "image": "i"}]}, {"name": "A_b"}, "spec.containers[0].name: Invalid value"),
+        ({"initContainers": [{"name": "A_b", "image": "i"}]}, {}, "spec.initContainers[0].name: Invalid value"),
+        ({"initContainers": [{"name": "c", "image": "i"}]}, {}, 'spec.initContainers[0].name: Duplicate value: "c"'),
+        (
+            {"initContainers": [{"name": "i", "image": "i"}]},
+            {"livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": -1}},
+            "spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1",
+        ),
     ],
 )
 def test_what_no_node_could_run_is_refused(
