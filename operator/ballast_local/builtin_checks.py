@@ -1,5 +1,6 @@
 """Validates objects of the built-in kinds: missing and invalid fields, and changes to immutable ones. PURE."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -376,8 +377,7 @@ def _data(new: Obj, old: Obj | None) -> list[Obj]:
     ]
     if causes:
         return causes
-    size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
-    if size > DATA_LIMIT_BYTES:
+    if _data_bytes(new) > DATA_LIMIT_BYTES:
         return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
     if old is not None and old.get("immutable"):
         return [
@@ -386,6 +386,12 @@ def _data(new: Obj, old: Obj | None) -> list[Obj]:
             if old.get(field) != new.get(field)
         ]
     return []
+
+
+def _data_bytes(obj: Obj) -> int:
+    encoded, texts = (obj.get("data"), {}) if obj["kind"] == "Secret" else (obj.get("binaryData"), obj.get("data"))
+    sizes = [len(base64.b64decode(value)) for value in (encoded or {}).values()]
+    return sum(sizes) + sum(len(value.encode()) for value in (texts or {}).values())
 
 
 _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
