@@ -72,6 +72,10 @@ def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
             lambda spec: spec["x-kubernetes-validations"].append({"rule": "frob(self)"}),
             "undeclared reference to 'frob'",
         ),
+        (
+            lambda spec: spec["x-kubernetes-validations"].append({"rule": "self.size > 1" + "0" * 5000}),
+            "compilation failed: .*invalid int literal",
+        ),
         (lambda spec: spec["properties"]["parts"].pop("x-kubernetes-list-map-keys"), "must not be empty"),
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
     ],
@@ -168,6 +172,9 @@ SELF = {
         "type(self.n) == int && 'a%d' .format([1]) == 'a1'",
         "'10.0.0.1'.matches('^\\\\d+') && isIP('10.0.0.1') && url('https://h:1/p').getHost() == 'h:1'",
         "size('é') == 1 && null == null && 1 == 1.0",
+        "007 == 7 && 0x1F == 31 && 08u == 8",
+        "'\\U0001F600'.size() == 1 && '\\uD800' == '\\uFFFD' && b'\\uD800'.size() == 3",
+        "-9223372036854775808 < 0 && 18446744073709551615u > 0",
     ],
 )
 def test_cel(rule: str) -> None:
@@ -186,8 +193,12 @@ def test_cel_that_cannot_be_evaluated(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for"]
-)
+    "rule",
+    ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for",
+     "9223372036854775808 > 0", "18446744073709551616u > 0", "1e400 > 0.0", "1" + "0" * 5000 + " > 0",
+     r"'\UFFFFFFFF' == ''", r"'\U00110000' == ''", "!" * 2000 + "true", "1" + " + 1" * 2000 + " > 0"],
+    ids=lambda rule: rule[:30],
+)  # fmt: skip
 def test_cel_that_is_not_cel(rule: str) -> None:
     with pytest.raises(CelSyntaxError):
         compile_expression(rule, ("self",))

@@ -57,9 +57,12 @@ class Program:
 
 
 def compile_expression(text: str, variables: Iterable[str]) -> Program:
-    node = parse(text)
     compiler = _Compiler(set(variables))
-    thunk = compiler.compile(node)
+    try:
+        node = parse(text)
+        thunk = compiler.compile(node)
+    except RecursionError:
+        raise CelSyntaxError("expression is nested too deeply") from None
     return Program(text, node, thunk, frozenset(compiler.used))
 
 

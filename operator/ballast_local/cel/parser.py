@@ -1,6 +1,8 @@
 """Parses CEL into a syntax tree. PURE."""
 
+import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,10 +130,32 @@ def _unquote(token: str) -> Any:
 def _escape(match: re.Match[str]) -> str:
     code = match[1]
     if code[0] in "xuU" and len(code) > 1:
-        return chr(int(code[1:], 16))
+        number = int(code[1:], 16)
+        if number > sys.maxunicode:
+            raise CelSyntaxError(f"Syntax error: no character: \\{code}")
+        return "\ufffd" if 0xD800 <= number < 0xE000 else chr(number)
     if code.isdigit() and len(code) == 3:
         return chr(int(code, 8))
     return _ESCAPES.get(code, code)
+
+
+def _whole(text: str, negative: bool) -> int:
+    """An int or uint; -2**63 is two tokens, whose second alone is too large."""
+    digits, most = (text[:-1], 2**64 - 1) if text[-1] in "uU" else (text, 2**63 - (not negative))
+    try:
+        value = int(digits, 16 if digits.startswith("0x") else 10)
+    except ValueError:  # has more digits than Python converts
+        value = most + 1
+    if value > most:
+        raise CelSyntaxError("Syntax error: invalid int literal")
+    return value
+
+
+def _double(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise CelSyntaxError("Syntax error: invalid double literal")
+    return value
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -251,9 +275,9 @@ class _Parser:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "int":
-            return Literal(int(text.rstrip("uU"), 0))
+            return Literal(_whole(text, self._tokens[self._at - 2] == ("op", "-")))
         if kind == "float":
-            return Literal(float(text))
+            return Literal(_double(text))
         if kind == "text":
             return Literal(_unquote(text))
         if kind == "ident":
