@@ -29,6 +29,10 @@ from ballast_local.cel.values import CelError, Optional, checked_int, equals, is
 
 Env = dict[str, Any]
 Thunk = Callable[[Env], Any]
+# All that an evaluation may end in; whoever calls it sees a CelError.
+_FAILURES = (
+    CelError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, KeyError, IndexError,
+)  # fmt: skip
 _TYPES = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type")
 _NAMESPACES = ("sets", "optional", "math")
 _ESCAPED = {"underscores": "__", "dot": ".", "dash": "-", "slash": "/"}
@@ -52,7 +56,7 @@ class Program:
             return self._thunk(variables)
         except CelError:
             raise
-        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError, KeyError, IndexError) as fault:
+        except _FAILURES as fault:
             raise CelError(f"no such overload: {fault}") from None
 
 
@@ -239,7 +243,7 @@ def _logical(left: Thunk, right: Thunk, decisive: bool) -> Thunk:
         try:
             if _truth(left(env)) is decisive:
                 return decisive
-        except (CelError, TypeError, AttributeError, KeyError):
+        except _FAILURES:
             if _truth(right(env)) is decisive:
                 return decisive
             raise
