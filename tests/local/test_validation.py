@@ -172,6 +172,8 @@ SELF = {
         "type(self.n) == int && 'a%d' .format([1]) == 'a1'",
         "'10.0.0.1'.matches('^\\\\d+') && isIP('10.0.0.1') && url('https://h:1/p').getHost() == 'h:1'",
         "size('é') == 1 && null == null && 1 == 1.0",
+        "[1, 'aba'].exists(x, x.reverse() == 'aba') && ![1, 'aba'].all(x, x.reverse() == 'x')",
+        "[1, 'x'].exists(x, url('http://[').getHost() == x || x == 'x')",
         "int(1e308 * 10.0) > 0 || true",
         "!(int(1e308 * 10.0) > 0 && false)",
         "url('http://[').getHost() == '' || true",

@@ -274,12 +274,12 @@ def _all(operand: Thunk, names: list[str], body: Thunk, _: Thunk | None, decisiv
     scopes = _scopes(operand, names)
 
     def evaluate(env: Env) -> bool:
-        failure: CelError | None = None
+        failure: Exception | None = None
         for scope in scopes(env):
             try:
                 if _truth(body(scope)) is decisive:
                     return decisive
-            except CelError as fault:
+            except _FAILURES as fault:
                 failure = fault
         if failure is not None:
             raise failure
