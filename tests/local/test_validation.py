@@ -78,6 +78,7 @@ def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         ),
         (lambda spec: spec["properties"]["parts"].pop("x-kubernetes-list-map-keys"), "must not be empty"),
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
+        (lambda spec: spec["properties"]["mode"].update(pattern="a{9999999999}"), "must be a valid regular expression"),
     ],
 )
 def test_refused_definitions(api: Api, change: Callable[[dict[str, Any]], object], message: str) -> None:
@@ -114,6 +115,10 @@ def test_defaults_pruning_and_nulls() -> None:
     ("schema", "good", "bad"),
     [
         ({"type": "string", "pattern": "^a+$"}, "aaa", "aaa\n"),
+        ({"type": "string", "pattern": "^a$|^b$"}, "a", "a\n"),
+        ({"type": "string", "pattern": r"^\\$"}, "\\", "\\\n"),
+        ({"type": "string", "pattern": "^[a|$)]+$"}, "a|$", "b"),
+        ({"type": "string", "pattern": "(?m)^a$"}, "a\nb", "ab"),
         ({"type": "string", "format": "date-time"}, "2025-01-01T00:00:00Z", "2025-01-01"),
         ({"type": "integer", "format": "int32"}, 2**31 - 1, 2**31),
         ({"type": "number", "exclusiveMinimum": True, "minimum": 0}, 0.1, 0),
@@ -172,6 +177,7 @@ SELF = {
         "type(self.n) == int && 'a%d' .format([1]) == 'a1'",
         "'10.0.0.1'.matches('^\\\\d+') && isIP('10.0.0.1') && url('https://h:1/p').getHost() == 'h:1'",
         "size('é') == 1 && null == null && 1 == 1.0",
+        "!'a\\n'.matches('^a$|^b$') && 'a$'.matches('^[a$)]+$') && 'a\\nb'.matches('(?m)^a$')",
         "[1, 'aba'].exists(x, x.reverse() == 'aba') && ![1, 'aba'].all(x, x.reverse() == 'x')",
         "[1, 'x'].exists(x, url('http://[').getHost() == x || x == 'x')",
         "int(1e308 * 10.0) > 0 || true",
