@@ -7,6 +7,7 @@ import pytest
 from tests.local.conftest import DEFINITIONS, Api, Refused, definition
 
 from ballast_local.cel import CelError, CelSyntaxError, compile_expression
+from ballast_local.rules import rule_faults
 from ballast_local.schema import apply_defaults, prune, validate
 
 
@@ -84,6 +85,14 @@ def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
 def test_refused_definitions(api: Api, change: Callable[[dict[str, Any]], object], message: str) -> None:
     with pytest.raises(Refused, match=message):
         api.post(DEFINITIONS, version(change))
+
+
+@pytest.mark.timeout(5)
+def test_a_rule_of_many_calls_is_checked_at_once() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"s": {"type": "string"}}}
+    for field, causes in (("s", 0), ("t", 1)):
+        schema["x-kubernetes-validations"] = [{"rule": f"self.{field}{'.trim()' * 50} == ''"}]
+        assert len(rule_faults(schema, "")) == causes
 
 
 def test_a_definition_says_nothing_of_metadata_but_its_names(api: Api) -> None:
