@@ -186,6 +186,7 @@ SELF = {
         "type(self.n) == int && 'a%d' .format([1]) == 'a1'",
         "'10.0.0.1'.matches('^\\\\d+') && isIP('10.0.0.1') && url('https://h:1/p').getHost() == 'h:1'",
         "size('é') == 1 && null == null && 1 == 1.0",
+        r"'\x41\X42\103' == 'ABC' && '\\\'\"\`\?'.size() == 5",
         "!'a\\n'.matches('^a$|^b$') && 'a$'.matches('^[a$)]+$') && 'a\\nb'.matches('(?m)^a$')",
         "[1, 'aba'].exists(x, x.reverse() == 'aba') && ![1, 'aba'].all(x, x.reverse() == 'x')",
         "[1, 'x'].exists(x, url('http://[').getHost() == x || x == 'x')",
@@ -216,6 +217,7 @@ def test_cel_that_cannot_be_evaluated(rule: str) -> None:
     "rule",
     ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for",
      "9223372036854775808 > 0", "18446744073709551616u > 0", "1e400 > 0.0", "1" + "0" * 5000 + " > 0",
+     r"self.s.matches('\d')", r"'\400' == ''", r"'\x4' == ''",
      r"'\UFFFFFFFF' == ''", r"'\U00110000' == ''", "!" * 2000 + "true", "1" + " + 1" * 2000 + " > 0"],
     ids=lambda rule: rule[:30],
 )  # fmt: skip

@@ -84,7 +84,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_ESCAPE = re.compile(r"\\([xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
+            "\\": "\\", "'": "'", '"': '"', "`": "`", "?": "?"}  # fmt: skip
 _RESERVED = frozenset(
     [
         "as",
@@ -123,20 +125,22 @@ def _unquote(token: str) -> Any:
     width = 3 if body[:3] in ('"""', "'''") else 1
     text = body[width:-width]
     if "r" not in kind:
-        text = re.sub(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", _escape, text, flags=re.DOTALL)
+        text = _ESCAPE.sub(_escape, text)
     return text.encode() if "b" in kind else text
 
 
 def _escape(match: re.Match[str]) -> str:
     code = match[1]
-    if code[0] in "xuU" and len(code) > 1:
+    if code[0] in "xXuU" and len(code) > 1:
         number = int(code[1:], 16)
         if number > sys.maxunicode:
             raise CelSyntaxError(f"Syntax error: no character: \\{code}")
         return "\ufffd" if 0xD800 <= number < 0xE000 else chr(number)
     if code.isdigit() and len(code) == 3:
         return chr(int(code, 8))
-    return _ESCAPES.get(code, code)
+    if code not in _ESCAPES:
+        raise CelSyntaxError(f"Syntax error: unknown escape: \\{code}")
+    return _ESCAPES[code]
 
 
 def _whole(text: str, negative: bool) -> int:
