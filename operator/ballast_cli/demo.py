@@ -1,8 +1,9 @@
-"""The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
+"""Show in two minutes how Ballast levels the disks of a skewed cluster.
 
-Everything runs on this machine in a temporary directory and is removed at the end. As in production, the Spark job
-measures (through Prometheus if that is installed, else by asking the brokers) and creates the Reassignment; with
---quick the operator plans by itself.
+Starts a cluster, writes uneven data, proposes moves, approves them, and runs
+them. As in production, the Spark job measures the load (from Prometheus if that
+is installed, otherwise from the brokers) and creates the Reassignment. Uses a
+temporary directory, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -47,12 +48,8 @@ ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", type=pods_folder, metavar="DIR", help="keep everything here instead of a temporary directory"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="without Spark, which is large to install: the operator itself plans"
-    )
+    parser.add_argument("--data", type=pods_folder, metavar="DIR", help="use and keep this directory instead")
+    parser.add_argument("--quick", action="store_true", help="plan in the operator, without installing Spark")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,9 @@
-"""Run an embedded cluster with its operator on this machine; Ctrl-C stops it, the next start has the same data.
+"""Run a Kafka cluster and its operator on this machine.
 
-It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. It uses
-only loopback addresses, and writes only to the data directory.
+Starts an embedded Kubernetes API, the operator, and the cluster of
+manifests/examples/cluster.yaml. Ctrl-C stops everything; the next start
+continues with the same data. Listens only on loopback addresses and writes only
+to the data directory.
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the cluster (3 at first)")
-    parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3 at first)")
+    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers (default for a new cluster: 3)")
+    parser.add_argument(
+        "--volumes", type=at_least_one, metavar="N", help="volumes per broker (default for a new cluster: 3)"
+    )
     parser.add_argument(
         "--data", type=pods_folder, default=str(kept("up")), metavar="DIR",
-        help="where everything is kept (.ballast/up)",
+        help="data directory (default: .ballast/up)",
     )  # fmt: skip
-    parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
+    parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (default: any)")
 
 
 def run(args: argparse.Namespace) -> int:
