@@ -255,11 +255,11 @@ async def test_who_votes_is_not_chosen_a_second_time() -> None:
     grown = cluster({"clusterId": "known", "voters": [0]}, brokers=5)
     objects = KubeObjects(cast(Any, SimpleNamespace(api=Api())))
     identity = await objects.identity(grown)
-    assert (identity.cluster_id, identity.voters, identity.dedicated) == ("known", (0,), False)
+    assert (identity.cluster_id, identity.controllers, identity.dedicated) == ("known", (0,), False)
     assert not identity.dynamic
     changed = cluster({"clusterId": "known", "voters": [100_000, 100_001], "kraftVersion": 1})
     identity = await KubeObjects(cast(Any, SimpleNamespace(api=Api()))).identity(changed)
-    assert (identity.voters, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
+    assert (identity.controllers, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
 
 
 @pytest.mark.spec("OPR-04")

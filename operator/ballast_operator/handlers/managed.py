@@ -280,7 +280,7 @@ class ManagedCluster:
         return replace(
             status,
             bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
-            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
+            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.controllers,
             kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
             metadata_volume=scene.identity.metadata or None,
             default_replication=scene.identity.replication,

@@ -77,7 +77,7 @@ async def _restart(
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
     """Restart one outdated controller that has a pod of its own."""
     wanted = pods.revision(layout, CONTROLLER_ROLE)
-    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.quorum)
+    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.controllers, scene.quorum)
     if restart.broker is not None:
         pod = scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID]
         return await _restart(objects, scene, f"controller {restart.broker}", pod, True, restart)

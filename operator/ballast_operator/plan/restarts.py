@@ -61,7 +61,7 @@ def _lacks_its_role(pod: PodFacts, view: KafkaView, layout: Layout) -> bool:
     """Whether it should run as a controller but does not. The reverse does no harm: a former voter goes on as a
     controller until something else restarts it."""
     identity = layout.identity
-    to_be = identity.dynamic and pod.ordinal in identity.voters
+    to_be = identity.dynamic and pod.ordinal in identity.controllers
     return to_be and pod.ready and view.controllers.get(pod.ordinal) is False
 
 

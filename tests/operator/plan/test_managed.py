@@ -555,9 +555,9 @@ def test_a_broker_that_votes_stays_until_the_others_that_vote_follow() -> None:
     def found(told: QuorumView) -> restarts.Restart:
         return restarts.next_restart(kube(revision="old"), "new", WHOLE, {"orders": 2}, layout, told)
 
-    assert found(quorum(2, IDENTITY.voters, behind=(0,))).waits == "controller 0 does not follow the metadata log"
+    assert found(quorum(2, IDENTITY.controllers, behind=(0,))).waits == "controller 0 does not follow the metadata log"
     assert found(quorum(2, (2, 3), behind=(3,))).broker == 1, "it does not vote"
-    assert found(quorum(2, IDENTITY.voters)).broker == 1
+    assert found(quorum(2, IDENTITY.controllers)).broker == 1
 
 
 @pytest.mark.spec("OPR-45")
