@@ -37,7 +37,7 @@ from ballast_operator.model.actions import CreateTopic
 from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.plan.kube import PodFacts
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import Intent, TopicFacts
 from ballast_operator.resources import others
@@ -276,7 +276,7 @@ async def test_what_somebody_else_has_changed_is_looked_at_when_that_is_heard_of
         telling = Telling(shared, Plans(Key("default", "demo"), shared), Refusals(events))
         subject = reassignment(drainBrokers=[1])
         plan = keep(Plan((move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b"))),)))
-        begins = next_step(Scene(subject, plan, seen))
+        begins = next_step(ReassignmentFacts(subject, plan, seen))
         for step in (begins, replace(begins, starts=False, holds_throttles=False)):
             again = Again()
             assert not await telling.write(Case(subject, plan=plan, step=step), again)

@@ -34,7 +34,7 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Scene, holds_nothing, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, holds_nothing, next_step
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttled_lists import LISTS
@@ -195,11 +195,11 @@ class ReassignmentHandler:
                 conflicts = {
                     claimed[tp] for m in case.plan.moves if (tp := TopicPartition(m.topic, m.partition)) in claimed
                 }
-                scene = Scene(
+                facts = ReassignmentFacts(
                     case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(),
                     case.status.holds_throttles,
                 )  # fmt: skip
-                case.step = next_step(scene)
+                case.step = next_step(facts)
             if case.step is not None and case.step.claims and case.plan is not None:
                 for move in case.plan.moves:
                     claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)

@@ -8,7 +8,7 @@ from tests.operator.making import NOW, move, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.model.reassignment import Phase, Reassignment
-from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step, without_place
+from ballast_operator.plan.lifecycle import Goal, ReassignmentFacts, Step, goal_of, next_step, without_place
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.stored import keep
 from ballast_planner import Plan, Unplaced
@@ -26,7 +26,7 @@ ROWS = [{"topic": "orders", "partition": 0, "replicas": [0, 2], "logDirs": ["/a"
 
 
 def step(subject: Reassignment, seen: KafkaView = AT_SOURCE, plan: Any = PLAN, **more: Any) -> Step:
-    return next_step(Scene(subject, plan, seen, now=NOW, **more))
+    return next_step(ReassignmentFacts(subject, plan, seen, now=NOW, **more))
 
 
 @pytest.mark.spec("OPR-33")
