@@ -19,9 +19,9 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Which broker to restart now, or why none may be; `left` counts those that still have to be."""
+    """Which node to restart now, or why none may be; `left` counts those that still have to be."""
 
-    broker: int | None = None
+    node: int | None = None
     waits: str | None = None
     next: int | None = None
     left: int = 0

@@ -201,7 +201,7 @@ def test_of_brokers_only_those_that_are_to_become_controllers_are_restarted() ->
     for identity, outdated in ((runs(0, 1), [1]), (runs(0), []), (runs(0, 1, dynamic=False), [])):
         layout = layouts.held_layout(subject, identity, facts)
         assert [pod.ordinal for pod in restarts.outdated_brokers(facts, "new", seen, layout)] == outdated
-        assert restarts.next_restart(facts, "new", seen, {}, layout).broker == (outdated[0] if outdated else None)
+        assert restarts.next_restart(facts, "new", seen, {}, layout).node == (outdated[0] if outdated else None)
 
 
 NODES = range(5)
