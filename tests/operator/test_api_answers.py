@@ -25,9 +25,9 @@ from ballast_operator.cycle import Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.handlers.resting import LOOK_SECONDS, Resting
-from ballast_operator.handlers.telling import Telling
 from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import REQUEST_TIMEOUT_MS, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
@@ -273,13 +273,13 @@ async def test_what_somebody_else_has_changed_is_looked_at_when_that_is_heard_of
     async with server(refuse) as api:
         events = Events(api, lambda: NOW)
         shared = Shared(api, cache, Writer(api, cache), events, Metrics(), lambda: NOW)
-        telling = Telling(shared, Plans(Key("default", "demo"), shared), Refusals(events))
+        statuses = ReassignmentStatuses(shared, Plans(Key("default", "demo"), shared), Refusals(events))
         subject = reassignment(drainBrokers=[1])
         plan = keep(Plan((move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b"))),)))
         begins = next_step(ReassignmentFacts(subject, plan, seen))
         for step in (begins, replace(begins, starts=False, holds_throttles=False)):
             again = Again()
-            assert not await telling.write(Case(subject, plan=plan, step=step), again)
+            assert not await statuses.write(Case(subject, plan=plan, step=step), again)
             assert again.reassignments_seconds == LOOK_SECONDS
 
 

@@ -794,7 +794,7 @@ def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as
     asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
     assert shared.events._queue.empty(), "it was told when that ended"
     (known,) = cache.reassignments_of(CLUSTER)
-    handler._telling.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    handler._statuses.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
     told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
     assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
 
@@ -954,6 +954,6 @@ def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> No
         handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
         step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
         case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
-        return await handler._telling.write(case, Again())
+        return await handler._statuses.write(case, Again())
 
     assert asyncio.run(scenario()) is keeps

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from ballast_operator.events import WARNING
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import IDLE_LOOK_SECONDS, ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
 from ballast_operator.handlers.resting import LOOK_SECONDS, Resting, nothing_to_undo
-from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, Telling
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -59,7 +59,7 @@ class ReassignmentHandler:
         self._plans = Plans(cluster, shared)
         self._refusals = Refusals(shared.events)
         self._resting = Resting(shared, self._plans, self._refusals)
-        self._telling = Telling(shared, self._plans, self._refusals)
+        self._statuses = ReassignmentStatuses(shared, self._plans, self._refusals)
         self._throttling = Throttling(cluster, shared)
         # What brokers and controller refused at the last look.
         self._unmoved: dict[TopicPartition, str] = {}
@@ -92,7 +92,7 @@ class ReassignmentHandler:
                         self._tell_left(reassignment)
                         await self._resting.release(reassignment, again)
                     elif verdict is not None:
-                        await self._telling.tell(reassignment, verdict, again)
+                        await self._statuses.tell(reassignment, verdict, again)
                     return
             self._refusals.come_back(reassignment, again)
 
@@ -169,7 +169,7 @@ class ReassignmentHandler:
             case.records = throttles.records.get(str(case.reassignment.key), ())
             case.lists = throttles.lists.get(str(case.reassignment.key))
         order = sorted(cases, key=lambda case: case.refused)
-        written = await side_by_side(order, lambda case: self._telling.write(case, again))
+        written = await side_by_side(order, lambda case: self._statuses.write(case, again))
         ready = [case for case, stands in zip(order, written, strict=True) if stands]
         settled = await self._throttling.apply(ready, cases, throttles, kafka)
         await stop_moves(ready, view, kafka)

@@ -29,7 +29,7 @@ DEFINITION_OF_BEFORE = ApiError(
 )
 
 
-class Telling:
+class ReassignmentStatuses:
     """The statuses of one cluster's Reassignments. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
