@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
 from ballast_operator.apply.refused import answer_in, message_of
-from ballast_operator.handlers.remaking import Remaking
+from ballast_operator.handlers.recreation import Recreation
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
@@ -71,7 +71,7 @@ class KubeObjects:
 
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
-        self._remaking = Remaking(shared.api, self.apply_owned)
+        self._recreation = Recreation(shared.api, self.apply_owned)
         self._identity: Identity | None = None
         self._identity_version = ""
         self._outside: frozenset[str] | None = None
@@ -96,7 +96,7 @@ class KubeObjects:
             said = CLUSTER["IdentityUnreadable"].says(name=name, error=f"{type(error).__name__} {error}")
             raise NotServedError(said) from error
         self._identity_version = found["metadata"].get("resourceVersion") or ""
-        self._remaking.read(found)
+        self._recreation.read(found)
         return self._identity
 
     async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
@@ -119,7 +119,7 @@ class KubeObjects:
         for claim in claims:
             _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
         sets = {
-            role: found or self._remaking.begun(cluster, names.stateful_set(cluster, role))
+            role: found or self._recreation.begun(cluster, names.stateful_set(cluster, role))
             for role, found in zip(roles, found_sets, strict=True)
         }
         facts = kube_facts(cluster, sets[BROKER_ROLE], found_pods, claims)
@@ -261,9 +261,9 @@ class KubeObjects:
             if owned and meta["name"] not in kept:
                 await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
-    async def forget_remaking(self, cluster: KafkaCluster) -> None:
+    async def forget_recreation(self, cluster: KafkaCluster) -> None:
         """Drop the notes for recreating StatefulSets: none has to be recreated any more."""
-        await self._remaking.forget(cluster)
+        await self._recreation.forget(cluster)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Delete the configurations that no pod uses any more."""
@@ -283,10 +283,10 @@ class KubeObjects:
             # Without a metadataVolume they have the class of the first volume, which may be another one by now.
             pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
-            await self._remaking.make(layout.cluster, found, wanted)
+            await self._recreation.make(layout.cluster, found, wanted)
         else:
             await self.apply_owned(layout.cluster, wanted)
-            await self._remaking.end(layout.cluster, wanted["metadata"]["name"], found)
+            await self._recreation.end(layout.cluster, wanted["metadata"]["name"], found)
 
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
         """Server-side apply, skipped if the object already holds exactly this. Fields that others have added stay,

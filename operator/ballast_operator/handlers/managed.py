@@ -355,7 +355,7 @@ class ManagedCluster:
 
     async def _tidy(self, scene: Scene) -> None:
         if self._refused is None:
-            await self._objects.forget_remaking(scene.cluster)
+            await self._objects.forget_recreation(scene.cluster)
         configs = {pod.config for pod in scene.kube.all_pods}
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
