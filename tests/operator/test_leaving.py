@@ -19,7 +19,7 @@ from ballast_operator.handlers import managed as managed_handler
 from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.leaving import CORDON, Leaving
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.scene import Scene
@@ -63,9 +63,9 @@ class Told:
         self.evicted.append(pod.name)
         return True
 
-    async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
+    async def apply_layout(self, layout: Any, _: KubeFacts) -> LayoutRefusals:
         self.replicas.append(layout.brokers)
-        return Beside()
+        return LayoutRefusals()
 
     async def apply_monitor(self, _: object) -> None: ...
 

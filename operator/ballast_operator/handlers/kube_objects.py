@@ -57,7 +57,7 @@ PLURALS = {
 }
 
 
-class Beside(NamedTuple):
+class LayoutRefusals(NamedTuple):
     """What Kubernetes refused besides the layout, and the brokers that wait for it: `not_added` could not be reached
     from outside; `not_restarted` would, once restarted, advertise a node port that they do not have."""
 
@@ -157,7 +157,7 @@ class KubeObjects:
             return NodeFacts(name, error=f"node {name} does not exist")
         return NodeFacts(name, found["metadata"].get("labels") or {})
 
-    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply all objects of the layout. Configuration is created before the pods that read it and removed after
         them: otherwise the successor of an operator killed in between would restore it."""
         cluster = layout.cluster
@@ -165,16 +165,16 @@ class KubeObjects:
         first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(served)]
         first.append(others.bootstrap_service(cluster, [pod.ports for pod in kube.pods.values()]))
         await side_by_side(first, lambda body: self.apply_owned(cluster, body))
-        beside = await self._apply_outside_services(served, kube)
+        refusals = await self._apply_outside_services(served, kube)
         try:
             await self._apply_budget(cluster)
         except (ApiError, ApiUnavailableError) as error:
-            beside = beside._replace(refused=beside.refused or message_of(error))
+            refusals = refusals._replace(refused=refusals.refused or message_of(error))
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:
-            await self._apply_stateful_set(without_added(layout, kube, beside.not_added), BROKER_ROLE)
-        return beside
+            await self._apply_stateful_set(without_added(layout, kube, refusals.not_added), BROKER_ROLE)
+        return refusals
 
     async def _apply_budget(self, cluster: KafkaCluster) -> None:
         """Until Kafka has told which nodes lag, keep the budget that an earlier operator process applied."""
@@ -199,7 +199,7 @@ class KubeObjects:
             await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
         self._monitored = monitor is not None
 
-    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply the Services for clients outside. Only one Service can have a node port: unwanted Services are deleted
         first, and refused ones are retried while others succeed, since these may release the port."""
         cluster = layout.cluster
@@ -221,11 +221,13 @@ class KubeObjects:
         while left:
             said = await side_by_side(left, refusal)
             if None not in said:
-                return await self._beside(cluster, kube, str(said[-1]), left)
+                return await self._port_refusals(cluster, kube, str(said[-1]), left)
             left = [service for service, why in zip(left, said, strict=True) if why is not None]
-        return Beside()
+        return LayoutRefusals()
 
-    async def _beside(self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]) -> Beside:
+    async def _port_refusals(
+        self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]
+    ) -> LayoutRefusals:
         """The result when none of these Services could get its node port."""
         waiting = {others.broker_of(service) for service in refused}
         added = {broker for broker in waiting if kube.exists and broker >= kube.replicas > 0}
@@ -234,7 +236,7 @@ class KubeObjects:
             ours = found is not None and _is_ours(cluster, found)
             if found is not None and ours and set(others.node_ports(found)).isdisjoint(others.node_ports(service)[:1]):
                 moving.add(others.broker_of(service))
-        return Beside(why, frozenset(added), frozenset(moving))
+        return LayoutRefusals(why, frozenset(added), frozenset(moving))
 
     async def _keep_former_node_ports(self, layout: Layout, kube: KubeFacts, services: list[dict[str, Any]]) -> None:
         """Also keep the current node ports of brokers that still run with another configuration."""
