@@ -149,7 +149,7 @@ def test_the_health_of_a_cluster_has_a_reason() -> None:
 def test_brokers_that_nobody_lists_and_that_have_replicas_are_offline() -> None:
     """Before Kafka 4.0 a broker that is away is not listed; from then on those that are not are gone for good."""
     listed = view({"orders": topic_view((0, 1), (1, 2), (2, 0))}, brokers=(0, 1))
-    told = replace(listed, fenced_told=False).with_absent()
+    told = replace(listed, lists_fenced=False).with_absent()
     verdict = health(told)
     assert (verdict.reason, "online: 2." in verdict.message) == ("BrokersOffline", True)
     status = cluster_status(told, ClusterStatus())

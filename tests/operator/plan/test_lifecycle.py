@@ -406,7 +406,7 @@ def test_what_cannot_be_put_back_fails_only_where_its_directories_are_gone(gone:
 @pytest.mark.spec("OPR-36")
 def test_a_broker_that_is_away_or_of_which_nobody_would_tell_is_waited_for() -> None:
     subject = reassignment(partitions=ROWS, status=STARTED)
-    for seen in (view(dict(AT_SOURCE.topics), SOURCE, offline=[2]), replace(FAR, fenced_told=False)):
+    for seen in (view(dict(AT_SOURCE.topics), SOURCE, offline=[2]), replace(FAR, lists_fenced=False)):
         found = step(subject, seen)
         assert (found.phase, found.run, found.holds_throttles) == (Phase.RUNNING, True, True)
 
