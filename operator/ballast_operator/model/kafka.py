@@ -131,7 +131,7 @@ class KafkaView:
         known = self.brokers.get(broker)
         return known is not None and known.online
 
-    def is_surely_unregistered(self, broker: int) -> bool:
+    def is_missing_from_full_list(self, broker: int) -> bool:
         """Whether all registered brokers are listed, and it is not among them. Before Kafka 4.0 nobody can tell."""
         return self.lists_fenced and bool(self.brokers) and broker not in self.brokers
 
