@@ -23,11 +23,11 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignment_statuses import ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting
 from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import REQUEST_TIMEOUT_MS, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
@@ -253,12 +253,10 @@ async def test_a_deletion_that_is_not_let_go_for_a_conflict_is_tried_again_after
 
     async with server(refuse) as api:
         shared = Shared(api, cache, Writer(api, cache), Events(api, lambda: NOW), Metrics(), lambda: NOW)
-        resting = Resting(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
+        finished = Finished(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
         going = {"deletionTimestamp": NOW, "finalizers": [FINALIZER]}
         again = Again()
-        assert await resting.looked_after(
-            reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), again
-        )
+        assert await finished.conclude(reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), again)
         assert again.reassignments_seconds == LOOK_SECONDS
 
 

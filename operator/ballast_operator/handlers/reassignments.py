@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ballast_operator.events import WARNING
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished, nothing_to_undo
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignment_statuses import IDLE_LOOK_SECONDS, ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting, nothing_to_undo
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -58,7 +58,7 @@ class ReassignmentHandler:
         self._shared = shared
         self._plans = Plans(cluster, shared)
         self._refusals = Refusals(shared.events)
-        self._resting = Resting(shared, self._plans, self._refusals)
+        self._finished = Finished(shared, self._plans, self._refusals)
         self._statuses = ReassignmentStatuses(shared, self._plans, self._refusals)
         self._throttling = Throttling(cluster, shared)
         # What brokers and controller refused at the last look.
@@ -90,7 +90,7 @@ class ReassignmentHandler:
                     if goes:
                         # Before the release: afterwards no successor of this process would find the object.
                         self._tell_left(reassignment)
-                        await self._resting.release(reassignment, again)
+                        await self._finished.release(reassignment, again)
                     elif verdict is not None:
                         await self._statuses.tell(reassignment, verdict, again)
                     return
@@ -118,8 +118,8 @@ class ReassignmentHandler:
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
         cases = []
-        looked_after = await side_by_side(known, lambda one: self._resting.looked_after(one, again))
-        for reassignment in (one for one, done in zip(known, looked_after, strict=True) if not done):
+        concluded = await side_by_side(known, lambda one: self._finished.conclude(one, again))
+        for reassignment in (one for one, done in zip(known, concluded, strict=True) if not done):
             status = reassignment.status
             case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
             case.refused = self._refusals.of(reassignment) is not None

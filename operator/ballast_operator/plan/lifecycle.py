@@ -28,7 +28,7 @@ LAG_SECONDS = 60.0
 class Goal(Enum):
     """Where a Reassignment is to go."""
 
-    REST = auto()
+    STAY = auto()
     FORWARD = auto()
     STOP = auto()
     BACK = auto()
@@ -66,7 +66,7 @@ def goal_of(reassignment: Reassignment) -> Goal:
     """Where the spec wants it to go; an end that was reached is final, except for a rollback."""
     spec, status = reassignment.spec, reassignment.status
     if status.phase is Phase.ROLLED_BACK:
-        return Goal.REST
+        return Goal.STAY
     if spec.rollback and status.started_at is not None and not _failed_for_good(reassignment):
         return Goal.BACK
     ended = status.phase in ENDS or _stale_for_good(reassignment)
@@ -76,9 +76,9 @@ def goal_of(reassignment: Reassignment) -> Goal:
         return Goal.BACK if spec.on_cancel is OnCancel.ROLLBACK else Goal.STOP
     if spec.cancel and status.phase is not Phase.CANCELLED:
         if ended:
-            return Goal.REST
+            return Goal.STAY
         return Goal.BACK if spec.on_cancel is OnCancel.ROLLBACK else Goal.STOP
-    return Goal.REST if ended else Goal.FORWARD
+    return Goal.STAY if ended else Goal.FORWARD
 
 
 def _stale_for_good(reassignment: Reassignment) -> bool:
