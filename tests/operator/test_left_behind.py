@@ -38,7 +38,7 @@ from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicParti
 from ballast_operator.model.meta import FINALIZER, Key, Meta
 from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
 from ballast_operator.model.topic import KafkaTopic
-from ballast_operator.plan.lifecycle import Scene, Step, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, Step, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
@@ -730,7 +730,7 @@ def test_plans_that_went_stale_before_they_were_approved_do_not_pile_up() -> Non
     told = {"phase": "AwaitingApproval", "plan": {"hash": plan.hash, "configMaps": ["plan-0", "plan-1"]}}
     stale = reassignment(status=told, addBrokers=[0], approval="Required")
     seen = view({"orders": topic_view((2,))})
-    step = next_step(Scene(stale, plan, seen))
+    step = next_step(ReassignmentFacts(stale, plan, seen))
     assert step.replan
     plans = Plans(CLUSTER, replace(shared_by(Cache()), api=cast(Any, Api())))
     asyncio.run(plans.discard(stale))

@@ -27,7 +27,7 @@ from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts
 from ballast_operator.plan.layouts import held_layout
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources import names, pods
@@ -106,7 +106,7 @@ STARTED = {"startedAt": NOW, "phase": "Running", "plan": {"hash": PLAN.hash}}
 
 
 def step_reason(seen: Any, held: bool = False, **given: Any) -> str:
-    return next_step(Scene(reassignment(**given), PLAN, seen, now=NOW, throttles_held=held)).verdict.reason
+    return next_step(ReassignmentFacts(reassignment(**given), PLAN, seen, now=NOW, throttles_held=held)).verdict.reason
 
 
 def test_what_a_reassignment_does_has_a_reason_for_each_of_its_steps() -> None:
