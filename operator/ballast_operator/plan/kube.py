@@ -53,7 +53,7 @@ class PodFacts:
     ready_since: str | None = None
     held_by: tuple[str, ...] = ()
     """Finalizers that keep it although all its containers have ended."""
-    unheard: bool = False
+    kubelet_silent: bool = False
     """Not ready only because its kubelet is silent: its containers were ready when last heard of."""
 
     @property
@@ -244,7 +244,7 @@ def pod_facts(pod: Object) -> PodFacts:
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=ready and stays,
-        unheard=not ready and stays and conditions.get("ContainersReady") == "True",
+        kubelet_silent=not ready and stays and conditions.get("ContainersReady") == "True",
         ready_since=changed.get("Ready"),
         held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),

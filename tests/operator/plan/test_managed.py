@@ -195,10 +195,10 @@ def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> No
 
 @pytest.mark.spec("OPR-44")
 def test_a_broker_whose_kubelet_is_silent_is_up_while_kafka_says_so() -> None:
-    silent = PodFacts("demo-1", "u", 1, False, "10.0.0.1", unheard=True)
+    silent = PodFacts("demo-1", "u", 1, False, "10.0.0.1", kubelet_silent=True)
     assert liveness.is_up(silent, WHOLE, 0.0)
     assert not liveness.is_up(replace(silent, ordinal=7), WHOLE, 0.0)
-    assert not liveness.is_up(replace(silent, unheard=False), WHOLE, 0.0), "its pod tells sooner than Kafka"
+    assert not liveness.is_up(replace(silent, kubelet_silent=False), WHOLE, 0.0), "its pod tells sooner than Kafka"
 
 
 @pytest.mark.spec("OPR-44")
