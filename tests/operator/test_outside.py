@@ -236,7 +236,7 @@ async def test_a_node_port_that_somebody_else_has_is_told_and_the_rest_is_laid_o
     refusals = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, there=0, **outside(32000))
     assert refusals.refused == "Service demo-1-outside: spec.ports[0].nodePort: provided port is already allocated"
     assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
-    assert (replicas(api), refusals.not_added, refusals.not_restarted) == (3, frozenset(), frozenset())
+    assert (replicas(api), refusals.waiting_to_be_added, refusals.waiting_to_restart) == (3, frozenset(), frozenset())
 
 
 @pytest.mark.spec("OPR-40", "OPR-42")
@@ -247,7 +247,7 @@ async def test_brokers_that_nobody_outside_could_reach_are_not_added() -> None:
     await lay_out(objects, 3, 1, **outside(32000))
     await taken(api, 32004)
     refusals = await lay_out(objects, 6, 2, there=3, **outside(32000))
-    assert (replicas(api), refusals.not_added) == (4, frozenset({4}))
+    assert (replicas(api), refusals.waiting_to_be_added) == (4, frozenset({4}))
     del api.objects["/api/v1/namespaces/other/services/x"]
     assert await lay_out(objects, 6, 2, there=4, **outside(32000)) == LayoutRefusals()
     assert replicas(api) == 6
@@ -262,12 +262,12 @@ async def test_a_broker_whose_new_node_port_is_taken_keeps_the_former_one_and_is
     await taken(api, 31001)
     for _ in range(2):
         refusals = await lay_out(objects, 3, 2, before=(0, 1, 2), **outside(31000))
-        assert (refusals.not_added, refusals.not_restarted) == (frozenset(), frozenset({1}))
+        assert (refusals.waiting_to_be_added, refusals.waiting_to_restart) == (frozenset(), frozenset({1}))
         assert api.ports()["demo-1-outside"] == 32001
     # A broker that tells the port already, whose Service somebody has deleted, has nothing to lose by a restart.
     del api.objects["/api/v1/namespaces/default/services/demo-1-outside"]
     refusals = await lay_out(objects, 3, 2, before=(1,), **outside(31000))
-    assert (refusals.refused is not None, refusals.not_restarted) == (True, frozenset())
+    assert (refusals.refused is not None, refusals.waiting_to_restart) == (True, frozenset())
 
 
 @pytest.mark.spec("OPR-41")

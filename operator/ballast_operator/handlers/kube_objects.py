@@ -58,12 +58,12 @@ PLURALS = {
 
 
 class LayoutRefusals(NamedTuple):
-    """What Kubernetes refused besides the layout, and the brokers that wait for it: `not_added` could not be reached
-    from outside; `not_restarted` would, once restarted, advertise a node port that they do not have."""
+    """What Kubernetes refused besides the layout, and the brokers that wait for it: `waiting_to_be_added` could not be
+    reached from outside; `waiting_to_restart` would, once restarted, advertise a node port that they do not have."""
 
     refused: str | None = None
-    not_added: frozenset[int] = frozenset()
-    not_restarted: frozenset[int] = frozenset()
+    waiting_to_be_added: frozenset[int] = frozenset()
+    waiting_to_restart: frozenset[int] = frozenset()
 
 
 class KubeObjects:
@@ -173,7 +173,7 @@ class KubeObjects:
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:
-            await self._apply_stateful_set(without_added(layout, kube, refusals.not_added), BROKER_ROLE)
+            await self._apply_stateful_set(without_added(layout, kube, refusals.waiting_to_be_added), BROKER_ROLE)
         return refusals
 
     async def _apply_budget(self, cluster: KafkaCluster) -> None:

@@ -93,7 +93,11 @@ class ManagedCluster:
             await self._locate_metadata(cluster, self._identity)
             layout = layouts.held_layout(cluster, self._identity, self._kube)
             refusals = await self._lay_out(layout, self._kube)
-            self._kube = replace(self._kube, not_added=refusals.not_added, not_restarted=refusals.not_restarted)
+            self._kube = replace(
+                self._kube,
+                waiting_to_be_added=refusals.waiting_to_be_added,
+                waiting_to_restart=refusals.waiting_to_restart,
+            )
             with self._refusal_told():
                 await self._restart_troubled(layout)
                 if not await self._ownership.bring(cluster, self._kube, self._identity):
@@ -364,10 +368,11 @@ class ManagedCluster:
 
 def _refusals_told(refusals: LayoutRefusals) -> Verdict:
     error = (refusals.refused or "").rstrip(".")
-    if refusals.not_added:
-        error += f"; brokers from {min(refusals.not_added)} on are not added before it is mended"
-    if refusals.not_restarted:
-        error += f"; brokers that keep their former node port and configuration: {_ids(sorted(refusals.not_restarted))}"
+    if refusals.waiting_to_be_added:
+        error += f"; brokers from {min(refusals.waiting_to_be_added)} on are not added before it is mended"
+    if refusals.waiting_to_restart:
+        kept = _ids(sorted(refusals.waiting_to_restart))
+        error += f"; brokers that keep their former node port and configuration: {kept}"
     return CLUSTER["KubernetesRefused"].says(error=error)
 
 

@@ -85,7 +85,7 @@ def next_restart(
     losing = {claim.pod for claim in claims_going(kube)}
 
     def stays(pod: PodFacts) -> bool:
-        return pod.ordinal in kube.not_restarted or pod.name in losing
+        return pod.ordinal in kube.waiting_to_restart or pod.name in losing
 
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)

@@ -157,19 +157,19 @@ WHOLE = view({"orders": topic_view((0, 1, 2), (1, 2, 0))})
 
 @pytest.mark.spec("OPR-40", "OPR-44")
 def test_who_is_not_to_be_restarted_keeps_only_those_waiting_whose_pods_would_not_come_back() -> None:
-    old = kube(revision="old", not_restarted=frozenset({1}))
+    old = kube(revision="old", waiting_to_restart=frozenset({1}))
     assert (restart(old, WHOLE).node, restart(old, WHOLE).left) == (2, 1)
     done = replace(old, pods={**kube().pods, 1: old.pods[1]})
     assert restart(done, WHOLE) == restarts.Restart()
     # A set makes no pod behind one that lacks a volume.
     assert restart(old, WHOLE, volumes=(A, B, C)).node == 0
-    first = replace(old, not_restarted=frozenset({0}))
+    first = replace(old, waiting_to_restart=frozenset({0}))
     assert restart(first, WHOLE, volumes=(A, B, C)) == restarts.Restart()
 
 
 @pytest.mark.spec("OPR-40", "OPR-42")
 def test_brokers_are_added_up_to_the_first_that_nobody_outside_could_reach() -> None:
-    facts = kube(3, not_added=frozenset({5, 4}))
+    facts = kube(3, waiting_to_be_added=frozenset({5, 4}))
     held = layouts.held_layout(cluster(brokers=7), IDENTITY, facts)
     assert (held.brokers, held.added) == (4, (3,))
     assert layouts.held_layout(cluster(brokers=2), IDENTITY, facts).brokers == 3
