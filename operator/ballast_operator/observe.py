@@ -89,7 +89,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         cluster_id=response.cluster_id,
         controller=await _observe_controller(kafka, response.controller_id),
         brokers=brokers,
-        fenced_told=include_fenced and response.version >= 2,
+        lists_fenced=include_fenced and response.version >= 2,
     )
 
 

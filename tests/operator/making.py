@@ -100,7 +100,7 @@ def view(
         cluster_id="id",
         controller=0,
         brokers={b: BrokerView(b, f"host-{b}", 9092, None, b not in lost) for b in ids},
-        fenced_told=True,
+        lists_fenced=True,
         topics=topics or {},
         logs={ReplicaId(*key): value for key, value in (logs or {}).items()},
         ongoing={TopicPartition(*key): value for key, value in (ongoing or {}).items()},

@@ -23,11 +23,11 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting
-from ballast_operator.handlers.telling import Telling
 from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import REQUEST_TIMEOUT_MS, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
@@ -37,7 +37,7 @@ from ballast_operator.model.actions import CreateTopic
 from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.plan.kube import PodFacts
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import Intent, TopicFacts
 from ballast_operator.resources import others
@@ -253,12 +253,10 @@ async def test_a_deletion_that_is_not_let_go_for_a_conflict_is_tried_again_after
 
     async with server(refuse) as api:
         shared = Shared(api, cache, Writer(api, cache), Events(api, lambda: NOW), Metrics(), lambda: NOW)
-        resting = Resting(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
+        finished = Finished(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
         going = {"deletionTimestamp": NOW, "finalizers": [FINALIZER]}
         again = Again()
-        assert await resting.looked_after(
-            reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), again
-        )
+        assert await finished.conclude(reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), again)
         assert again.reassignments_seconds == LOOK_SECONDS
 
 
@@ -273,13 +271,13 @@ async def test_what_somebody_else_has_changed_is_looked_at_when_that_is_heard_of
     async with server(refuse) as api:
         events = Events(api, lambda: NOW)
         shared = Shared(api, cache, Writer(api, cache), events, Metrics(), lambda: NOW)
-        telling = Telling(shared, Plans(Key("default", "demo"), shared), Refusals(events))
+        statuses = ReassignmentStatuses(shared, Plans(Key("default", "demo"), shared), Refusals(events))
         subject = reassignment(drainBrokers=[1])
         plan = keep(Plan((move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b"))),)))
-        begins = next_step(Scene(subject, plan, seen))
+        begins = next_step(ReassignmentFacts(subject, plan, seen))
         for step in (begins, replace(begins, starts=False, holds_throttles=False)):
             again = Again()
-            assert not await telling.write(Case(subject, plan=plan, step=step), again)
+            assert not await statuses.write(Case(subject, plan=plan, step=step), again)
             assert again.reassignments_seconds == LOOK_SECONDS
 
 

@@ -19,7 +19,7 @@ from ballast_operator.handlers import managed as managed_handler
 from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.leaving import CORDON, Leaving
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.scene import Scene
@@ -63,15 +63,15 @@ class Told:
         self.evicted.append(pod.name)
         return True
 
-    async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
+    async def apply_layout(self, layout: Any, _: KubeFacts) -> LayoutRefusals:
         self.replicas.append(layout.brokers)
-        return Beside()
+        return LayoutRefusals()
 
     async def apply_monitor(self, _: object) -> None: ...
 
     async def drop_old_configs(self, *_: object) -> None: ...
 
-    async def forget_remaking(self, _: object) -> None: ...
+    async def forget_recreation(self, _: object) -> None: ...
 
     async def hold_evictions(self, _: object, lagging: Collection[int]) -> None: ...
 
@@ -255,11 +255,11 @@ async def test_who_votes_is_not_chosen_a_second_time() -> None:
     grown = cluster({"clusterId": "known", "voters": [0]}, brokers=5)
     objects = KubeObjects(cast(Any, SimpleNamespace(api=Api())))
     identity = await objects.identity(grown)
-    assert (identity.cluster_id, identity.voters, identity.dedicated) == ("known", (0,), False)
+    assert (identity.cluster_id, identity.controllers, identity.dedicated) == ("known", (0,), False)
     assert not identity.dynamic
     changed = cluster({"clusterId": "known", "voters": [100_000, 100_001], "kraftVersion": 1})
     identity = await KubeObjects(cast(Any, SimpleNamespace(api=Api()))).identity(changed)
-    assert (identity.voters, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
+    assert (identity.controllers, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
 
 
 @pytest.mark.spec("OPR-04")

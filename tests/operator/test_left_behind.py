@@ -38,7 +38,7 @@ from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicParti
 from ballast_operator.model.meta import FINALIZER, Key, Meta
 from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
 from ballast_operator.model.topic import KafkaTopic
-from ballast_operator.plan.lifecycle import Scene, Step, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, Step, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
@@ -730,7 +730,7 @@ def test_plans_that_went_stale_before_they_were_approved_do_not_pile_up() -> Non
     told = {"phase": "AwaitingApproval", "plan": {"hash": plan.hash, "configMaps": ["plan-0", "plan-1"]}}
     stale = reassignment(status=told, addBrokers=[0], approval="Required")
     seen = view({"orders": topic_view((2,))})
-    step = next_step(Scene(stale, plan, seen))
+    step = next_step(ReassignmentFacts(stale, plan, seen))
     assert step.replan
     plans = Plans(CLUSTER, replace(shared_by(Cache()), api=cast(Any, Api())))
     asyncio.run(plans.discard(stale))
@@ -794,7 +794,7 @@ def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as
     asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
     assert shared.events._queue.empty(), "it was told when that ended"
     (known,) = cache.reassignments_of(CLUSTER)
-    handler._telling.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    handler._statuses.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
     told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
     assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
 
@@ -954,6 +954,6 @@ def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> No
         handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
         step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
         case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
-        return await handler._telling.write(case, Again())
+        return await handler._statuses.write(case, Again())
 
     assert asyncio.run(scenario()) is keeps

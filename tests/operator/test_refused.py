@@ -30,7 +30,7 @@ from ballast_operator.model.kafka import BROKER, KafkaView, LogView, Outcome
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.model.reassignment import Reassignment
 from ballast_operator.observe import observe_broker_configs
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.worker import Again, Part
@@ -154,7 +154,7 @@ def moved_inside(name: str, broker: int, rate: str, **status: Any) -> Case:
     runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": plan.hash}, **status}
     subject = reassignment(name, runs, drainBrokers=[broker], throttle={"intraBroker": rate})
     case = Case(subject, plan, status=subject.status, records=subject.status.throttle)
-    case.step = next_step(Scene(subject, plan, seen(), now=NOW))
+    case.step = next_step(ReassignmentFacts(subject, plan, seen(), now=NOW))
     return case
 
 

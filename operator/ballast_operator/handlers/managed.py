@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import message_of, unserved
 from ballast_operator.handlers import claims, restarts, voters
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.late_pods import LatePods
 from ballast_operator.handlers.leaving import Leaving
 from ballast_operator.handlers.own_reassignments import OwnReassignments, adding, unique
@@ -92,8 +92,12 @@ class ManagedCluster:
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             await self._locate_metadata(cluster, self._identity)
             layout = layouts.held_layout(cluster, self._identity, self._kube)
-            beside = await self._lay_out(layout, self._kube)
-            self._kube = replace(self._kube, not_added=beside.not_added, not_restarted=beside.not_restarted)
+            refusals = await self._lay_out(layout, self._kube)
+            self._kube = replace(
+                self._kube,
+                waiting_to_be_added=refusals.waiting_to_be_added,
+                waiting_to_restart=refusals.waiting_to_restart,
+            )
             with self._refusal_told():
                 await self._restart_troubled(layout)
                 if not await self._ownership.bring(cluster, self._kube, self._identity):
@@ -111,11 +115,11 @@ class ManagedCluster:
                 await self._objects.change_identity(cluster, identity, replace(identity, metadata=found))
                 self._identity = await self._objects.identity(cluster)
 
-    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply the layout. A refusal is reported; what exists already is served all the same."""
-        beside = Beside()
+        refusals = LayoutRefusals()
         try:
-            beside = await self._objects.apply_layout(layout, kube)
+            refusals = await self._objects.apply_layout(layout, kube)
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: %s", self._key, error)
             told = error.message if isinstance(error, ApiError) else ""
@@ -123,10 +127,10 @@ class ManagedCluster:
         try:
             await self._objects.apply_monitor(layout.cluster)
         except (ApiError, ApiUnavailableError) as error:
-            beside = beside._replace(refused=beside.refused or message_of(error))
-        if beside.refused is not None:
-            self._refused_beside = _beside_told(beside)
-        return beside
+            refusals = refusals._replace(refused=refusals.refused or message_of(error))
+        if refusals.refused is not None:
+            self._refused_beside = _refusals_told(refusals)
+        return refusals
 
     @contextmanager
     def _refusal_told(self) -> Iterator[None]:
@@ -280,7 +284,7 @@ class ManagedCluster:
         return replace(
             status,
             bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
-            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
+            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.controllers,
             kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
             metadata_volume=scene.identity.metadata or None,
             default_replication=scene.identity.replication,
@@ -355,19 +359,20 @@ class ManagedCluster:
 
     async def _tidy(self, scene: Scene) -> None:
         if self._refused is None:
-            await self._objects.forget_remaking(scene.cluster)
+            await self._objects.forget_recreation(scene.cluster)
         configs = {pod.config for pod in scene.kube.all_pods}
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
 
 
-def _beside_told(beside: Beside) -> Verdict:
-    error = (beside.refused or "").rstrip(".")
-    if beside.not_added:
-        error += f"; brokers from {min(beside.not_added)} on are not added before it is mended"
-    if beside.not_restarted:
-        error += f"; brokers that keep their former node port and configuration: {_ids(sorted(beside.not_restarted))}"
+def _refusals_told(refusals: LayoutRefusals) -> Verdict:
+    error = (refusals.refused or "").rstrip(".")
+    if refusals.waiting_to_be_added:
+        error += f"; brokers from {min(refusals.waiting_to_be_added)} on are not added before it is mended"
+    if refusals.waiting_to_restart:
+        kept = _ids(sorted(refusals.waiting_to_restart))
+        error += f"; brokers that keep their former node port and configuration: {kept}"
     return CLUSTER["KubernetesRefused"].says(error=error)
 
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ballast_operator.events import WARNING
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished, nothing_to_undo
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import IDLE_LOOK_SECONDS, ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting, nothing_to_undo
-from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, Telling
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -34,7 +34,7 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Scene, holds_nothing, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, holds_nothing, next_step
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttled_lists import LISTS
@@ -58,8 +58,8 @@ class ReassignmentHandler:
         self._shared = shared
         self._plans = Plans(cluster, shared)
         self._refusals = Refusals(shared.events)
-        self._resting = Resting(shared, self._plans, self._refusals)
-        self._telling = Telling(shared, self._plans, self._refusals)
+        self._finished = Finished(shared, self._plans, self._refusals)
+        self._statuses = ReassignmentStatuses(shared, self._plans, self._refusals)
         self._throttling = Throttling(cluster, shared)
         # What brokers and controller refused at the last look.
         self._unmoved: dict[TopicPartition, str] = {}
@@ -90,9 +90,9 @@ class ReassignmentHandler:
                     if goes:
                         # Before the release: afterwards no successor of this process would find the object.
                         self._tell_left(reassignment)
-                        await self._resting.release(reassignment, again)
+                        await self._finished.release(reassignment, again)
                     elif verdict is not None:
-                        await self._telling.tell(reassignment, verdict, again)
+                        await self._statuses.tell(reassignment, verdict, again)
                     return
             self._refusals.come_back(reassignment, again)
 
@@ -118,8 +118,8 @@ class ReassignmentHandler:
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
         cases = []
-        looked_after = await side_by_side(known, lambda one: self._resting.looked_after(one, again))
-        for reassignment in (one for one, done in zip(known, looked_after, strict=True) if not done):
+        concluded = await side_by_side(known, lambda one: self._finished.conclude(one, again))
+        for reassignment in (one for one, done in zip(known, concluded, strict=True) if not done):
             status = reassignment.status
             case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
             case.refused = self._refusals.of(reassignment) is not None
@@ -169,7 +169,7 @@ class ReassignmentHandler:
             case.records = throttles.records.get(str(case.reassignment.key), ())
             case.lists = throttles.lists.get(str(case.reassignment.key))
         order = sorted(cases, key=lambda case: case.refused)
-        written = await side_by_side(order, lambda case: self._telling.write(case, again))
+        written = await side_by_side(order, lambda case: self._statuses.write(case, again))
         ready = [case for case, stands in zip(order, written, strict=True) if stands]
         settled = await self._throttling.apply(ready, cases, throttles, kafka)
         await stop_moves(ready, view, kafka)
@@ -195,11 +195,11 @@ class ReassignmentHandler:
                 conflicts = {
                     claimed[tp] for m in case.plan.moves if (tp := TopicPartition(m.topic, m.partition)) in claimed
                 }
-                scene = Scene(
+                facts = ReassignmentFacts(
                     case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(),
                     case.status.holds_throttles,
                 )  # fmt: skip
-                case.step = next_step(scene)
+                case.step = next_step(facts)
             if case.step is not None and case.step.claims and case.plan is not None:
                 for move in case.plan.moves:
                     claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)

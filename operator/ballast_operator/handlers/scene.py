@@ -36,7 +36,7 @@ class Scene:
     def voting(self) -> frozenset[int]:
         """The nodes that are voters of the metadata quorum, or may be."""
         found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
-        return found if self.identity.dedicated else found.union(self.identity.voters)
+        return found if self.identity.dedicated else found.union(self.identity.controllers)
 
     async def as_told_by(self, broker: int) -> KafkaView:
         """The view with the topics as this broker itself knows them."""

@@ -108,14 +108,14 @@ TOPIC = "Topic"
 class KafkaView:
     """`logs` holds the replicas of those brokers that are in `described`; of the others nothing is known.
 
-    `fenced_told`: `brokers` includes fenced ones, as since Kafka 4.0. `controllers` tells whether a broker runs as a
+    `lists_fenced`: `brokers` includes fenced ones, as since Kafka 4.0. `controllers` tells whether a broker runs as a
     controller, too, if it has reported that.
     """
 
     cluster_id: str = ""
     controller: int = -1
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
-    fenced_told: bool = False
+    lists_fenced: bool = False
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     topic_errors: Mapping[str, str] = field(default_factory=dict)
@@ -131,9 +131,9 @@ class KafkaView:
         known = self.brokers.get(broker)
         return known is not None and known.online
 
-    def told_unregistered(self, broker: int) -> bool:
+    def is_missing_from_full_list(self, broker: int) -> bool:
         """Whether all registered brokers are listed, and it is not among them. Before Kafka 4.0 nobody can tell."""
-        return self.fenced_told and bool(self.brokers) and broker not in self.brokers
+        return self.lists_fenced and bool(self.brokers) and broker not in self.brokers
 
     def surely_unregistered(self, broker: int) -> bool:
         """Whether a broker is known to be gone for good; one that is only down is still registered.
@@ -142,13 +142,13 @@ class KafkaView:
         """
         if not self.brokers or broker in self.brokers:
             return False
-        return self.fenced_told or not any(
+        return self.lists_fenced or not any(
             broker in part.replicas for topic in self.topics.values() for part in topic.partitions.values()
         )
 
     def with_absent(self) -> KafkaView:
         """The view, plus unlisted brokers that have replicas: before Kafka 4.0 those that are away."""
-        if self.fenced_told:
+        if self.lists_fenced:
             return self
         named = {b for topic in self.topics.values() for part in topic.partitions.values() for b in part.replicas}
         absent = {broker: BrokerView(broker, "", -1, online=False) for broker in named - self.brokers.keys()}

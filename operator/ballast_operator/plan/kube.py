@@ -53,7 +53,7 @@ class PodFacts:
     ready_since: str | None = None
     held_by: tuple[str, ...] = ()
     """Finalizers that keep it although all its containers have ended."""
-    unheard: bool = False
+    kubelet_silent: bool = False
     """Not ready only because its kubelet is silent: its containers were ready when last heard of."""
 
     @property
@@ -91,8 +91,8 @@ class KubeFacts:
 
     `sets` are the uids of the existing StatefulSets, of brokers and of controllers. `internal` are the Secrets with
     which pods and sets speak TLS among themselves, "" being no TLS; `principal` is the name that nodes have by it.
-    `tokens` stands for the wanted secret of delegation tokens. `not_added` and `not_restarted` are brokers that wait
-    for a node port that somebody else has.
+    `tokens` stands for the wanted secret of delegation tokens. `waiting_to_be_added` and `waiting_to_restart`
+    are brokers that wait for a node port that somebody else has.
     `controller_replicas` is that of the controllers' StatefulSet; without one, it is inferred from their pods.
     `restarted_at` and `controllers_restarted_at` are when somebody asked for restarts by `kubectl rollout restart`.
     """
@@ -114,8 +114,8 @@ class KubeFacts:
     controller_replicas: int = 0
     restarted_at: str | None = None
     controllers_restarted_at: str | None = None
-    not_added: frozenset[int] = frozenset()
-    not_restarted: frozenset[int] = frozenset()
+    waiting_to_be_added: frozenset[int] = frozenset()
+    waiting_to_restart: frozenset[int] = frozenset()
 
     @property
     def all_pods(self) -> tuple[PodFacts, ...]:
@@ -244,7 +244,7 @@ def pod_facts(pod: Object) -> PodFacts:
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=ready and stays,
-        unheard=not ready and stays and conditions.get("ContainersReady") == "True",
+        kubelet_silent=not ready and stays and conditions.get("ContainersReady") == "True",
         ready_since=changed.get("Ready"),
         held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),

@@ -32,7 +32,7 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     layout = Layout(
         cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas, kube.tokens
     )
-    return without_added(layout, kube, kube.not_added)
+    return without_added(layout, kube, kube.waiting_to_be_added)
 
 
 def without_added(layout: Layout, kube: KubeFacts, kept_out: Collection[int]) -> Layout:

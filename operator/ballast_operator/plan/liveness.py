@@ -17,7 +17,7 @@ COMING_SECONDS = 30.0
 
 def is_up(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
     """A broker that went down a moment ago is still online to Kafka; its pod tells sooner, if its kubelet answers."""
-    return view.is_online(pod.ordinal) if pod.unheard else pod.ready and not comes(pod, view, now_seconds)
+    return view.is_online(pod.ordinal) if pod.kubelet_silent else pod.ready and not comes(pod, view, now_seconds)
 
 
 def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:

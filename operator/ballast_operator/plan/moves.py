@@ -79,7 +79,7 @@ def adding(move: Move) -> tuple[int, ...]:
 def unregistered(move: Move, view: KafkaView) -> tuple[int, ...]:
     """Brokers that the move needs but that are not registered any more."""
     needed = {*adding(move), *directory_changes(move)}
-    return tuple(broker for broker in sorted(needed) if view.told_unregistered(broker))
+    return tuple(broker for broker in sorted(needed) if view.is_missing_from_full_list(broker))
 
 
 def closed_directories(move: Move, view: KafkaView) -> list[DirectoryId]:

@@ -19,9 +19,9 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Which broker to restart now, or why none may be; `left` counts those that still have to be."""
+    """Which node to restart now, or why none may be; `left` counts those that still have to be."""
 
-    broker: int | None = None
+    node: int | None = None
     waits: str | None = None
     next: int | None = None
     left: int = 0
@@ -61,7 +61,7 @@ def _lacks_its_role(pod: PodFacts, view: KafkaView, layout: Layout) -> bool:
     """Whether it should run as a controller but does not. The reverse does no harm: a former voter goes on as a
     controller until something else restarts it."""
     identity = layout.identity
-    to_be = identity.dynamic and pod.ordinal in identity.voters
+    to_be = identity.dynamic and pod.ordinal in identity.controllers
     return to_be and pod.ready and view.controllers.get(pod.ordinal) is False
 
 
@@ -85,7 +85,7 @@ def next_restart(
     losing = {claim.pod for claim in claims_going(kube)}
 
     def stays(pod: PodFacts) -> bool:
-        return pod.ordinal in kube.not_restarted or pod.name in losing
+        return pod.ordinal in kube.waiting_to_restart or pod.name in losing
 
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)

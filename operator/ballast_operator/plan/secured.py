@@ -29,7 +29,7 @@ def reach_of(cluster: KafkaCluster, kube: KubeFacts) -> Reach | None:
         secret = next(iter(kube.internal)) or None
     default = security.endpoints(cluster)[0].port
     found = [pod for _, pod in sorted(kube.pods.items()) if pod.address]
-    running = [pod for pod in found if pod.ready] or [pod for pod in found if pod.unheard]
+    running = [pod for pod in found if pod.ready] or [pod for pod in found if pod.kubelet_silent]
     if not running:
         return None
     hosts = [(pod.address or "", names.host(cluster, pod.name)) for pod in running] if secret else []

@@ -66,8 +66,8 @@ def wanted_voters(cluster: KafkaCluster, identity: Identity, brokers: int) -> tu
     if controllers is not None and not other_mode(cluster, identity):
         return voters_for(controllers, brokers)
     if identity.dedicated:
-        return identity.voters
-    return tuple(range(odd(min(len(identity.voters), brokers))))
+        return identity.controllers
+    return tuple(range(odd(min(len(identity.controllers), brokers))))
 
 
 def running(identity: Identity, kube: KubeFacts, view: KafkaView) -> frozenset[int]:
@@ -92,7 +92,7 @@ def spare_controllers(identity: Identity, kube: KubeFacts, quorum: QuorumView | 
     """Whether the last of the controllers' pods may go: none of them is a voter, and that is committed."""
     if quorum is None or not identity.dedicated or (quorum.version >= DYNAMIC and not quorum.settled):
         return False
-    most = max((*identity.voters, *quorum.voters)) - FIRST_CONTROLLER_ID
+    most = max((*identity.controllers, *quorum.voters)) - FIRST_CONTROLLER_ID
     return kube.controller_replicas > most + 1
 
 
@@ -106,15 +106,15 @@ def next_step(
     """`running` are the nodes that run as controllers; `restarts_due` tells whether any node still has to be restarted,
     and is called only where a change of voters has to wait for that."""
     voting = set(quorum.voters)
-    if quorum.version >= DYNAMIC and (not identity.dynamic or not voting <= {*identity.voters}):
-        return _assign({*identity.voters, *voting})
+    if quorum.version >= DYNAMIC and (not identity.dynamic or not voting <= {*identity.controllers}):
+        return _assign({*identity.controllers, *voting})
     others = _on_another_disk(quorum, wanted)
     if voting == set(wanted) and not others:
         return _end(wanted, identity, quorum)
     if quorum.version < DYNAMIC:
         return Step(Kind.UPGRADE, "kraft.version becomes 1")
-    if not set(wanted) <= {*identity.voters}:
-        return _assign({*identity.voters, *wanted})
+    if not set(wanted) <= {*identity.controllers}:
+        return _assign({*identity.controllers, *wanted})
     gone = [*others, *(m for node, m in quorum.voters.items() if node not in wanted and quorum.is_silent(m))]
     if gone:
         return _removal(max(gone), quorum)
@@ -135,7 +135,7 @@ def _assign(nodes: Collection[int]) -> Step:
 
 def _end(wanted: Collection[int], identity: Identity, quorum: QuorumView) -> Step | None:
     """Removed voters go on as controllers until their removal is committed."""
-    if set(wanted) == {*identity.voters}:
+    if set(wanted) == {*identity.controllers}:
         return None
     if quorum.version >= DYNAMIC and not quorum.settled:
         return Step(Kind.WAIT, "the last change is being committed")

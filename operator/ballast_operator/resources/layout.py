@@ -18,15 +18,15 @@ ASKED = 3
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a cluster is created with and keeps: its id, the voters, the default replication factor of topics, and the
-    volume with the metadata log (empty if it is not known: the first one then).
+    """What a cluster is created with and keeps: its id, the nodes that run as controllers, the default replication
+    factor of topics, and the volume with the metadata log (empty if it is not known: the first one then).
 
-    With `dynamic` the metadata log says who votes, and `voters` are the nodes that run as controllers: those that vote,
-    are to vote, or did until a moment ago.
+    Without `dynamic` the controllers are the voters. With it the metadata log says who votes, and they are those that
+    vote, are to vote, or did until a moment ago.
     """
 
     cluster_id: str
-    voters: tuple[int, ...]
+    controllers: tuple[int, ...]
     dedicated: bool = False
     replication: int = 1
     metadata: str = ""
@@ -65,7 +65,7 @@ class Layout:
         """Enough for all voters, and no fewer than exist: only a layout with fewer `controllers` removes any."""
         if not self.identity.dedicated:
             return 0
-        return max(self.controllers, max(self.identity.voters, default=-1) - FIRST_CONTROLLER_ID + 1)
+        return max(self.controllers, max(self.identity.controllers, default=-1) - FIRST_CONTROLLER_ID + 1)
 
     @property
     def volume_names(self) -> tuple[str, ...]:
@@ -105,17 +105,17 @@ def restored_identity(cluster: KafkaCluster) -> Identity | None:
 
 
 def read_identity(data: Mapping[str, Any]) -> Identity:
-    voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
+    controllers = tuple(int(text) for text in str(data["voters"]).split(",") if text)
     replication = int(data.get("replication") or 1)
     metadata = str(data.get("metadataVolume") or "")
     dedicated, dynamic = (data.get(key) == "true" for key in ("dedicated", "dynamic"))
-    return Identity(str(data["clusterId"]), voters, dedicated, replication, metadata, dynamic)
+    return Identity(str(data["clusterId"]), controllers, dedicated, replication, metadata, dynamic)
 
 
 def write_identity(identity: Identity) -> dict[str, str]:
     return {
         "clusterId": identity.cluster_id,
-        "voters": ",".join(map(str, identity.voters)),
+        "voters": ",".join(map(str, identity.controllers)),
         "dedicated": "true" if identity.dedicated else "false",
         "dynamic": "true" if identity.dynamic else "false",
         "replication": str(identity.replication),

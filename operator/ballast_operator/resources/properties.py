@@ -65,7 +65,7 @@ def _transaction_log(replication: int) -> dict[str, str]:
 def _quorum(layout: Layout) -> dict[str, str]:
     """Where nodes find the quorum: the static voters, or the bootstrap servers once the quorum is dynamic."""
     cluster, identity = layout.cluster, layout.identity
-    chosen = identity.asked if identity.dynamic else identity.voters
+    chosen = identity.asked if identity.dynamic else identity.controllers
     at = {node: f"{names.node_host(cluster, node)}:{CONTROLLER_PORT}" for node in chosen}
     if identity.dynamic:
         return {"controller.quorum.bootstrap.servers": ",".join(at.values())}
@@ -91,7 +91,7 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
             own["advertised.listeners"] = _as_controller(cluster, FIRST_CONTROLLER_ID + ordinal)
         directories = directory_properties(layout, metadata_only=True)
         return {**shared_properties(layout), **directories, "log.dirs": names.log_dir(METADATA_VOLUME), **own}
-    votes = ordinal in layout.identity.voters and not layout.identity.dedicated
+    votes = ordinal in layout.identity.controllers and not layout.identity.dedicated
     advertised = [_advertised(cluster, listener, ordinal) for listener in security.endpoints(cluster)]
     if votes and layout.identity.dynamic:
         advertised.append(_as_controller(cluster, ordinal))

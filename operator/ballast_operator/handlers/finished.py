@@ -1,4 +1,4 @@
-"""Takes care of Reassignments that have come to rest: releases deleted ones, deletes those whose TTL has expired."""
+"""Concludes finished Reassignments: releases deleted ones, deletes those whose TTL has expired."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ GITOPS_MARKS = (
 )
 
 
-class Resting:
-    """The Reassignments at rest of one cluster. Used by that cluster's worker only."""
+class Finished:
+    """The finished Reassignments of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
         self._plans = plans
         self._refusals = refusals
 
-    async def looked_after(self, reassignment: Reassignment, again: Again) -> bool:
+    async def conclude(self, reassignment: Reassignment, again: Again) -> bool:
         """Whether this one needs nothing from Kafka any more; if so, do what is left to do for it."""
         status = reassignment.status
-        if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
+        if status.holds_throttles or (goal_of(reassignment) is not Goal.STAY and not _stale_unplanned(reassignment)):
             return False
         self._plans.forget(reassignment)
         if self._refusals.due(reassignment):
             with self._refusals.told(reassignment):
-                await self._conclude(reassignment, again)
+                await self._release_or_expire(reassignment, again)
                 return True
         self._refusals.come_back(reassignment, again)
         return True
 
-    async def _conclude(self, reassignment: Reassignment, again: Again) -> None:
+    async def _release_or_expire(self, reassignment: Reassignment, again: Again) -> None:
         status = reassignment.status
         if reassignment.meta.deleting:
             await self.release(reassignment, again)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.handlers.finished import LOOK_SECONDS, warn_of_ttl
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, warn_of_ttl
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, ReassignmentStatus, RollbackStatus
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Step, refused
@@ -29,7 +29,7 @@ DEFINITION_OF_BEFORE = ApiError(
 )
 
 
-class Telling:
+class ReassignmentStatuses:
     """The statuses of one cluster's Reassignments. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
