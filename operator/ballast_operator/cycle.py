@@ -162,17 +162,17 @@ class ClusterCycle:
     ) -> None:
         if kafka is None:
             await self._tell_topics(work, requeue, blocked)
-            with self._alone(Part.REASSIGNMENTS, work, requeue):
+            with self._isolate_errors(Part.REASSIGNMENTS, work, requeue):
                 await self._reassignments.tell(blocked, requeue)
             return
         if self._ledger is None or self._ledger.uid != cluster.meta.uid:
             self._ledger = Ledger(self._shared.api, cluster)
         if work.reassignments:
-            with self._alone(Part.REASSIGNMENTS, work, requeue):
+            with self._isolate_errors(Part.REASSIGNMENTS, work, requeue):
                 await self._reassignments.handle(kafka, requeue)
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
-            with self._alone(Part.TOPICS, work, requeue):
+            with self._isolate_errors(Part.TOPICS, work, requeue):
                 await self._serve_topics(work, requeue, kafka, self._ledger)
 
     async def _serve_topics(self, work: Work, requeue: Requeue, kafka: KafkaConnection, ledger: Ledger) -> None:
@@ -187,7 +187,7 @@ class ClusterCycle:
             await ledger.prune(self._shared.cache)
 
     @contextmanager
-    def _alone(self, part: Part, work: Work, requeue: Requeue) -> Iterator[None]:
+    def _isolate_errors(self, part: Part, work: Work, requeue: Requeue) -> Iterator[None]:
         """Confine a Kubernetes error to this part of the cycle: it may last until somebody fixes its cause."""
         try:
             yield
@@ -204,7 +204,7 @@ class ClusterCycle:
         if outage is not None and not outage.told and monotonic() - outage.started >= OUTAGE_TOLD_SECONDS:
             outage.told = True
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        with self._alone(Part.TOPICS, work, requeue):
+        with self._isolate_errors(Part.TOPICS, work, requeue):
             await self._topics.handle(work.topics, self._shared.now(), requeue, blocked=verdict)
         requeue.topics |= work.topics
 
