@@ -18,7 +18,7 @@ from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.quorum import DYNAMIC, STATIC, Member, QuorumView
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources.layout import Identity, read_identity, write_identity
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 pytestmark = pytest.mark.spec("OPR-42", "OPR-04")
 THREE = {"mode": "Combined", "count": 3}
@@ -57,7 +57,7 @@ def scene(identity: Identity, version: int, *nodes: Member, looking_on: tuple[Me
     found = QuorumView(version, nodes[0].node, 9, {one.node: one for one in nodes}, looking_on)
     seen = replace(view(brokers=range(3)), controllers=dict.fromkeys(identity.controllers, True))
     kube = KubeFacts(exists=True, replicas=3)
-    return Scene(cluster(brokers=3, **spec), identity, kube, seen, cast(Any, None), Again(), found)
+    return Scene(cluster(brokers=3, **spec), identity, kube, seen, cast(Any, None), Requeue(), found)
 
 
 async def bring(asked: Asked, what: Scene, restarts: bool = False) -> tuple[str, str, bool]:

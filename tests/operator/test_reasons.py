@@ -34,7 +34,7 @@ from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 from ballast_planner import Plan
 
 pytestmark = pytest.mark.spec("OPR-02")
@@ -231,7 +231,7 @@ def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedS
     subject = cluster(**spec)
     managed = ManagedCluster(subject.key, SimpleNamespace(api=None, cache=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
     managed._kube = kube
-    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
+    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Requeue())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("since", "reason"), [("03:59:50", "Starting"), ("03:50:00", "BrokersOffline")])

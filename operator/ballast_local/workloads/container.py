@@ -233,7 +233,7 @@ class Container:
                 self._told = True
                 await self._pre_stop(grace_seconds)
                 process.terminate()
-            if await process.ended(max(0.0, deadline - time.monotonic())):
+            if await process.wait_ended(max(0.0, deadline - time.monotonic())):
                 return
         process.kill()
 

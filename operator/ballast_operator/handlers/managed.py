@@ -41,7 +41,7 @@ from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, Verdict
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -79,7 +79,7 @@ class ManagedCluster:
     def pods(self) -> Mapping[int, str]:
         return {ordinal: pod.name for ordinal, pod in self._kube.pods.items()}
 
-    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
+    async def prepare(self, cluster: KafkaCluster, look: bool, requeue: Requeue) -> Reach | None:
         """Bring Kubernetes into line. Returns how to reach the brokers' pods, if there are any."""
         if not look and self._reach is not None:
             return self._reach
@@ -101,9 +101,9 @@ class ManagedCluster:
             with self._refusal_told():
                 await self._restart_troubled(layout)
                 if not await self._ownership.bring(cluster, self._kube, self._identity):
-                    again.cluster_within(1.0)
+                    requeue.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
-                again.cluster_within(0.5)
+                requeue.cluster_within(0.5)
         self._reach = reach_of(cluster, self._kube)
         return self._reach
 
@@ -194,14 +194,14 @@ class ManagedCluster:
         return troubled(self._kube.pods.values()) or self._refused_beside
 
     async def finish(
-        self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, again: Again
+        self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, requeue: Requeue
     ) -> tuple[Verdict, ClusterStatus]:
         """Drain, remove, restart and grow, now that Kafka answers. The verdict tells the first thing not done yet."""
         assert self._identity is not None
         self._answered = True
         quorum, view = await voters.observe(kafka, self._identity, view)
         view = replace(view, ongoing=await observe_ongoing(kafka))
-        scene = Scene(cluster, self._identity, self._kube, view, kafka, again, quorum)
+        scene = Scene(cluster, self._identity, self._kube, view, kafka, requeue, quorum)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
@@ -217,10 +217,10 @@ class ManagedCluster:
     async def _bring(self, scene: Scene, status: ClusterStatus) -> tuple[Verdict, ClusterStatus]:
         """Take one step towards the spec. `status` comes with the drains and claims of the previous cycle, which stay
         if a step fails."""
-        cluster, view, quorum, again = scene.cluster, scene.view, scene.quorum, scene.again
+        cluster, view, quorum, requeue = scene.cluster, scene.view, scene.quorum, scene.requeue
         went = await voters.bring(self._objects, scene, lambda: restarts.are_due(scene))
         if went.acted and went.verdict is not None:
-            again.cluster_within(LOOK_SECONDS)
+            requeue.cluster_within(LOOK_SECONDS)
             return went.verdict, status
         drains: list[Drain] = []
         failed: list[Verdict] = []
@@ -244,7 +244,7 @@ class ManagedCluster:
         grown = await self._tried(claims.bring(self._objects, layout, scene.kube, view), failed)
         await self._tried(self._tidy(scene), failed)
         if failed:
-            again.failed.add(Part.CLUSTER)
+            requeue.failed.add(Part.CLUSTER)
         else:
             status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         # Whatever waits for a pod that cannot run does not go on by itself, so the pod is reported first.
@@ -255,7 +255,7 @@ class ManagedCluster:
         )  # fmt: skip
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
-            again.cluster_within(LOOK_SECONDS)  # behind the reported verdict something is in progress
+            requeue.cluster_within(LOOK_SECONDS)  # behind the reported verdict something is in progress
         return verdict or self._health(scene, status), status
 
     async def _tried(self, step: Awaitable[T], failed: list[Verdict]) -> T | None:
@@ -300,7 +300,7 @@ class ManagedCluster:
         with self._refusal_told():
             await self._objects.hold_evictions(scene.cluster, lagging)
         if lagging:
-            scene.again.cluster_within(LAG_LOOK_SECONDS)
+            scene.requeue.cluster_within(LAG_LOOK_SECONDS)
 
     # More brokers.
 

@@ -107,7 +107,7 @@ class OwnReassignments:
             spec["throttle"] = write(cluster.spec.rebalance.throttle)
         await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
         # The cache has it already, so its watch event will trigger nothing.
-        scene.again.reassignments_within(0.0)
+        scene.requeue.reassignments_within(0.0)
 
 
 def adding(cluster: KafkaCluster) -> str:

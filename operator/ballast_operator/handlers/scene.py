@@ -12,7 +12,7 @@ from ballast_operator.observe import observe_topics
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.layouts import held_layout
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Scene:
     kube: KubeFacts
     view: KafkaView
     kafka: KafkaConnection
-    again: Again
+    requeue: Requeue
     quorum: QuorumView | None = None
 
     @property
