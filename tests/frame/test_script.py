@@ -221,8 +221,8 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
-        ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
+        ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is not a directory"),
+        ("up --data /etc/passwd", "argument --data: /etc/passwd: it is not a directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
         ("e2e", "ballast e2e: --provider says where: "),
         ("e2e --seed 3", "ballast e2e: --seed is of --faults."),
