@@ -153,7 +153,7 @@ def _containers(spec: Obj, path: str) -> list[Obj]:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{where}.name"))
         elif not meta.is_label(name):
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
-        seen.add(name)
+        seen.add(name or "")
         causes += _numbers(container, where)
         if not container.get("image"):
             causes.append(_required(f"{where}.image"))

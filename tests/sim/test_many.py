@@ -108,7 +108,7 @@ def finds(plant: Plant, kind: type[Run], plan: Plan, found_by: int) -> Found:
 def check_that_all_are_found(
     plants: Sequence[Plant], kind: type[Run] = Run, plan: Plan | None = None, *, found_by: int = 0
 ) -> None:
-    """Assert that runs of this kind reach and find all these planted bugs. The seed known to find them is tried first."""
+    """Assert that runs of this kind reach and find all these planted bugs, the seed known to find them first."""
     with pool() as workers:
         first = [FOUND_BY.get(plant, found_by) for plant in plants]
         answers = workers.map(finds, plants, repeat(kind), repeat(plan or Plan()), first)
