@@ -112,6 +112,10 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
                 causes.append(_forbidden(f"{where}.lifecycle.{hook}", f"{_NOT_HERE}; preStop.exec is there"))
         if container.get("restartPolicy"):
             causes.append(_forbidden(f"{where}.restartPolicy", f"{_NOT_HERE}: no sidecar containers"))
+    why = "may not be set for init containers without restartPolicy=Always"
+    for index, container in enumerate(spec.get("initContainers") or []):
+        fields = [field for field in (*_PROBES, "lifecycle") if field in container]
+        causes += [_forbidden(f"{path}.initContainers[{index}].{field}", why) for field in fields]
     return causes
 
 

@@ -36,6 +36,16 @@ from tests.local.test_alike import config_map, deployment, pod, template
             {"livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": -1}},
             "spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1",
         ),
+        (
+            {"initContainers": [{"name": "i", "image": "i", "startupProbe": {"tcpSocket": {"port": 1}}}]},
+            {},
+            "spec.initContainers[0].startupProbe: Forbidden: may not be set for init containers",
+        ),
+        (
+            {"initContainers": [{"name": "i", "image": "i", "lifecycle": {"preStop": {"exec": {"command": ["a"]}}}}]},
+            {},
+            "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers",
+        ),
     ],
 )
 def test_what_no_node_could_run_is_refused(
