@@ -18,20 +18,20 @@ def addresses(text: str) -> str:
     for one in text.split(","):
         found = ADDRESSES.fullmatch(one)
         if found is None or not 0 < int(found[2]) < 65536:
-            raise ArgumentTypeError(f"{one!r} is no address of a broker such as localhost:9092")
+            raise ArgumentTypeError(f"{one!r} is not a broker address such as localhost:9092")
     return text
 
 
 def port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) < 65536:
-        raise ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535, and 0 is any")
+        raise ArgumentTypeError(f"{text!r} is not a port: 1 to 65535, or 0 for any")
     return int(text)
 
 
 def folder(text: str) -> Path:
     """Reject an empty name, as from an unset variable: Path would take it for the current directory."""
     if not text:
-        raise ArgumentTypeError("it is empty; the present folder is .")
+        raise ArgumentTypeError("it is empty; the current directory is .")
     return Path(text)
 
 
@@ -45,7 +45,7 @@ def pods_folder(text: str) -> Path:
 
 def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number of 1 or more")
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
 
 
@@ -56,7 +56,7 @@ def bytes_a_second(text: str) -> int:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     if found < 1 or text.endswith(("n", "u", "m")):  # fractions of a byte: 50m is a typo for 50M
-        raise ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
+        raise ArgumentTypeError(f"{text!r} is not a limit: nothing would ever arrive")
     return found
 
 
@@ -66,12 +66,12 @@ def minutes(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no number of minutes above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
     return number
 
 
 def identifiers(text: str) -> list[int]:
     """Broker ids, separated by commas."""
     if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
-        raise ArgumentTypeError(f"{text!r} is no list of broker ids such as 0,1,2")
+        raise ArgumentTypeError(f"{text!r} is not a list of broker ids such as 0,1,2")
     return [int(one) for one in text.split(",")]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _probe_port(text: str) -> str:
     port = text.rpartition(":")[2]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port, and no address with one")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a port nor an address with one")
     return text
 
 
@@ -42,7 +42,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of 1 or more")
     return seconds
 
 

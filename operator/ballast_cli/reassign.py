@@ -40,7 +40,7 @@ from ballast_cli.reassignment import (
 )
 from ballast_operator.model.quantity import counted
 
-RIGHTS = "It takes DESCRIBE and ALTER on the cluster, ALTER_CONFIGS there and on the topics, and DESCRIBE on them."
+RIGHTS = "This needs DESCRIBE and ALTER on the cluster, ALTER_CONFIGS there and on the topics, and DESCRIBE on them."
 # The actions for which an option is valid; with the others it would have no effect.
 ACTIONS_OF = {
     "topics": {"generate"},
@@ -117,7 +117,7 @@ def _connected(
     try:
         yield cluster
     except AuthorizationError as error:
-        raise CommandError(f"{bootstrap} does not allow it: {error.message}. {RIGHTS}") from error
+        raise CommandError(f"not authorized by {bootstrap}: {error.message}. {RIGHTS}") from error
     except KafkaError as error:
         raise CommandError(f"{bootstrap} does not answer any more: {error}. {afterwards}") from error
     finally:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def refused(args: argparse.Namespace) -> str | None:
     if args.command_config is not None and args.bootstrap is None:
-        return "--command-config says how to reach what --bootstrap names: give both"
+        return "--command-config needs --bootstrap HOST:PORT"
     return arguments.refused(args)
 
 

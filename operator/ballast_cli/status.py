@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ballast_operator.model.kafka import KafkaView
 
 WATCH_SECONDS = 2.0
-OTHERWISE = "Or name a broker with --bootstrap HOST:PORT."
+OTHERWISE = "Or specify a broker with --bootstrap HOST:PORT."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.bootstrap is not None:
         settings = command_config.connection(args)
     elif args.command_config is not None:
-        raise CommandError("--command-config says how to reach what --bootstrap names: give both")
+        raise CommandError("--command-config needs --bootstrap HOST:PORT.")
     while True:
         began = time.monotonic()
         pages, troubles = _looks(settings)
@@ -109,7 +109,7 @@ async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None)
         view = await observe_cluster(kafka)
     except KafkaForbiddenError as error:
         raise CommandError(
-            f"{settings.bootstrap_servers} does not allow it: {error} It takes DESCRIBE on the cluster."
+            f"not authorized by {settings.bootstrap_servers}: {error} This needs DESCRIBE on the cluster."
         ) from error
     except KafkaUnavailableError as error:
         raise CommandError(f"{settings.bootstrap_servers} does not answer: {error}") from error
@@ -145,7 +145,7 @@ def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettin
         bodies = api.call("GET", f"/apis/ballast.dev/v1alpha1/namespaces/{api.namespace}/kafkaclusters")["items"]
     except CommandError as error:
         unknown = isinstance(error, Refused) and error.code == NOT_FOUND
-        said = f"the Kubernetes API at {api.server.geturl()} has no KafkaClusters." if unknown else str(error)
+        said = f"the Kubernetes API at {api.server.geturl()} does not know KafkaClusters." if unknown else str(error)
         raise CommandError(f"{said} {OTHERWISE}") from error
     if not bodies:
         raise CommandError(f"there is no KafkaCluster in the namespace {api.namespace}. {OTHERWISE}")
@@ -163,5 +163,5 @@ def _api() -> KubeApi:
 def _without_address(body: Mapping[str, Any]) -> str:
     conditions = body.get("status", {}).get("conditions", ())
     said = [condition["message"] for condition in conditions if condition["type"] == "Ready"]
-    why = said[0] if said else "no operator has looked at it yet."
+    why = said[0] if said else "no operator has processed it yet."
     return f"KafkaCluster {body['metadata']['name']} has no address yet: {why} {OTHERWISE}"

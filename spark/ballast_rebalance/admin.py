@@ -51,10 +51,10 @@ def measure_by_admin(
         finally:
             client.close()
     except AuthorizationError as error:
-        text = f"{bootstrap} does not allow it: {error.message}; it takes DESCRIBE on the cluster and on the topics"
+        text = f"not authorized by {bootstrap}: {error.message}; this needs DESCRIBE on the cluster and the topics"
         raise Refusal("ClusterUnavailable", text) from error
     except KafkaTimeoutError as error:
-        why = "it is not there, wants TLS or SASL, or did not authenticate us"
+        why = "it is down, requires TLS or SASL, or rejected our credentials"
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}: {why}") from error
     except KafkaError as error:
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error

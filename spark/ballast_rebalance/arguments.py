@@ -125,23 +125,22 @@ def _of_running(parser: argparse.ArgumentParser) -> None:
 def refused(args: argparse.Namespace) -> str | None:
     """Why these arguments cannot work together, or None; called before anything is installed for them."""
     if not args.prometheus and not args.bootstrap:
-        return "where the load comes from is missing: give --prometheus URL or --bootstrap HOST:PORT (or both)"
+        return "the source of the load is missing: give --prometheus URL or --bootstrap HOST:PORT (or both)"
     if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
         # It would appear in refusals, in logs and in the KafkaCluster's status.
-        ways = "--prometheus-secret DIR or --prometheus-token FILE says who asks"
-        return f"an address with a password is not taken; {ways}"
+        return "a URL with a password is not accepted; use --prometheus-secret DIR or --prometheus-token FILE"
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
-        return f"{args.prometheus!r} is not an address such as http://prometheus:9090"
+        return f"{args.prometheus!r} is not a URL such as http://prometheus:9090"
     if args.prometheus and re.search(r"[?#]", args.prometheus):
-        return "an address with ? or # is not taken: queries follow what is there"
+        return "a URL with ? or # is not accepted: queries are appended to it"
     if (args.prometheus_secret or args.prometheus_token or args.prometheus_header) and not args.prometheus:
-        return "what Prometheus asks for needs its address: give --prometheus URL"
+        return "credentials and headers for Prometheus need --prometheus URL"
     if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
-        return "--prometheus-ca is for an address with https://"
+        return "--prometheus-ca needs a --prometheus URL with https://"
     if args.stream and not args.prometheus:
         return "--stream watches Prometheus: give --prometheus URL"
     if (args.metrics_port or args.checkpoint) and not args.stream:
-        return "--metrics-port and --checkpoint are for a job that watches: give --stream"
+        return "--metrics-port and --checkpoint need --stream"
     if (args.apply or args.out) and not args.cluster:
         return "a Reassignment belongs to a KafkaCluster: give --cluster NAME"
     return None
@@ -159,7 +158,7 @@ def size(text: str) -> int:
     """A quantity above zero."""
     found = quantity(text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of a disk")
     return found
 
 
@@ -177,13 +176,13 @@ def high_water(text: str) -> float:
 
 def max_moves(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
 
 
 def port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
     return int(text)
 
 
@@ -192,14 +191,14 @@ def addresses(text: str) -> str:
     for one in text.split(","):
         found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?", one)
         if found is None or not 0 < int(found[1] or 9092) < 65536:
-            raise argparse.ArgumentTypeError(f"{one!r} is no address of a broker such as localhost:9092")
+            raise argparse.ArgumentTypeError(f"{one!r} is not a broker address such as localhost:9092")
     return text
 
 
 def throttle(text: str) -> str:
     """A quantity above zero, as it was written: the Reassignment repeats it."""
     if not quantity(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a limit: nothing would ever arrive")
     return text
 
 

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         metrics = _metrics(args) if args.stream else None
         store = _store(args)
     except (ValueError, PrometheusError) as error:
-        print(f"rebalance cannot begin: {error}", file=sys.stderr)
+        print(f"rebalance cannot start: {error}", file=sys.stderr)
         return 2
     try:
         with lasting_session(args.master, args.memory) as spark:
@@ -186,7 +186,7 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
     try:
         return KubernetesStore(args.namespace, args.kubeconfig)
     except ConfigException as error:
-        raise ValueError(f"--apply finds no Kubernetes: {error}") from error
+        raise ValueError(f"--apply found no Kubernetes: {error}") from error
 
 
 def _look_without_batches(watcher: Watch, options: JobOptions) -> None:
@@ -211,7 +211,7 @@ def _metrics(args: argparse.Namespace) -> OutcomeMetrics:
         try:
             metrics.serve(args.metrics_port)
         except OSError as error:
-            raise ValueError(f"it cannot serve metrics at port {args.metrics_port}: {error.strerror}") from error
+            raise ValueError(f"cannot serve metrics on port {args.metrics_port}: {error.strerror}") from error
     return metrics
 
 

@@ -29,7 +29,7 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
         (("soak", "operator", "--from", "3"), "'operator' has no --from"),
         (("soak", "sim", "--data", "somewhere"), "'sim' has no --seed or --data"),
         (("soak", "kill", "--from", "3"), "'kill' has no --from"),
-        (("soak", "kill", "--times", "0"), "argument --times: '0' is no number of 1 or more"),
+        (("soak", "kill", "--times", "0"), "argument --times: '0' is not a number of 1 or more"),
         (("chaos", "--data", str(ROOT)), "is not empty"),
         (("chaos", "--data", "/proc/none"), "/proc/none cannot be made: No such file or directory"),
         (("soak", "kill", "--data", "/dev/null/below"), "/dev/null/below cannot be made: Not a directory"),

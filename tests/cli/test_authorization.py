@@ -27,11 +27,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
-        (["status"], "It takes DESCRIBE on the cluster."),
-        (["reassign", "generate"], "It takes DESCRIBE and ALTER on the cluster"),
-        (["reassign", "execute", "--json", "PLAN"], "It takes DESCRIBE and ALTER on the cluster"),
-        (["reassign", "verify", "--wait", "--json", "PLAN"], "It takes DESCRIBE and ALTER on the cluster"),
-        (["reassign", "cancel", "--json", "PLAN"], "It takes DESCRIBE and ALTER on the cluster"),
+        (["status"], "This needs DESCRIBE on the cluster."),
+        (["reassign", "generate"], "This needs DESCRIBE and ALTER on the cluster"),
+        (["reassign", "execute", "--json", "PLAN"], "This needs DESCRIBE and ALTER on the cluster"),
+        (["reassign", "verify", "--wait", "--json", "PLAN"], "This needs DESCRIBE and ALTER on the cluster"),
+        (["reassign", "cancel", "--json", "PLAN"], "This needs DESCRIBE and ALTER on the cluster"),
     ],
 )
 def test_a_command_says_that_it_is_not_allowed_and_what_it_takes(
@@ -42,6 +42,6 @@ def test_a_command_says_that_it_is_not_allowed_and_what_it_takes(
     typed = [str(plan) if word == "PLAN" else word for word in words]
     assert main([*typed, "--bootstrap", broker.bootstrap]) != 0
     said = capsys.readouterr().err
-    assert f"{broker.bootstrap} does not allow it: CLUSTER_AUTHORIZATION_FAILED" in said
+    assert f"not authorized by {broker.bootstrap}: CLUSTER_AUTHORIZATION_FAILED" in said
     assert needed in said
     assert "does not answer" not in said

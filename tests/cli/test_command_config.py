@@ -149,7 +149,7 @@ def test_a_file_that_is_not_there_and_one_without_a_cluster(tmp_path: Path, caps
     with pytest.raises(CommandError, match="No such file"):
         settings_of("a:1", tmp_path / "nowhere")
     assert main(["status", "--command-config", str(written(tmp_path, ""))]) == 2
-    assert "--command-config says how to reach what --bootstrap names" in capsys.readouterr().err
+    assert "--command-config needs --bootstrap HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.spec("CLI-06")

@@ -201,7 +201,7 @@ def test_a_number_that_cannot_be_installs_nothing(bare_path: Path, tmp_path: Pat
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     answer = run_script("soak", "operator", "--times", "0", path=bare_path, home=tmp_path / "home")
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert "--times: '0' is no number of 1 or more" in answer.stderr
+    assert "--times: '0' is not a number of 1 or more" in answer.stderr
     assert not (tmp_path / "home").exists()
 
 

@@ -149,7 +149,7 @@ def test_a_cluster_without_an_address_says_why(
     shown = capsys.readouterr().out
     assert "1 of 1 brokers online" in shown
     assert "KafkaCluster away has no address yet: The cluster has not answered. " in shown
-    assert "KafkaCluster new has no address yet: no operator has looked at it yet. " in shown
+    assert "KafkaCluster new has no address yet: no operator has processed it yet. " in shown
     bodies.clear()
     assert main(["status"]) == 2
     assert "there is no KafkaCluster in the namespace default. " in capsys.readouterr().err

@@ -144,20 +144,20 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--out", "plans"], "give --cluster NAME"),
         (["--metrics-port", "9404"], "give --stream"),
         (["--checkpoint", "folder"], "give --stream"),
-        (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
+        (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "found no Kubernetes"),
         (
             ["--prometheus", "http://p", "--prometheus-token", "/nowhere"],
             "/nowhere, for Prometheus, cannot be read: No such",
         ),
         (["--prometheus", "http://p", "--prometheus-token", "/dev/null"], "/dev/null has no token: it is empty"),
         (["--prometheus", "http://p", "--prometheus-secret", "/dev"], "has none of the files token"),
-        (["--prometheus-secret", "/dev"], "give --prometheus URL"),
-        (["--prometheus-header", "A=b"], "give --prometheus URL"),
-        (["--prometheus", "http://p/?token=hush"], "with ? or # is not taken"),
+        (["--prometheus-secret", "/dev"], "need --prometheus URL"),
+        (["--prometheus-header", "A=b"], "need --prometheus URL"),
+        (["--prometheus", "http://p/?token=hush"], "with ? or # is not accepted"),
         (["--prometheus", "https://p", "--prometheus-ca", "/nowhere"], "/nowhere, for Prometheus, cannot be read"),
         (["--prometheus", "https://p", "--prometheus-ca", "/dev/null"], "no certificates"),
         (["--prometheus", "http://p", "--prometheus-ca", "/dev/null"], "with https://"),
-        (["--prometheus", "prometheus:9090"], "is not an address"),
+        (["--prometheus", "prometheus:9090"], "is not a URL"),
         (["--prometheus", "https://me:hush@p:9090/x"], "--prometheus-token"),
         (["--prometheus", "me:hush@p:9090"], "--prometheus-token"),
     ):
@@ -169,16 +169,16 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         ("--band", "2", "does not lie between 0 and 1"),
         ("--band", "nan", "does not lie between 0 and 1"),
         ("--high-water", "95", "95 does not lie above 0 and at most at 1"),
-        ("--max-moves", "0", "is no number of 1 or more"),
+        ("--max-moves", "0", "is not a number of 1 or more"),
         ("--throttle-disk", "50MB", "is not a quantity"),
-        ("--throttle-network", "0", "is no limit"),
-        ("--throttle-disk", "0.0Mi", "is no limit"),
-        ("--capacity", "0", "is no size"),
-        ("--metrics-port", "99999", "is no port"),
+        ("--throttle-network", "0", "is not a limit"),
+        ("--throttle-disk", "0.0Mi", "is not a limit"),
+        ("--capacity", "0", "is not a size"),
+        ("--metrics-port", "99999", "is not a port"),
         ("--interval", "0", "less than a second"),
-        ("--bootstrap", "h:port", "is no address"),
-        ("--bootstrap", "h:1,", "is no address"),
-        ("--bootstrap", "http://h:1", "is no address"),
+        ("--bootstrap", "h:port", "is not a broker address"),
+        ("--bootstrap", "h:1,", "is not a broker address"),
+        ("--bootstrap", "http://h:1", "is not a broker address"),
         ("--prometheus-header", "Authorization=hush", "--prometheus-secret"),
         ("--prometheus-header", "X-Scope-OrgID", "is no header"),
         ("--prometheus-header", "Host=x", "that a query has itself"),
@@ -263,7 +263,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_asked(
     taken = tmp_path / "file" if option == "--out" else tmp_path
     for path in (taken, tmp_path / "file" / "below", Path("/proc/none")):
         assert command.run(parsed("--bootstrap", "127.0.0.1:1", "--cluster", "demo", option, str(path))) == 2
-        assert f"rebalance cannot begin: {path} cannot be written: " in capsys.readouterr().err
+        assert f"rebalance cannot start: {path} cannot be written: " in capsys.readouterr().err
 
 
 @contextlib.contextmanager
@@ -362,5 +362,5 @@ def test_a_port_that_is_taken_is_a_sentence() -> None:
         with rebalancing("--prometheus", "http://127.0.0.1:1", "--stream", "--metrics-port", number) as process:
             told = process.communicate(timeout=50)[1]
     assert process.returncode == 2
-    assert f"cannot serve metrics at port {number}: Address already in use".encode() in told
+    assert f"cannot serve metrics on port {number}: Address already in use".encode() in told
     assert b"Traceback" not in told
