@@ -41,7 +41,7 @@ UNPACED_NETWORK = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="TEXT", help="only workloads whose name contains this")
-    parser.add_argument("--pairs", type=int, default=21, help="at most so many pairs of each (default: 21)")
+    parser.add_argument("--pairs", type=int, default=21, help="maximum pairs of each workload (default: 21)")
 
 
 def run(args: argparse.Namespace) -> int:

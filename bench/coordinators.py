@@ -51,7 +51,7 @@ _names = (f"bench-{number}" for number in itertools.count())
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="TEXT", default="", help="only workloads whose name contains this")
-    parser.add_argument("--pairs", type=int, default=11, help="at most so many pairs of each (default: 11)")
+    parser.add_argument("--pairs", type=int, default=11, help="maximum pairs of each workload (default: 11)")
 
 
 def run(args: argparse.Namespace) -> int:

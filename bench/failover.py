@@ -26,7 +26,7 @@ GOALS_S = {"kill leader": 1.5, "stop leader": 0.3, "kill controller": 2.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, help="of each fault (default: 5; --quick: 1)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each fault (default: 5; --quick: 1)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ class Controller(Ballast):
         super().__init__(
             overrides={
                 "metadata.log.max.snapshot.interval.ms": str(SNAPSHOT_INTERVAL_MS),
-                "broker.session.timeout.ms": "600000",  # the played brokers are silent, not dead
+                "broker.session.timeout.ms": "600000",  # the simulated brokers are silent, not dead
             }
         )
         self.port = self.controller_port

@@ -54,9 +54,11 @@ OVERRIDES = {"log.retention.check.interval.ms": "3600000"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=7, help="pairs of runs (default: 7; with --quick: 1)")
-    parser.add_argument("--megabytes", type=int, default=2900, help="to move (default: 2900; with --quick: 200)")
-    parser.add_argument("--part", choices=PARTS, help="only this one of the three")
-    parser.add_argument("--throttles", action="store_true", help="measure the throttles instead; Ballast alone")
+    parser.add_argument(
+        "--megabytes", type=int, default=2900, help="megabytes to move (default: 2900; with --quick: 200)"
+    )
+    parser.add_argument("--part", choices=PARTS, help="run only this part")
+    parser.add_argument("--throttles", action="store_true", help="instead, measure the throttles, of Ballast alone")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -52,12 +52,14 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", metavar="TOPICSxPARTITIONSxREPLICAS", help="only this one, such as 1000x12x3")
-    parser.add_argument("--provider", choices=sorted(BEDS), default="embedded", help="whose Kubernetes (embedded)")
+    parser.add_argument(
+        "--provider", choices=sorted(BEDS), default="embedded", help="which Kubernetes (default: embedded)"
+    )
     parser.add_argument(
         "--quiet",
         metavar="MINUTES",
         type=float,
-        help="how long to look whether the operator writes when nothing happens (1.2)",
+        help="how long to watch for writes while nothing happens (default: 1.2)",
     )
 
 

@@ -32,8 +32,10 @@ WORKLOADS = {"small requests, req/s": (100, 100, 1), "16 KB batches, MB/s": (16_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     cores = max(2, os.cpu_count() or 2)
-    parser.add_argument("--brokers", type=int, default=cores, help=f"how many at once (default: {cores}, the cores)")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"turns of each (default: {PAIRS}; --quick: 1)")
+    parser.add_argument(
+        "--brokers", type=int, default=cores, help=f"brokers at once (default: {cores}, the number of cores)"
+    )
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of runs (default: {PAIRS}; --quick: 1)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ Run = Callable[[Server], Sample]
 
 @dataclass(frozen=True)
 class Workload:
-    """`rate`: Ballast's over Kafka's, at least; `cpu` and `p99`: at most."""
+    """The goals are ratios of Ballast to Kafka: `rate` at least, `cpu` and `p99` at most."""
 
     name: str
     unit: str

@@ -43,7 +43,7 @@ class Figures:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", metavar="TOPICSxPARTITIONSxREPLICAS", default="", help=f"default: {SHAPE}")
-    parser.add_argument("--pairs", type=int, default=1, help="how often each of the two (default: 1)")
+    parser.add_argument("--pairs", type=int, default=1, help="pairs of runs (default: 1)")
     parser.add_argument("--ballast-only", action="store_true", help="without Apache Kafka")
 
 

@@ -172,7 +172,7 @@ class Chaos:
             broker.wait_ready()
 
     def _await_progress(self, after: str) -> None:
-        """Until every partition has taken a new record."""
+        """Wait until every partition has taken a new record."""
         before = [len(told.offsets) for told in self.ledger.acknowledged]
         if not until(lambda: self._all_longer(before) or bool(self.ledger.problems), self.settings.patience_seconds):
             stuck = [p for p, told in enumerate(self.ledger.acknowledged) if len(told.offsets) == before[p]]

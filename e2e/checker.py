@@ -98,7 +98,7 @@ def check_unplaced(history: History, tokens: Sequence[int]) -> list[str]:
 
 
 def check_complete(histories: Sequence[History], ledger: Ledger) -> list[str]:
-    """After all producers have finished: exactly what was sent is there."""
+    """After all producers have finished: exactly what was sent must be there."""
     findings = []
     for producer, sent in enumerate(ledger.sent):
         for history in histories:
@@ -113,7 +113,7 @@ def check_complete(histories: Sequence[History], ledger: Ledger) -> list[str]:
 
 
 def check_readers(histories: Sequence[History], ledger: Ledger) -> list[str]:
-    """After the consumers have reached the end: both the single consumer and the group have read every offset."""
+    """After the consumers have reached the end: both the consumer and the group must have read every offset."""
     findings = []
     for history in histories:
         end = len(history.tokens)

@@ -73,7 +73,7 @@ class Worker(ABC):
 
     def join(self) -> None:
         if self._thread.ident is None:
-            return  # interrupted before its turn to start came
+            return  # interrupted before it was started
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.ledger.note_problem(f"{self.name} did not end within {JOIN_S:.0f} s")

@@ -51,7 +51,7 @@ class Verdict:
     kills: int = 0
     while_starting: int = 0
     acknowledged: int = 0
-    loaded_bytes: int = 0  # acknowledged between the judging of one kill and the next kill
+    loaded_bytes: int = 0  # acknowledged between judging one kill and the next kill
     loaded_s: float = 0.0
     index_entries: int = 0
     trimmed: int = 0

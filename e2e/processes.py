@@ -44,7 +44,7 @@ WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
 
 
 class BrokerTrouble(Exception):
-    """A broker that did not do what it must: start, stay, stop."""
+    """A broker did not start, keep running, or stop as it must."""
 
 
 class BrokerProcess:

@@ -28,7 +28,7 @@ def health(obj: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _lua(value: Any) -> str:
-    """A Lua literal; keys whose value is null are left out, as in Argo CD."""
+    """A Lua literal; keys whose value is null are left out, as a Lua table cannot hold nil."""
     if isinstance(value, Mapping):
         present = {key: item for key, item in value.items() if item is not None}
         return "{" + ", ".join(f"[{_text(key)}] = {_lua(item)}" for key, item in present.items()) + "}"

@@ -92,7 +92,7 @@ class Load:
         return self._ledger.acknowledged_count
 
     def await_progress(self) -> None:
-        """Until every partition has taken a new record."""
+        """Wait until every partition has taken a new record."""
         before = [len(told.offsets) for told in self._ledger.acknowledged]
 
         def all_took_one() -> bool:

@@ -32,7 +32,7 @@ LINK = "ballast0"
 HOST, NODE = "172.30.0.1", "172.30.0.2"
 PODS, SERVICES, FIRST_SERVICE = "10.244.0.0/24", "10.96.0.0/16", "10.96.0.1"
 API = f"https://{NODE}:6443"
-# Program → the package of Debian and Ubuntu that brings it.
+# Program → the Debian or Ubuntu package that has it.
 PROGRAMS = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "etcd": "etcd-server", "iptables": "iptables",
     "conntrack": "conntrack", "ip": "iproute2", "openssl": "openssl", "unshare": "util-linux", "socat": "socat",
@@ -64,7 +64,7 @@ def missing_for_node() -> list[str]:
 
 
 class Node:
-    """The node. `stop` may be called at any time."""
+    """A node: start it, use it, stop it."""
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
@@ -168,7 +168,7 @@ class Node:
             (self.state / folder / template.name).write_text(text)
 
     def _launch(self) -> None:
-        """The node ends with this process: the kernel tells `unshare`, and `unshare` the node's first process."""
+        """Start the node. It ends with this process: the kernel kills `unshare`, then the node's first process."""
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork"]
         command += ["--kill-child=KILL", "--mount-proc", str(HERE / "init")]
         with (self.state / "log" / "init.log").open("ab") as log:

@@ -16,7 +16,7 @@ INSTALL_SECONDS = 300.0
 CLUSTER_SECONDS = 300.0
 CLIENT_SECONDS = 180.0
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-# The pods of brokers and operator must pass it.
+# The pods of brokers and operator must meet this Pod Security Standard.
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 # Produces or consumes as told, and prints how many.
 IN_POD = """

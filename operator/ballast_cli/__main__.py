@@ -86,7 +86,7 @@ class Command:
 def load(name: str) -> Command:
     """Return the command of this name; raises CommandError if there is none."""
     if name not in MODULES:
-        raise CommandError(f"there is no command '{name}'. ./ballast --help lists them.")
+        raise CommandError(f"there is no command '{name}'; ./ballast --help lists all.")
     return Command(name, cast(CommandModule, importlib.import_module(f"ballast_cli.{MODULES[name]}")))
 
 

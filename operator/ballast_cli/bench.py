@@ -1,7 +1,8 @@
-"""Benchmarks, most of them compared with Apache Kafka (its jars in BALLAST_KAFKA_JARS).
+"""Run a benchmark; most compare Ballast with Apache Kafka.
 
-Brokers run as in an image, with the modules on the path of every request compiled (`operator` runs them like `./ballast
-up`); with --interpreted or --profile they run as in a checkout. The last line of --json is one object with the ratios:
+BALLAST_KAFKA_JARS names the directory of Kafka's jars. Brokers run as in an
+image, with their hot modules compiled (`operator` runs them like `./ballast
+up`); with --interpreted or --profile they run as in a checkout. Ratios are
 Ballast's figure divided by Kafka's.
 """
 
@@ -37,17 +38,19 @@ class Help(argparse.Action):
             try:
                 own_parser(args.name, load(args.name)).print_help()
             except ModuleNotFoundError as error:
-                print(f"What is {args.name}'s own is told once {error.name} is installed.")
+                print(f"The options of {args.name} itself are shown once {error.name} is installed.")
         parser.exit()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-h", "--help", action=Help, nargs=0, help="show this, and after NAME also what is its own")
-    parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
-    parser.add_argument("--quick", action="store_true", help="end within a minute, once Ballast is compiled")
-    parser.add_argument("--json", action="store_true", help="the last line is one object with the ratios")
-    parser.add_argument("--interpreted", action="store_true", help="Ballast as a checkout runs it, not compiled")
-    parser.add_argument("--profile", action="store_true", help="instead: where Ballast's own time goes")
+    parser.add_argument(
+        "-h", "--help", action=Help, nargs=0, help="show this help and, after NAME, also its own options"
+    )
+    parser.add_argument("name", metavar="NAME", choices=NAMES, help="one of " + ", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="finish within a minute, once Ballast is compiled")
+    parser.add_argument("--json", action="store_true", help="print the ratios as a JSON object on the last line")
+    parser.add_argument("--interpreted", action="store_true", help="run Ballast without compiling it")
+    parser.add_argument("--profile", action="store_true", help="instead, show where Ballast spends its time")
 
 
 def parse(args: argparse.Namespace) -> Any:

@@ -1,7 +1,8 @@
 """Run one broker in the foreground.
 
-The broker runs in this very process: signals reach it, and its exit code is the command's. FILE holds Kafka's own
-properties (docs/configuration.md lists them, and shows a minimal file); --override takes precedence over the file.
+FILE contains Kafka's properties: docs/configuration.md lists them and shows a
+minimal file. The broker runs in this process: it receives signals directly, and
+its exit code is that of the command.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE.properties", help="the broker's properties")
+    parser.add_argument("file", metavar="FILE.properties", help="configuration of the broker")
     parser.add_argument(
-        "--override", metavar="KEY=VALUE", action="append", default=[], help="a property that wins; may be repeated"
+        "--override",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set a property, overriding FILE; repeatable",
     )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="warning",
-        help="what is logged, and what is worse (warning)",
+        help="lowest level to log (default: warning)",
     )  # fmt: skip
 
 

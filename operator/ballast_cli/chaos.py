@@ -1,11 +1,17 @@
-"""Inject faults into a cluster of three real brokers under load, and check the results.
+"""Inject faults into three real brokers under load, and check the results.
 
-Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen, restarted, and
-partitioned from each other or from everything, in one direction or both, while producers and consumers keep running.
-The seed determines the order; every kind of fault occurs once before any is repeated. At the end no acknowledged record
-may be lost, none duplicated, each producer's order must be kept, and all replicas must be equal. If not, the exit code
-is 1, the data is kept, and the seed and the history are printed. For partitions brokers run in network namespaces,
-which needs root; without it they run on loopback, and these kinds of faults are left out.
+Brokers are killed (a follower, a leader, the active controller, two in turn,
+all at once), frozen, restarted, and partitioned from each other or from
+everything, in one direction or both, while producers and consumers keep
+running. The seed determines the order; every kind of fault occurs once before
+any is repeated.
+
+At the end no acknowledged record may be lost or duplicated, each producer's
+order must be kept, and all replicas must be equal. Otherwise the exit code is
+1, the data is kept, and the seed and the history are printed.
+
+Network partitions need root, for network namespaces; without root they are left
+out, and the brokers run on loopback.
 """
 
 from __future__ import annotations
@@ -27,11 +33,9 @@ LONG_MINUTES = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=minutes, default=3.0, metavar="M", help="how long faults go on (3)")
-    parser.add_argument("--seed", type=int, metavar="S", help="the order of faults (any)")
-    parser.add_argument(
-        "--data", type=folder, metavar="DIR", help="where the brokers keep their data (.ballast/chaos-S)"
-    )
+    parser.add_argument("--minutes", type=minutes, default=3.0, metavar="M", help="minutes of faults (default: 3)")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed for the order of faults (default: random)")
+    parser.add_argument("--data", type=folder, metavar="DIR", help="data directory (default: .ballast/chaos-S)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def add_argument(parser: Any) -> None:
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="properties of Kafka's clients: TLS, user and password, token, Kerberos",
+        help="Kafka client properties: TLS, user and password, token, Kerberos",
     )
 
 

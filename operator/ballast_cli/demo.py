@@ -1,8 +1,9 @@
-"""The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
+"""Show in two minutes how Ballast levels the disks of a skewed cluster.
 
-Everything runs on this machine in a temporary directory and is removed at the end. As in production, the Spark job
-measures (through Prometheus if that is installed, else by asking the brokers) and creates the Reassignment; with
---quick the operator plans by itself.
+Starts a cluster, writes uneven data, proposes moves, approves them, and runs
+them. As in production, the Spark job measures the load (from Prometheus if that
+is installed, otherwise from the brokers) and creates the Reassignment. Uses a
+temporary directory, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -47,12 +48,8 @@ ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", type=pods_folder, metavar="DIR", help="keep everything here instead of a temporary directory"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="without Spark, which is large to install: the operator itself plans"
-    )
+    parser.add_argument("--data", type=pods_folder, metavar="DIR", help="use and keep this directory instead")
+    parser.add_argument("--quick", action="store_true", help="plan in the operator, without installing Spark")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,8 +71,8 @@ def require_room(data: Path) -> None:
     free = shutil.disk_usage(there).free
     if free < ROOM_BYTES:
         raise CommandError(
-            f"{there} has room for {free >> 20} MiB, and the demonstration takes {ROOM_BYTES >> 20} MiB for a while. "
-            "Choose another directory with --data, or for temporary files with TMPDIR."
+            f"{there} has room for {free >> 20} MiB, but the demo needs up to {ROOM_BYTES >> 20} MiB. "
+            "Choose another directory with --data or TMPDIR."
         )
 
 
@@ -108,14 +105,18 @@ async def _tell(stack: Stack, quick: bool, kept: bool) -> int:
             await show_proposal(stack, name)
             phase = await approve(stack, name)
             level = phase == "Succeeded"
-            _say("6. Level disks, and the throttles are gone:" if level else f"6. It did not succeed but is {phase}:")
+            _say(
+                "6. Level disks, and the throttles are gone:"
+                if level
+                else f"6. The Reassignment did not succeed; it is {phase}:"
+            )
             await _show(stack, kafka)
         finally:
             await kafka.close()
     finally:
         await stack.stop(gently=kept)
     planner = "the operator itself (without --quick: the Spark job)" if quick else "the Spark job"
-    _say(f"That took {time.monotonic() - began:.0f} s; planned by {planner}. Your own cluster: ./ballast up")
+    _say(f"That took {time.monotonic() - began:.0f} s; planned by {planner}. To start your own cluster: ./ballast up")
     return 0 if level else 1
 
 
@@ -147,7 +148,7 @@ async def create_topic(stack: Stack) -> None:
 
 async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
     """Write much data to the partitions on one volume of each broker, as it happens in real life."""
-    _say("3. But partitions differ in size. What lies on one volume grows faster than the rest:")
+    _say("3. But partitions differ in size. Those on one volume of each broker grow faster than the rest:")
     favoured: dict[int, str] = {}
     sizes = {}
     for replica, log in sorted((await _described(kafka, dict.fromkeys(range(PARTITIONS), 0))).items()):
@@ -174,7 +175,7 @@ async def _described(kafka: KafkaConnection, held: dict[int, int]) -> dict[Repli
         if not lacking:
             return logs
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the brokers do not describe what partitions {lacking} of {TOPIC} hold")
+            raise TimeoutError(f"the brokers do not report all data of partitions {lacking} of {TOPIC}")
         await asyncio.sleep(0.2)
 
 
@@ -184,13 +185,13 @@ async def fill(stack: Stack, bootstrap: str, sizes: dict[int, int]) -> dict[int,
     command = ["-m", "ballast_cli.demo_data", bootstrap, TOPIC, json.dumps(counts)]
     code, _, complaints = await _run_python(stack, command, MOVE_SECONDS, "writing the data")
     if code:
-        raise CommandError(f"the brokers did not take the data:\n{complaints}")
+        raise CommandError(f"writing the data failed:\n{complaints}")
     return {partition: count * len(VALUE) for partition, count in counts.items()}
 
 
 async def propose_by_operator(stack: Stack) -> str:
     """Create a Reassignment whose moves the operator plans, and return its name."""
-    _say("4. A Reassignment asks the operator to level them by bytes. Nothing moves before it is approved.")
+    _say("4. A Reassignment asks the operator to level them by bytes. Nothing moves until it is approved.")
     spec = {
         "clusterRef": {"name": CLUSTER},
         "generate": {},
@@ -208,18 +209,18 @@ async def _proposed(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> str
 
     async with scraping(stack, CLUSTER) as url:
         if url is None:
-            print("   No prometheus on the PATH: the job asks the brokers themselves.", flush=True)
+            print("   Prometheus is not on the PATH: the job asks the brokers instead.", flush=True)
         else:
             view = await observe_cluster(kafka)
             await seen(url, sum(log.size_bytes for log in view.logs.values()))
-            print(f"   A Prometheus scrapes the brokers, at {url}.", flush=True)
+            print(f"   Prometheus scrapes the brokers: {url}", flush=True)
         return await propose_by_job(stack, bootstrap, url)
 
 
 async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = None) -> str:
     """Run the Spark job on data from Prometheus or the brokers; returns the name of the Reassignment it creates."""
     source = "reads Prometheus" if prometheus else "asks the brokers"
-    _say(f"4. The Spark job {source}, plans, and creates a Reassignment. Nothing moves before it is approved.")
+    _say(f"4. The Spark job {source}, plans, and creates a Reassignment. Nothing moves until it is approved.")
     code, said, complaints = await _run_job(stack, bootstrap, prometheus)
     created = [line.split("/", 1)[1] for line in said.splitlines() if "created reassignment/" in line]
     if code or len(created) != 1:
@@ -273,7 +274,7 @@ async def approve(stack: Stack, name: str) -> str:
     """Approve the plan and follow it; returns its final phase, or the current one after MOVE_SECONDS."""
     from ballast_operator.apply.kubernetes import path_of
 
-    _say("5. Approved, by naming the hash of exactly this plan. It runs throttled, while clients go on.")
+    _say("5. The plan is approved by its hash. It runs throttled, while clients keep working.")
     found = await _until(stack, name, ("AwaitingApproval",))
     approval = {"spec": {"approvedPlan": found["status"]["plan"]["hash"]}}
     await stack.api.merge(path_of(API, "reassignments", NAMESPACE, name), approval)

@@ -1,9 +1,13 @@
-"""Run scenarios on a Kubernetes: embedded, host (its real programs on this machine), kind, or the current kubeconfig.
+"""Run end-to-end scenarios on a Kubernetes.
 
-Each scenario is a test under tests/kubernetes that prints its steps; SCENARIO is a part of a name. --prepare only
-builds what the provider needs (for host: Kubernetes itself and images); --list prints the names of the scenarios.
-current: BALLAST_E2E_IMAGE is an image that the nodes can run, BALLAST_E2E_NODE an address that serves node ports.
-kind: BALLAST_E2E_KIND_IMAGE is another node image, BALLAST_E2E_BASE another base of our image (image --base).
+--provider selects it: embedded (Ballast's own), host (the real programs, on
+this machine), kind, or current (that of the kubeconfig). Each scenario is a
+test under tests/kubernetes that prints its steps.
+
+current: BALLAST_E2E_IMAGE is an image that the nodes can run,
+         BALLAST_E2E_NODE an address that serves node ports
+kind:    BALLAST_E2E_KIND_IMAGE is another node image,
+         BALLAST_E2E_BASE another base of our image (image --base)
 """
 
 from __future__ import annotations
@@ -30,18 +34,18 @@ class Missing(CommandError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, help="where; only --list does without")
-    parser.add_argument("--prepare", action="store_true", help="only build what the provider needs")
-    parser.add_argument("--list", action="store_true", help="only name the scenarios")
+    parser.add_argument("--provider", choices=PROVIDERS, help="Kubernetes to use; required except with --list")
+    parser.add_argument("--prepare", action="store_true", help="only build what the provider needs, e.g. images")
+    parser.add_argument("--list", action="store_true", help="only list the scenarios")
     parser.add_argument(
-        "--faults", type=minutes, metavar="MINUTES", help="only this: faults of every kind, for so long, on host"
+        "--faults", type=minutes, metavar="MINUTES", help="only inject faults of every kind for this long, on host"
     )
     parser.add_argument(
-        "--away", type=minutes, metavar="MINUTES", help="only this: no operator for so long, while a replica moves"
+        "--away", type=minutes, metavar="MINUTES", help="only stop the operator for this long, while a replica moves"
     )
-    parser.add_argument("--seed", type=int, help="of the faults (another one each time)")
+    parser.add_argument("--seed", type=int, help="seed of --faults (default: random)")
     parser.add_argument(
-        "scenario", nargs="*", type=scenario, metavar="SCENARIO", help="a part of a scenario's name (all)"
+        "scenario", nargs="*", type=scenario, metavar="SCENARIO", help="part of a scenario's name (default: all)"
     )
 
 

@@ -1,8 +1,9 @@
-"""Build the container image of brokers and operator, or with --spark that of the Spark job.
+"""Build the container image of brokers and operator, or that of the Spark job.
 
-It is built with docker or buildah if one of them works. Otherwise, root on Debian or Ubuntu can build the same contents
-on a base made by debootstrap, as an archive for `ctr images import`, `docker load` or `podman load`. Modules of the
-broker on the path of every request are compiled first, which takes a minute or two. Prints the image's size with and
+Uses docker or buildah if one of them works. Otherwise root on Debian or Ubuntu
+can build the same contents on a debootstrap base, as an archive for `ctr images
+import`, `docker load` or `podman load`. The broker's hot modules are compiled
+first, which takes a minute or two. Prints the size of the image with and
 without its base, and how long a broker in it takes to start.
 """
 
@@ -28,11 +29,13 @@ MEGABYTE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--spark", action="store_true", help="the image of the Spark job instead")
-    parser.add_argument("--name", type=named, help="what the image is called (localhost/ballast:VERSION)")
-    parser.add_argument("--base", metavar="IMAGE", help="docker, buildah: the image to build on (the Dockerfile's own)")
-    parser.add_argument("--with", dest="way", choices=WAYS, help="how to build (the first of these that works)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="archive: where it is written (in the cache)")
+    parser.add_argument("--spark", action="store_true", help="build the image of the Spark job")
+    parser.add_argument("--name", type=named, help="name of the image (default: localhost/ballast:VERSION)")
+    parser.add_argument("--base", metavar="IMAGE", help="docker, buildah: base image (default: as in the Dockerfile)")
+    parser.add_argument(
+        "--with", dest="way", choices=WAYS, help="how to build (default: the first of these that works)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="archive: file to write (default: in the cache)")
 
 
 def named(text: str) -> str:

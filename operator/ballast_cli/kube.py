@@ -1,8 +1,4 @@
-"""get, apply, patch, delete, describe and wait, for users without kubectl.
-
-Arguments and output are those of kubectl, as far as supported. `apply` is always server-side, with field manager
-`ballast`.
-"""
+"""get, apply, patch, delete, describe and wait, for users without kubectl."""
 
 from __future__ import annotations
 
@@ -18,24 +14,39 @@ from ballast_cli.kube_files import documents, parsed
 from ballast_cli.kube_output import FORMS, aligned, is_table, output, print_objects
 
 MANAGER = "ballast"
+SUMMARIES = {
+    "get": "Show resources: as a table, as YAML or JSON, or some of their fields.",
+    "apply": "Create or change resources from files.\n\nAlways server-side, with field manager `ballast`.",
+    "patch": "Change fields of a resource.",
+    "delete": "Delete resources, and wait until they are gone.",
+    "describe": "Show resources in detail, with their events.",
+    "wait": "Wait until resources meet a condition or are deleted.",
+}
 PATCHES = {"merge": "merge-patch", "json": "json-patch"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command = parser.get_default("command")
-    parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, then ~/.kube/config")
-    parser.add_argument("--context", help="a context of the kubeconfig")
-    parser.add_argument("-n", "--namespace", help="default: that of the context")
+    parser.description = (
+        f"{SUMMARIES[command]}\n\nArguments and output are those of `kubectl {command}`, as far as supported."
+    )
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
+    parser.add_argument("-n", "--namespace", help="namespace (default: that of the context)")
     if command != "apply":
-        parser.add_argument("what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="what it is about")
+        parser.add_argument(
+            "what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="resources, e.g. kafkatopics or kafkatopic/orders"
+        )
     if command in ("get", "describe", "delete", "wait"):
-        parser.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
-        parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
+        parser.add_argument("-A", "--all-namespaces", action="store_true", help="use all namespaces")
+        parser.add_argument("-l", "--selector", default="", help="labels to select by, e.g. app=x")
     if command in ("delete", "wait"):
-        parser.add_argument("--all", action="store_true", help="all of this TYPE")
+        parser.add_argument("--all", action="store_true", help="select all resources of the TYPE")
     if command != "patch":
-        parser.add_argument("-f", "--filename", action="append", default=[], help="a file, a directory, or - for stdin")
-        parser.add_argument("-R", "--recursive", action="store_true", help="of a directory, those in it as well")
+        parser.add_argument(
+            "-f", "--filename", action="append", default=[], help="file, directory, or - for stdin; repeatable"
+        )
+        parser.add_argument("-R", "--recursive", action="store_true", help="include subdirectories")
         parser.add_argument("-k", "--kustomize", type=_kustomized, metavar="DIR", help=argparse.SUPPRESS)
     _ADDERS[command](parser)
 
@@ -47,43 +58,56 @@ def _kustomized(folder: str) -> str:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=output, default="", metavar="FORM", help=f"instead of a table: {FORMS}")
-    parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
+    parser.add_argument(
+        "-o", "--output", type=output, default="", metavar="FORM", help=f"format (default: a table): {FORMS}"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="keep watching, and print every change")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_dry_run(parser)
-    parser.add_argument("--force-conflicts", action="store_true", help="take fields from their other managers")
+    parser.add_argument("--force-conflicts", action="store_true", help="take over fields from other managers")
 
 
 def _add_patch(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(selector="", all_namespaces=False, filename=[])  # what is patched is named
-    parser.add_argument("--type", choices=tuple(PATCHES), required=True, help="merge: RFC 7386; json: RFC 6902")
-    parser.add_argument("-p", "--patch", required=True, metavar="PATCH", help="the change, as JSON or YAML")
+    parser.add_argument(
+        "--type", choices=tuple(PATCHES), required=True, help="JSON merge patch (RFC 7386) or JSON patch (RFC 6902)"
+    )
+    parser.add_argument("-p", "--patch", required=True, metavar="PATCH", help="the patch, as JSON or YAML")
     _add_dry_run(parser)
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dry-run", choices=["none", "server"], default="none", help="server: it says what it would do"
+        "--dry-run", choices=["none", "server"], default="none", help="server: show what would be done (default: none)"
     )
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wait", default="true", choices=["true", "false"], help="until it is gone")
+    parser.add_argument(
+        "--wait", default="true", choices=["true", "false"], help="wait until the resources are gone (default: true)"
+    )
     parser.add_argument(
         "--cascade", choices=["background", "foreground", "orphan"], default="background",
-        help="when what it owns goes: after it, before it, or not at all (background)",
+        help="delete dependents after the resource, before it, or not at all (default: background)",
     )  # fmt: skip
-    parser.add_argument("--ignore-not-found", action="store_true", help="what is not there is no failure")
-    parser.add_argument("--timeout", type=kube_wait.seconds_of, default="300s", help="how long to wait (300s)")
+    parser.add_argument("--ignore-not-found", action="store_true", help="succeed if a resource does not exist")
+    parser.add_argument("--timeout", type=kube_wait.seconds_of, default="300s", help="how long to wait (default: 300s)")
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--for", dest="goal", required=True, type=kube_wait.goal_of, metavar="GOAL", help=kube_wait.FORMS
+        "--for",
+        dest="goal",
+        required=True,
+        type=kube_wait.goal_of,
+        metavar="GOAL",
+        help=f"what to wait for: {kube_wait.FORMS}",
     )
-    parser.add_argument("--timeout", type=kube_wait.seconds_of, default="30s", help="how long, for all of them (30s)")
+    parser.add_argument(
+        "--timeout", type=kube_wait.seconds_of, default="30s", help="how long to wait, for all together (default: 30s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

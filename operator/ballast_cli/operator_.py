@@ -1,4 +1,7 @@
-"""Run the operator in the foreground, against the current kubeconfig; in a pod, against the API of its cluster."""
+"""Run the operator in the foreground, against the current kubeconfig.
+
+In a pod without a kubeconfig, it manages the Kubernetes cluster of the pod.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,17 @@ from ballast_cli import CommandError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--namespace", action="append", default=[], metavar="NS", help="watch this namespace only; may be given again"
+        "--namespace", action="append", default=[], metavar="NS", help="namespace to watch; repeatable (default: all)"
     )
-    parser.add_argument("--kubeconfig", help="file to use instead of $KUBECONFIG")
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: $KUBECONFIG)")
     parser.add_argument(
-        "--probe-port", metavar="[ADDRESS:]PORT", type=_probe_port, help="serve /live, /ready and /metrics here"
+        "--probe-port", metavar="[ADDRESS:]PORT", type=_probe_port, help="serve /live, /ready and /metrics on this port"
     )
     parser.add_argument(
         "--relist-seconds", type=_seconds, default=300.0, metavar="S",
-        help="compare with the API this often, should a watch have lost something (300)",
+        help="how often to list all objects, in case a watch missed a change (default: 300)",
     )  # fmt: skip
-    parser.add_argument(
-        "--log-file", metavar="FILE", help="log here instead of to stderr; FILE.1 has what is older, both stay small"
-    )
+    parser.add_argument("--log-file", metavar="FILE", help="log to FILE instead of stderr, rotated to FILE.1")
 
 
 def _probe_port(text: str) -> str:

@@ -1,9 +1,12 @@
-"""Move partitions between brokers and directories, with Kafka's plan format.
+"""Move partitions between brokers and directories, by plans in Kafka's format.
 
-generate  propose a plan that levels brokers and directories by bytes; shows usage before and after
-execute   print the plan for a rollback, set throttles, start the plan; --wait follows it to the end
-verify    show the progress of a plan; removes throttles once it is complete and nothing else is being reassigned
-cancel    stop ongoing moves: replicas stay on, or return to, their previous brokers and directories
+generate  propose a plan that levels brokers and directories by bytes, and show
+          the usage before and after
+execute   print the plan for a rollback, set throttles, and start the plan
+verify    show the progress of a plan; remove the throttles once it is complete
+          and no other reassignment is running
+cancel    stop the moves of a plan that are still running: these replicas stay
+          on their previous brokers and directories
 """
 
 from __future__ import annotations
@@ -57,27 +60,27 @@ PATIENCE_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
-    parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]", help="of brokers")
+    parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]", help="brokers")
     command_config.add_argument(parser)
-    parser.add_argument("--json", metavar="FILE", help="the plan: generate writes it there, too; the others need it")
-    parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
-    parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: onto these (default: all)")
+    parser.add_argument("--json", metavar="FILE", help="plan file: generate writes it, the others read it")
+    parser.add_argument("--topics", metavar="NAME,...", help="generate: topics to move (default: all)")
+    parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: brokers to use (default: all)")
     parser.add_argument(
-        "--throttle", type=bytes_a_second, metavar="BYTES", help="execute: a second, between brokers, e.g. 50Mi"
+        "--throttle", type=bytes_a_second, metavar="BYTES", help="execute: limit per second between brokers, e.g. 50Mi"
     )
     parser.add_argument(
         "--replica-alter-log-dirs-throttle", type=bytes_a_second, metavar="BYTES",
-        help="execute: a second, between directories, e.g. 50Mi",
+        help="execute: limit per second between directories, e.g. 50Mi",
     )  # fmt: skip
     parser.add_argument(
         "--timeout-ms", type=at_least_one, metavar="MS",
-        help=f"execute, cancel: how long brokers have to accept directories ({TIMEOUT_MS})",
+        help=f"execute, cancel: how long brokers may take to accept directories (default: {TIMEOUT_MS})",
     )  # fmt: skip
-    parser.add_argument("--additional", action="store_true", help="execute although another reassignment runs")
+    parser.add_argument("--additional", action="store_true", help="execute: even if another reassignment is running")
     parser.add_argument(
-        "--preserve-throttles", action="store_true", help="execute --wait, verify, cancel: leave throttles as they are"
+        "--preserve-throttles", action="store_true", help="execute --wait, verify, cancel: do not remove throttles"
     )
-    parser.add_argument("--wait", action="store_true", help="execute, verify: follow to the end")
+    parser.add_argument("--wait", action="store_true", help="execute, verify: follow the plan until it is complete")
 
 
 def refused(args: argparse.Namespace) -> str | None:

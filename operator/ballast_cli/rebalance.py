@@ -1,6 +1,6 @@
-"""Propose moves that level a cluster's disks, from Prometheus or from the brokers themselves.
+"""Propose moves that level a cluster's disks, with the Spark job.
 
-Without --apply, --out or --report the proposal is printed.
+Prints the proposal, unless --apply, --out or --report is given.
 """
 
 from __future__ import annotations

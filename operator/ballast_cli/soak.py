@@ -1,15 +1,21 @@
-"""Run the long versions of tests that CI runs briefly.
+"""Run the long version of a test that CI runs briefly.
 
-kill: one broker under load is killed (SIGKILL) N times on one data directory, at random intervals of 0.2 to 5 s; after
-each start no acknowledged record may be missing, and offsets and indexes must be correct.
-frames: one broker gets N mutated requests and record batches from a seeded generator: no crash, no hang, no memory
-growth; another client is served all the time; the logs stay intact.
-moves: N moves between directories and N reassignments under load, with a SIGKILL in every fifth of them; nothing lost,
-nothing duplicated, one current log of each replica, and no other files.
-operator: the operator, behind an API that fails in every way, is killed (SIGKILL) N times while 200 topics and 20
-reassignments are changed at random; then the cluster must match the resources, nothing done twice, throttles removed.
-sim: N schedules of faults in the simulation, with consecutive seeds, in two processes; failing seeds are printed with
-their history.
+kill      One broker under load is killed (SIGKILL) N times on one data
+          directory, at random intervals of 0.2 to 5 s. After each start no
+          acknowledged record may be missing, and offsets and indexes must be
+          correct.
+frames    One broker gets N mutated requests and record batches from a seeded
+          generator: no crash, no hang, no memory growth; another client is
+          served all the time; the logs stay intact.
+moves     N moves between directories and N reassignments under load, with a
+          SIGKILL in every fifth of them: nothing lost, nothing duplicated, one
+          current log of each replica, and no other files.
+operator  The operator, behind an API that fails in every way, is killed N times
+          while 200 topics and 20 reassignments are changed at random. Then the
+          cluster must match the resources, nothing done twice, throttles
+          removed.
+sim       N schedules of faults in the simulation, with consecutive seeds, in
+          two processes; failing seeds are printed with their history.
 """
 
 from __future__ import annotations
@@ -32,11 +38,13 @@ NAMES = "|".join(TIMES)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = ", ".join(f"{name}: {times:,}" for name, times in TIMES.items())
-    parser.add_argument("name", choices=tuple(TIMES), metavar=NAMES, help="which one")
-    parser.add_argument("--times", type=at_least_one, metavar="N", help=f"how many ({usual})")
-    parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
-    parser.add_argument("--seed", type=int, metavar="S", help="all but sim: what the dice give (any)")
-    parser.add_argument("--data", type=folder, metavar="DIR", help="all but sim: the data's place (.ballast/NAME-S)")
+    parser.add_argument("name", choices=tuple(TIMES), metavar=NAMES, help="test to run")
+    parser.add_argument("--times", type=at_least_one, metavar="N", help=f"repetitions (default: {usual})")
+    parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: first seed (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="S", help="all but sim: random seed (default: any)")
+    parser.add_argument(
+        "--data", type=folder, metavar="DIR", help="all but sim: data directory (default: .ballast/NAME-S)"
+    )
 
 
 def refused(args: argparse.Namespace) -> str | None:

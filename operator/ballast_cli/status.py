@@ -1,6 +1,7 @@
-"""Show brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
+"""Show brokers and volumes: fill, leaders, under-replicated partitions, moves.
 
-With --bootstrap it works for any Kafka cluster. Without it, the clusters of the current kubeconfig are shown.
+With --bootstrap it works for any Kafka cluster. Without, it shows the
+KafkaClusters of the current kubeconfig.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ OTHERWISE = "Or name a broker with --bootstrap HOST:PORT."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--bootstrap", type=addresses, metavar="HOST:PORT", help="a broker; several are separated by commas"
+        "--bootstrap", type=addresses, metavar="HOST:PORT", help="a broker, or several separated by commas"
     )
     command_config.add_argument(parser)
-    parser.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="one object per cluster and look, for programs")
+    parser.add_argument("--watch", action="store_true", help="refresh every two seconds until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per cluster and refresh")
 
 
 def run(args: argparse.Namespace) -> int:

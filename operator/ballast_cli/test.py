@@ -1,10 +1,11 @@
 """Run all checks that need only Python: lint, types, import rules, tests.
 
-Without arguments several test files run in parallel. With arguments only pytest runs, with these arguments:
-./ballast test tests/broker -k recovery. Tests that need real disks, Java, Go, Node, Prometheus, Chromium or Kubernetes
-run only if their marker is selected (-m java), as in CI. ./ballast test --spec-report reports which behaviours of
-docs/spec the tests cover. If --compiled is the first argument, the broker's modules on the path of every request are
-compiled, as in an image: ./ballast test --compiled tests/broker.
+With arguments, runs only pytest, with these arguments. Tests that need real
+disks, Java, Go, Node, Prometheus, Chromium or Kubernetes run only if their
+marker is selected (-m java), as in CI.
+
+./ballast test --compiled ...   compile the broker's hot modules, as in an image
+./ballast test --spec-report    report which behaviours of docs/spec have tests
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Run an embedded cluster with its operator on this machine; Ctrl-C stops it, the next start has the same data.
+"""Run a Kafka cluster and its operator on this machine.
 
-It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. It uses
-only loopback addresses, and writes only to the data directory.
+Starts an embedded Kubernetes API, the operator, and the cluster of
+manifests/examples/cluster.yaml. Ctrl-C stops everything; the next start
+continues with the same data. Listens only on loopback addresses and writes only
+to the data directory.
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the cluster (3 at first)")
-    parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3 at first)")
+    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers (default for a new cluster: 3)")
+    parser.add_argument(
+        "--volumes", type=at_least_one, metavar="N", help="volumes per broker (default for a new cluster: 3)"
+    )
     parser.add_argument(
         "--data", type=pods_folder, default=str(kept("up")), metavar="DIR",
-        help="where everything is kept (.ballast/up)",
+        help="data directory (default: .ballast/up)",
     )  # fmt: skip
-    parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
+    parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (default: any)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +97,7 @@ class Stack:
             raise CommandError(f"{error}. Stop it, or choose another directory with --data.") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise CommandError(f"port {self._port} is in use; without --port a free one is taken.") from error
+                raise CommandError(f"port {self._port} is in use; without --port, a free port is used.") from error
             raise CommandError(f"cannot start in {self.data}: {_why(error)}{_room(error, self.data)}") from error
         except (sqlite3.Error, ApiError) as error:
             raise CommandError(f"cannot start in {self.data}: {error}{_room(error, self.data)}") from error
@@ -132,9 +136,9 @@ class Stack:
             failed.cancel()
             operator.cancel()
         if operator.done() and not operator.cancelled():
-            by = f", by {signal.Signals(-code).name}" if (code := operator.result()) < 0 else ""
-            return f"the operator has ended{by}; see {self.data / 'operator.log'}"
-        return f"nothing can be written to {self.data} any more: is the disk full, or was it removed?"
+            how = f"was killed by {signal.Signals(-code).name}" if (code := operator.result()) < 0 else "has exited"
+            return f"the operator {how}; see {self.data / 'operator.log'}"
+        return f"cannot write to {self.data} any more: is the disk full, or was the directory removed?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Server-side apply with the field manager of `./ballast apply`, so that users can continue with that."""
@@ -193,7 +197,7 @@ class Stack:
 
 def _why(error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return f"{error.filename} is no directory"
+        return f"{error.filename} is not a directory"
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
@@ -221,8 +225,8 @@ def require_ports(cluster: Mapping[str, Any]) -> None:
     metrics = (spec.get("metrics") or {}).get("port", Metrics().port)
     if taken := [str(port) for port in (*clients, CONTROLLER_PORT, metrics) if taken_everywhere(port)]:
         raise CommandError(
-            f"another process listens on port {', '.join(taken)} of all addresses, and brokers need it on theirs. "
-            f"Stop that, or have it listen on 127.0.0.1 alone: `ss -ltnp` says which it is."
+            f"another process listens on port {', '.join(taken)} on all addresses, and the brokers need that port. "
+            f"Stop it, or let it listen only on 127.0.0.1; `ss -ltnp` shows which process it is."
         )
 
 
@@ -268,7 +272,7 @@ async def wait_ready(
     `tell` is called with each message of the Ready condition until then.
     """
     deadline = time.monotonic() + READY_SECONDS
-    said = "nothing yet"
+    said = "no status yet"
     while time.monotonic() < deadline:
         found = await stack.get(plural, name)
         status = (found or {}).get("status") or {}
@@ -338,7 +342,7 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
             if up.done() and up.result():
                 await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
-                print("stopping; the data stays", flush=True)
+                print("stopping; the data is kept", flush=True)
                 return 0
             if ended.done():
                 print(ended.result(), file=sys.stderr)
@@ -359,13 +363,13 @@ async def _up(stack: Stack, began: float) -> bool:
         print(f"{error}\nsee {stack.data / 'operator.log'}", file=sys.stderr)
         return False
     print(f"bootstrap address: {cluster['status']['bootstrapServers']}")
-    print(f"ready after {time.monotonic() - began:.1f} s. Ctrl-C stops; the next start has the same data.\n")
+    print(f"ready after {time.monotonic() - began:.1f} s. Press Ctrl-C to stop; the next start has the same data.\n")
     print(_next_steps(stack.kubeconfig), flush=True)
     return True
 
 
 def _next_steps(kubeconfig: Path) -> str:
-    return f"""What it is for, in two minutes and a cluster of its own: disks that are uneven, a plan, level disks
+    return f"""To see how it levels uneven disks, in two minutes and on a cluster of its own:
   ./ballast demo
 
 Next, in another terminal:

@@ -23,7 +23,7 @@ async def serve(data: Path, port: int) -> None:
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
-            sys.exit(f"nothing can be written to {data} any more: is the disk full, or was it removed?")
+            sys.exit(f"cannot write to {data} any more: is the disk full, or was the directory removed?")
     finally:
         for one in ends:
             one.cancel()

@@ -11,7 +11,7 @@ _UNUSABLE = frozenset(",\\'\"\n\r\t")
 def why_unusable(path: Path) -> str:
     """Why the folder cannot be used; empty if it can."""
     if os.path.exists(path) and not os.path.isdir(path):  # unlike Path's, these do not raise PermissionError
-        return "it is no directory"
+        return "it is not a directory"
     name = str(path.resolve())
     if (length := len(os.fsencode(name))) > LONGEST_BYTES:
         return f"its path has {length} bytes, and the store of objects takes {LONGEST_BYTES}; choose a shorter one"

@@ -24,86 +24,102 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_the_load(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
-    group.add_argument("--prometheus", metavar="URL", help="one that scrapes the brokers")
-    group.add_argument("--bootstrap", metavar="HOST:PORT", type=addresses, help="a broker, or several by commas")
+    group = parser.add_argument_group("where the load comes from (--prometheus, --bootstrap or both)")
+    group.add_argument("--prometheus", metavar="URL", help="a Prometheus that scrapes the brokers")
     group.add_argument(
-        "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
+        "--bootstrap", metavar="HOST:PORT", type=addresses, help="a broker, or several separated by commas"
+    )
+    group.add_argument(
+        "--prometheus-token", type=Path, metavar="FILE", help="file with the bearer token for Prometheus"
     )
     group.add_argument(
         "--prometheus-ca",
         type=Path,
         metavar="FILE",
-        help="certificates (PEM) of who may have signed Prometheus's",
+        help="CA certificates (PEM) for Prometheus",
     )
     group.add_argument(
         "--prometheus-secret", type=Path, metavar="DIR",
-        help="a folder with what Prometheus asks for, as a Secret is mounted: the files token, or username and "
+        help="directory with credentials for Prometheus, such as a mounted Secret: the files token, or username and "
         "password; headers (Name: value); ca.crt; tls.crt and tls.key",
     )  # fmt: skip
     group.add_argument(
         "--prometheus-header", metavar="NAME=VALUE", type=header, action="append", default=[],
-        help="a header that is no secret, such as X-Scope-OrgID=team-a, or one of several",
+        help="HTTP header that is not secret, e.g. X-Scope-OrgID=team-a; repeatable",
     )  # fmt: skip
-    group.add_argument("--cluster", help="the KafkaCluster's name, for the proposal")
+    group.add_argument("--cluster", help="name of the KafkaCluster, for the proposal")
     group.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
-        help="a label that selects the cluster's series, or one of several",
+        help="label that selects the series of the cluster; repeatable",
     )  # fmt: skip
-    group.add_argument("--capacity", type=size, help="take every directory for a disk of this size")
+    group.add_argument("--capacity", type=size, help="treat every directory as a disk of this size")
     group.add_argument(
         "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
-        help="take a volume (a part of the directory's path) for so many percent of its size",
+        help="count only this percentage of a volume (a part of the directory's path); repeatable",
     )  # fmt: skip
-    group.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
+    group.add_argument("--max-age", type=duration, default=180.0, help="refuse older samples (default: 3m)")
 
 
 def _of_the_proposal(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
+    group = parser.add_argument_group("where the proposal goes (default: it is printed)")
     group.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")
-    group.add_argument("--namespace", default="default", help="of the Reassignment (default)")
-    group.add_argument("--kubeconfig", metavar="FILE", help="default: a pod's own, $KUBECONFIG, ~/.kube/config")
-    group.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
-    group.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
-    group.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
+    group.add_argument("--namespace", default="default", help="namespace of the Reassignment (default: default)")
+    group.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig (default: the pod's own, $KUBECONFIG, ~/.kube/config)"
+    )
+    group.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML here, for a pull request")
+    group.add_argument("--report", type=Path, metavar="FILE", help="write an HTML report")
+    group.add_argument("--json", action="store_true", help="print the plan as a JSON object on the last line")
 
 
 def _of_the_plan(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("planning")
     group.add_argument(
-        "--band", type=band, default=0.10, help="how far a fill may lie from the level, in parts of it (default 0.10)"
+        "--band", type=band, default=0.10, help="allowed deviation from the level, as a fraction of it (default: 0.10)"
     )
-    group.add_argument("--high-water", type=high_water, default=0.95, help="no directory is ever fuller (default 0.95)")
-    group.add_argument("--max-moves", type=max_moves, default=500, help="partitions of one proposal (default 500)")
+    group.add_argument(
+        "--high-water", type=high_water, default=0.95, help="maximum fill of a directory (default: 0.95)"
+    )
+    group.add_argument(
+        "--max-moves", type=max_moves, default=500, help="maximum partitions per proposal (default: 500)"
+    )
     group.add_argument(
         "--min-improvement", type=float, default=0.02,
-        help="what the spread or the highest fill must gain for a proposal (default 0.02 of the capacity)",
+        help="minimum gain in the spread or the highest fill, as a fraction of the capacity (default: 0.02)",
     )  # fmt: skip
-    group.add_argument("--min-spread", type=float, default=0.05, help="less is level already (default 0.05)")
-    group.add_argument("--min-size", type=quantity, default=1, help="smaller replicas stay where they are, e.g. 1Mi")
-    group.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC", help="stays; may be repeated")
+    group.add_argument(
+        "--min-spread", type=float, default=0.05, help="propose nothing below this spread (default: 0.05)"
+    )
+    group.add_argument("--min-size", type=quantity, default=1, help="do not move smaller replicas, e.g. 1Mi")
+    group.add_argument(
+        "--exclude-topic", action="append", default=[], metavar="TOPIC", help="do not move this topic; repeatable"
+    )
     group.add_argument("--only-disks", action="store_true", help="move nothing between brokers")
-    group.add_argument("--horizon", type=duration, default=86_400.0, help="forecast this far (default 24h; 0: not)")
     group.add_argument(
-        "--throttle-network", metavar="QUANTITY", type=throttle, help="bytes per second between brokers, e.g. 50Mi"
+        "--horizon", type=duration, default=86_400.0, help="forecast this far ahead (default: 24h; 0: no forecast)"
     )
     group.add_argument(
-        "--throttle-disk", metavar="QUANTITY", type=throttle, help="bytes per second between a broker's disks"
+        "--throttle-network", metavar="QUANTITY", type=throttle, help="limit per second between brokers, e.g. 50Mi"
     )
     group.add_argument(
-        "--expires-after", type=duration, default=86_400.0, help="later it can be approved no more (default 24h)"
+        "--throttle-disk", metavar="QUANTITY", type=throttle, help="limit per second between disks of a broker"
+    )
+    group.add_argument(
+        "--expires-after", type=duration, default=86_400.0, help="how long it can be approved (default: 24h)"
     )
 
 
 def _of_running(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
-    group.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
-    group.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")
-    group.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
-    group.add_argument("--checkpoint", metavar="DIR", help="where the stream keeps its place, or a URI")
-    group.add_argument("--metrics-port", type=port, help="serve the job's own metrics, with --stream")
-    group.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
-    group.add_argument("--memory", help="the driver's memory, e.g. 2g")
+    group.add_argument("--stream", action="store_true", help="keep watching, and propose when it is worthwhile")
+    group.add_argument(
+        "--interval", type=interval, default=300.0, help="time between checks with --stream (default: 5m)"
+    )
+    group.add_argument("--confirmations", type=int, default=2, help="checks that must agree on a proposal (default: 2)")
+    group.add_argument("--checkpoint", metavar="DIR", help="directory or URI for the position of the stream")
+    group.add_argument("--metrics-port", type=port, help="with --stream, serve the job's own metrics on this port")
+    group.add_argument("--master", help="Spark master (default: local[*], or that of spark-submit)")
+    group.add_argument("--memory", help="memory of the driver, e.g. 2g")
 
 
 def refused(args: argparse.Namespace) -> str | None:

@@ -283,7 +283,7 @@ def test_up_does_not_wait_for_a_port_that_another_kafka_has(tmp_path: Path) -> N
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         cluster: dict[str, Any] = {"spec": {"listeners": [{"name": "CLIENTS", "port": port}]}}
-        with pytest.raises(CommandError, match=rf"listens on port {port} of all addresses.* `ss -ltnp` says which"):
+        with pytest.raises(CommandError, match=rf"listens on port {port} on all addresses.* `ss -ltnp` shows which"):
             require_ports(cluster)
         require_ports({"spec": {"external": {"bootstrapServers": "kafka:9092"}, **cluster["spec"]}})
     with socket.create_server(("127.0.0.1", port)):  # which no broker wants

@@ -94,7 +94,7 @@ async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path: Path
         await stopping
 
 
-@pytest.mark.parametrize(("code", "how"), [(-signal.SIGKILL, ", by SIGKILL"), (1, "")])
+@pytest.mark.parametrize(("code", "how"), [(-signal.SIGKILL, "was killed by SIGKILL"), (1, "has exited")])
 async def test_an_operator_that_was_killed_is_told_by_what(
     code: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ async def test_an_operator_that_was_killed_is_told_by_what(
     stack._operator = operator
     monkeypatch.setattr(stack._local, "failed", never)
     operator.ended.set_result(code)
-    assert await stack.ended() == f"the operator has ended{how}; see {tmp_path}/operator.log"
+    assert await stack.ended() == f"the operator {how}; see {tmp_path}/operator.log"
 
 
 async def test_a_prometheus_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,9 +87,14 @@ def test_pytest_arguments_are_passed_on_in_order() -> None:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_every_command_explains_itself_before_anything_is_installed(name: str) -> None:
     bare = [sys.executable, "-S", "-E", "-P", "-c", BARE, str(ROOT), name, "--help"]
-    ended = subprocess.run(bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False)
+    ended = subprocess.run(
+        bare, env=os.environ | {"COLUMNS": "80"}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50,
+        check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert f"usage: ballast {name}" in ended.stdout
+    # argparse does not wrap descriptions. Examples are whole lines, to be copied.
+    assert [line for line in ended.stdout.splitlines() if len(line) > 80 and "./ballast " not in line] == []
     for line in EXAMPLES[name]:
         assert f"\n  ./ballast {line}\n" in ended.stdout
 

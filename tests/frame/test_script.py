@@ -69,6 +69,7 @@ def test_help_needs_nothing_and_names_every_command(bare_path: Path, tmp_path: P
         assert (shown.returncode, shown.stderr) == (0, "")
         for command in MODULES:
             assert re.search(rf"(^  |\|){command}\b", shown.stdout, re.MULTILINE), command
+        assert max(map(len, shown.stdout.splitlines())) <= 80
     assert not home.exists()
 
 
@@ -91,7 +92,7 @@ def test_unknown_command(bare_path: Path, tmp_path: Path) -> None:
     answer = run_script("port-forward", "demo-0", "9092", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 2
     assert answer.stderr == (
-        "ballast: 'port-forward' takes kubectl itself; here are get, apply, patch, delete, describe and wait.\n"
+        "ballast: 'port-forward' needs kubectl; Ballast has only get, apply, patch, delete, describe and wait.\n"
     )
 
 
@@ -99,7 +100,7 @@ def test_unknown_command(bare_path: Path, tmp_path: Path) -> None:
 def test_who_looks_for_the_other_end_of_up_is_told(word: str, bare_path: Path, tmp_path: Path) -> None:
     answer = run_script(word, path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 2
-    assert "Ctrl-C where './ballast up' runs stops it" in answer.stderr
+    assert "to stop './ballast up', press Ctrl-C where it runs" in answer.stderr
     assert f"the data stays in {tmp_path}/home/up" in answer.stderr
 
 
@@ -127,7 +128,7 @@ def test_a_program_that_is_no_python_is_not_run_as_one(bare_path: Path, tmp_path
     (bare_path / "python3").symlink_to(no_python)
     answer = run_script("status", path=bare_path, home=tmp_path / "home")
     assert answer.returncode == 1
-    assert f"{bare_path}/python3 is no Python." in answer.stderr
+    assert f"{bare_path}/python3 is not Python." in answer.stderr
 
 
 def test_a_python_that_is_named_and_is_none_is_told_by_its_name(ready: Checkout) -> None:
@@ -135,7 +136,7 @@ def test_a_python_that_is_named_and_is_none_is_told_by_its_name(ready: Checkout)
     ready.variables = {"BALLAST_PYTHON": "/no/such/python"}
     answer = ready.run("status")
     assert answer.returncode == 1
-    assert "needs Python 3.11 or newer. BALLAST_PYTHON=/no/such/python is no program.\n" in answer.stderr
+    assert "needs Python 3.11 or newer. BALLAST_PYTHON=/no/such/python is not a program.\n" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_python_that_is_named_and_is_none_is_told_by_its_name(ready: Checkout)
     [
         ("sqlite3", "up --help", "{version} without sqlite3."),
         ("ssl zlib ensurepip", "up", "{version} without ssl, zlib, ensurepip."),
-        ("ensurepip", "up", "{version} without ensurepip, which Debian and Ubuntu have in python{version}-venv."),
+        ("ensurepip", "up", "{version} without ensurepip, which is in python{version}-venv on Debian and Ubuntu."),
         ("ensurepip", "up --help", None),
     ],
 )
@@ -220,8 +221,8 @@ def test_a_python_that_is_named_and_does_not_run_is_told_by_its_name(bare_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
-        ("up --data /etc/passwd", "argument --data: /etc/passwd: it is no directory"),
+        ("demo --data /etc/passwd", "argument --data: /etc/passwd: it is not a directory"),
+        ("up --data /etc/passwd", "argument --data: /etc/passwd: it is not a directory"),
         ("e2e sotry", "no scenario has 'sotry' in its name"),
         ("e2e", "ballast e2e: --provider says where: "),
         ("e2e --seed 3", "ballast e2e: --seed is of --faults."),

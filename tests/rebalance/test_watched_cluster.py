@@ -377,7 +377,7 @@ def test_the_demo_goes_through_prometheus() -> None:
         capture_output=True, text=True, timeout=1_000, env=environment, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert told.returncode == 0, told.stdout + told.stderr
-    assert "A Prometheus scrapes the brokers" in told.stdout
+    assert "Prometheus scrapes the brokers" in told.stdout
     assert "The Spark job reads Prometheus" in told.stdout
     assert re.search(r"Proposed: \d+ partitions? in \d+ waves?: highest fill [\d.]+% -> [\d.]+%", told.stdout)
     assert "6. Level disks, and the throttles are gone:" in told.stdout

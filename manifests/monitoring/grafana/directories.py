@@ -1,4 +1,4 @@
-"""Every disk of every broker: how full, how level, how soon full."""
+"""Dashboard: every disk of every broker: how full, how level, how soon full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator at work: is there a leader, does it keep up, what fails."""
+"""Dashboard: the operator at work: whether there is a leader, whether it keeps up, what fails."""
 
 from __future__ import annotations
 

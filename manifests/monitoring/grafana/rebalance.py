@@ -1,4 +1,4 @@
-"""The job that watches the disks: when it looked, what it found, what it proposes."""
+"""Dashboard: the rebalance job: when it looked, what it found, what it proposes."""
 
 from __future__ import annotations
 

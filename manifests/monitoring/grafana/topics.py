@@ -1,4 +1,4 @@
-"""Which topics are large, busy or read too slowly."""
+"""Dashboard: which topics are large, busy or consumed too slowly."""
 
 from __future__ import annotations
 
