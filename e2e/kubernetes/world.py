@@ -130,7 +130,7 @@ class World:
             try:
                 value: T | None = found()
             except CommandError as error:
-                if isinstance(error, Refused) and not error.passing:
+                if isinstance(error, Refused) and not error.is_transient:
                     raise
                 value = None  # an API server that does not answer now may answer soon
             if value:
