@@ -1,4 +1,4 @@
-/* What the machine itself allows: answers each frame at once, whatever it says. One thread, epoll.
+/* Measures what the machine itself allows: answers each frame at once, whatever it says. One thread, epoll.
  *
  * answerer TOPIC [BATCHES]
  *
@@ -63,7 +63,7 @@ static void build_answers(const char *topic) {
     for (int i = 1; i < MAX_ANSWERS; i++) memcpy(answers + i * answer_size, answers, answer_size);
 }
 
-/* How many frames end within these bytes. */
+/* The number of frames that end within these bytes. */
 static int count_frames(struct connection *c, const uint8_t *p, size_t size) {
     int count = 0;
     while (size) {
@@ -84,7 +84,7 @@ static int count_frames(struct connection *c, const uint8_t *p, size_t size) {
     return count;
 }
 
-/* As far as the connection takes it now. */
+/* Sends as much as the connection takes now. Returns 0 if it has failed. */
 static int send_batches(struct connection *c) {
     while (c->owed) {
         off_t at = (off_t)(c->sent - answer_size);

@@ -23,17 +23,17 @@ from bench.machine import touch_memory
 from bench.servers import ApacheKafka, Ballast, Server
 from bench.table import HEAD, Row, Workload
 
-QUICK_BUDGET_S = 40.0  # from the very start; what is left of the minute is for stopping and for the loop
+QUICK_BUDGET_S = 40.0  # counted from the start; the rest of the minute is for stopping and for the event loop
 QUICK_WARM_S = 6.0
 QUICK_LOOP_S = 3.0
 LOOP_S = 20.0
 WARM_S = 20.0
 QUICK_RUN_S = 1.0
 RUN_S = 4.0
-# As much as the kernel keeps in memory before it makes writers wait for the disk: who is faster would wait more.
+# Short enough that the kernel does not make writers wait for the disk, which would slow the faster side more.
 LARGE_RUN_S = 1.0
 MB = 1_000_000
-# More than any run writes.
+# Touched before each run: more than any run writes.
 MEMORY, QUICK_MEMORY = 3 << 30, 1 << 30
 PROFILES = True
 UNPACED_NETWORK = True
@@ -125,7 +125,7 @@ def _wanted(clients: Clients, filled: _Filled, args: argparse.Namespace) -> list
 
 
 def _workloads(clients: Clients, filled: _Filled, seconds: float) -> Iterator[Workload]:
-    """The table of what is to be beaten, with its goals."""
+    """The workloads, with their goals: the ratios to Apache Kafka that are to be reached."""
     raw, large_s = partial(clients.produce, seconds=seconds), min(seconds, LARGE_RUN_S)
     small, middle, large = (clients.batch_file(*sizes) for sizes in ((100, 100), (16_384, 1000), (262_144, 1000)))
     for count, rate in ((1, 1.3), (16, 1.1), (64, 1.1)):

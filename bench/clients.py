@@ -1,7 +1,7 @@
-"""The clients of the broker benchmark: each drives one workload against one server and says what came of it.
+"""The clients of the broker benchmark: each drives one workload against one server and measures it.
 
-The same client, with the same settings, runs against both servers; what the server used meanwhile comes from /proc.
-The C load generator is built when it is needed, with the machine's own `cc`.
+The same client, with the same settings, runs against both servers; the cost is the CPU time of the server meanwhile.
+The C load generator is built on demand, with the machine's own `cc`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LAST_LINE = re.compile(r"(\d+) records sent, .*?\(([\d.]+) MB/sec\).*?([\d.]+) 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run: how fast, what of the server's processor each unit cost, and the slowest hundredth (0: not measured)."""
+    """One run: the rate, the server's CPU time per unit, and the p99 latency (0: not measured)."""
 
     rate: float
     cpu: float
@@ -50,7 +50,7 @@ class Clients:
     @classmethod
     @contextmanager
     def built(cls) -> Iterator[Clients]:
-        """In a directory that goes with them."""
+        """Clients in a temporary directory, which is removed with them."""
         with tempfile.TemporaryDirectory(prefix="bench-clients-", ignore_cleanup_errors=True) as directory:
             clients = cls(Path(directory))
             clients._build()
@@ -80,7 +80,7 @@ class Clients:
         return path
 
     def new_topic(self, server: Server, partitions: int, settings: dict[str, str] | None = None) -> str:
-        """Answers its name, once it can be written to."""
+        """Create a topic; returns its name once it can be written to."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
@@ -94,7 +94,7 @@ class Clients:
         return name
 
     def await_writable(self, server: Server, topic: str, partitions: int, batch: Path | None = None) -> None:
-        """The controller has answered, but the broker may not lead the partitions yet."""
+        """Wait until the broker leads the partitions, which it may not yet do when the controller has answered."""
         batch = batch or self.batch_file(100, 100)
         probe = ["produce", topic, str(partitions), str(partitions), "1", "1", str(batch), "0.05"]
         deadline = time.monotonic() + WRITABLE_LIMIT_S
@@ -108,7 +108,7 @@ class Clients:
                 time.sleep(0.05)
 
     def warm(self, server: Server, seconds: float) -> None:
-        """A JVM compiles what it runs often: small requests, batches, fetches, so long that the first run is fair."""
+        """Run small requests, batches and fetches so that a JVM compiles its hot paths and the first run is fair."""
         topic = self.new_topic(server, 4)
         small, middle = self.batch_file(100, 100), self.batch_file(16_384, 1000)
         self.generate(server, ["produce", topic, "4", "8", "2", "1", str(small), str(seconds * 0.5)])
@@ -152,7 +152,7 @@ class Clients:
         return Sample(result["bytes"] / result["seconds"] / 1e6, cpu_s * GIGABYTE / result["bytes"])
 
     def _ask_answerer(self, arguments: list[str], work: list[str]) -> tuple[dict[str, Any], float]:
-        """What the load generator says, and the CPU seconds of the program that only answers."""
+        """The result of the load generator, and the CPU seconds of the program that only answers."""
         command = [str(self._answerer), "floor", *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as answerer:
             assert answerer.stdin is not None
@@ -182,7 +182,7 @@ class Clients:
         return Sample(size / took / 1e6, used * GIGABYTE / size, result["p99_us"] / 1000)
 
     def fill(self, server: Server, size_bytes: int, record_bytes: int) -> tuple[str, int]:
-        """A topic of four partitions with at least that much in it; its name and what it has."""
+        """A topic of four partitions with at least that much in it; returns its name and its size in bytes."""
         topic = self.new_topic(server, 4)
         batch = self.batch_file(256 * 1024, record_bytes)
         has = 0
@@ -192,7 +192,7 @@ class Clients:
         return topic, has
 
     def fetch(self, server: Server, topic: str, has: int, seconds: float) -> Sample:
-        """Everything but the last tenth (partitions are not filled evenly), again and again."""
+        """Six tenths of the topic (partitions are not filled evenly), again and again."""
         before, size, took = server.cpu_seconds(), 0, 0.0
         while took < seconds:
             result = self.generate(server, ["fetch", topic, "4", "4", "1", str(FETCH_BYTES), str(has * 6 // 10), "60"])
@@ -261,7 +261,7 @@ class Clients:
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {"bootstrap.servers": server.bootstrap, "group.id": "bench", "enable.auto.commit": False}
-        # Else it stops asking for a second whenever its queue is full: who is faster would wait more.
+        # By default it pauses fetching for a second whenever its queue is full, which would slow the faster side more.
         consumer = Consumer({**settings, "fetch.queue.backoff.ms": 5})
         consumer.assign([TopicPartition(topic, number, 0) for number in range(4)])
         before, began, size = server.cpu_seconds(), time.perf_counter(), 0

@@ -27,7 +27,7 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "5",
-    # How soon a member is told of others is what a group waits for else.
+    # Otherwise the time that a group takes would be the time until its members' next heartbeats.
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
 }
@@ -45,7 +45,7 @@ UNPACED_NETWORK = True
 
 Step = Callable[[], None]
 Prepare = Callable[[Server, threading.Event], AbstractContextManager[Step]]
-"""The event says that another client has failed."""
+"""The event is set once another client has failed."""
 _names = (f"bench-{number}" for number in itertools.count())
 
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warm(server: Server, seconds: float) -> None:
-    """A JVM compiles what it runs often."""
+    """Let a JVM compile its hot paths."""
     _steps(server, 4, _transactions_with_offsets, seconds / 2)
     _steps(server, 4, _commits, seconds / 2)
 
@@ -96,7 +96,7 @@ def workloads(seconds: float) -> Iterator[Workload]:
 
 # -- the same step again and again ------------------------------------------------------------------------------------
 def _steps(server: Server, count: int, prepare: Prepare, seconds: float) -> Sample:
-    """Steps a second of so many clients together; cost in microseconds of the server's processor for each."""
+    """Steps per second of `count` clients together; the cost is the server's CPU time per step, in microseconds."""
     failed = threading.Event()
     with _told_of(server), ExitStack() as stack:
         steps = [stack.enter_context(prepare(server, failed)) for _ in range(count)]
@@ -133,7 +133,8 @@ def _told_of(server: Server) -> Iterator[None]:
 
 
 def _in_pieces(call: Callable[[float], object], failed: threading.Event) -> None:
-    """What librdkafka may be asked again where its time is over: so it ends soon after another client has failed."""
+    """Make a librdkafka call that may be repeated after a timeout, with short timeouts: so it ends soon after another
+    client has failed."""
     from confluent_kafka import KafkaError, KafkaException
 
     until = time.perf_counter() + LIMIT_S
@@ -230,7 +231,7 @@ def _new_topic(server: Server, partitions: int) -> str:
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 def _group(server: Server, protocol: str) -> Sample:
-    """Members a second, until every partition has an owner; cost in milliseconds of the server's processor for each."""
+    """Members per second until every partition has an owner; the cost is the server's CPU time per member, in ms."""
     topic, group = _new_topic(server, PARTITIONS_OF_GROUP), next(_names)
     settings: dict[str, Any] = {"group.id": group, "group.protocol": protocol}
     if protocol == "classic":
@@ -241,7 +242,7 @@ def _group(server: Server, protocol: str) -> Sample:
         try:
             live(number)
         finally:
-            complete.set()  # also where one fails: nobody waits for it
+            complete.set()  # also if it fails, so that nobody waits for it
 
     before, began = server.cpu_seconds(), time.perf_counter()
 

@@ -82,7 +82,7 @@ def _leader(cluster: Cluster) -> int:
 
 
 def _controller(cluster: Cluster) -> int:
-    """The quorum's leader, which a broker knows by DescribeQuorum; Metadata names a broker that only forwards."""
+    """The quorum's leader, from DescribeQuorum: Metadata names some broker, which only forwards."""
     from kafka import KafkaAdminClient
 
     client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
@@ -94,7 +94,7 @@ def _controller(cluster: Cluster) -> int:
 
 
 def _await_whole(cluster: Cluster) -> None:
-    """All three alive and in the ISR of every partition."""
+    """Wait until all three are alive and in the ISR of every partition."""
     deadline = time.monotonic() + REJOIN_LIMIT_S
     while True:
         partitions = _admin(cluster).list_topics(TOPIC, timeout=30).topics[TOPIC].partitions.values()

@@ -1,7 +1,7 @@
-"""How long Ballast's event loop is held up at most, under load and with everything going on that might hold it.
+"""Measures the longest turn of Ballast's event loop, under load and with everything going on that might block it.
 
-A broker of its own, since reading this costs a little: produce and fetch at full speed, a compacted topic that the
-cleaner works on without a pause, retention, rolling segments and their flushes, scrapes; then a kill and the recovery.
+Uses a broker of its own, since measuring costs a little: produce at full speed, a compacted topic that the cleaner
+works on without a pause, retention, rolling segments and their flushes, scrapes; then a kill and the recovery.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a machine does that is no broker's doing, and differs from run to run: kept out of what is measured.
+"""Keeps effects of the machine, which differ from run to run, out of the measurements.
 
 - A machine may pace what TCP sends (BBR does, on loopback as well): timers then bound every stream, whoever sends it.
-  Most machines don't. So benches run in a network namespace of their own that doesn't, where they may (as root).
-- A virtual machine may give free memory back to its host, and takes it again page by page at the first touch, at a
-  quarter of the speed or less. So as much as a run may fill is touched just before it.
+  Most machines don't. So benches run in a network namespace of their own without pacing, if they may (as root).
+- A virtual machine may give free memory back to its host, and gets it back page by page at the first touch, at a
+  quarter of the speed or less. So the memory that a run may fill is touched just before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNPACED = ("cubic", "reno")  # the usual one, and the one that every kernel has
 
 
 def use_unpaced_network() -> None:
-    """This process and those that it starts from now on. Says on stderr what it did, or that it could not."""
+    """For this process and those that it starts from now on. Says on stderr what it did, or that it could not."""
     if not CONTROL.exists() or not CONTROL.read_text().startswith(PACED):
         return
     if os.geteuid() != 0 or ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:
@@ -49,7 +49,7 @@ def _say(what: str) -> None:
 
 
 def touch_memory(size: int) -> None:
-    """So much of what is free, but for half of it at most."""
+    """Touch this much free memory, but at most half of it."""
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     if size := min(size, free // 2):

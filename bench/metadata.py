@@ -46,13 +46,13 @@ class Figures:
 
 
 class Controller(Ballast):
-    """Nothing but a controller: its only listener is the quorum's."""
+    """Only a controller: its only listener is the quorum's."""
 
     def __init__(self) -> None:
         super().__init__(
             overrides={
                 "metadata.log.max.snapshot.interval.ms": str(SNAPSHOT_INTERVAL_MS),
-                "broker.session.timeout.ms": "600000",  # the played brokers are silent, not dead
+                "broker.session.timeout.ms": "600000",  # the simulated brokers are silent, not dead
             }
         )
         self.port = self.controller_port
@@ -126,7 +126,7 @@ async def _lose(victim: PlayedBroker, asker: PlayedBroker, count: int, figures: 
         reached = await asker.high_watermark()
         now = time.perf_counter()
         figures.longest_wait_ms = max(figures.longest_wait_ms, (now - asked) * 1000)
-        if reached >= before + concerned + 1:  # one record per partition, and that the broker is fenced
+        if reached >= before + concerned + 1:  # one record per partition, and one that fences the broker
             figures.elected_s, figures.changed_partitions = now - began, concerned
             return
         await asyncio.sleep(POLL_S)
@@ -148,7 +148,7 @@ def _log_bytes(controller: Controller) -> int:
 
 
 class PlayedBroker:
-    """Registers, says that it lives, accepts connections; partition p of a topic is on brokers p, p + 1, p + 2."""
+    """Registers, sends heartbeats, accepts connections; partition p of a topic is on brokers p, p + 1, p + 2."""
 
     def __init__(self, node_id: int, controller: Controller) -> None:
         self.node_id = node_id
@@ -188,7 +188,7 @@ class PlayedBroker:
         )
 
     async def _ask(self, request: Any, version: int) -> Any:
-        """The answer of the active controller; asked again until there is one."""
+        """The answer of the active controller; retries until there is one."""
         from ballast_broker.net.channel import SocketNetwork
 
         deadline = time.monotonic() + LIMIT_S
@@ -208,7 +208,7 @@ class PlayedBroker:
             await asyncio.sleep(0.01)
 
     async def beat(self) -> None:
-        """Until it is unfenced."""
+        """Send heartbeats until it is unfenced."""
         from ballast_wire.messages import message
 
         fenced = True
@@ -241,7 +241,7 @@ class PlayedBroker:
             raise ServerFailed(f"{name}: {answer.topics[0]}")
 
     def replicas(self, count: int) -> int:
-        """How many partitions have one here."""
+        """How many partitions have a replica here."""
         per_topic = [min(PER_TOPIC, count - first) for first in range(0, count, PER_TOPIC)] + [1]
         return sum(
             any(1 + (number + k) % BROKERS == self.node_id for k in range(REPLICAS))

@@ -1,4 +1,4 @@
-"""What the benchmark of moves needs of clients: topics with replicas in named places, data, and latencies."""
+"""Clients for the benchmark of moves: create topics with a given assignment, fill them, and take latencies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create(bootstrap: str, topic: str, assignment: list[list[int]], configs: Map
 
 
 def fill(bootstrap: str, topic: str, partitions: int, size: int) -> None:
-    """So many bytes, spread evenly, in batches of 64 KiB."""
+    """Produce `size` bytes, spread evenly, in batches of 64 KiB."""
     from confluent_kafka import Producer
 
     settings: dict[str, Any] = {**QUIET, "bootstrap.servers": bootstrap, "batch.size": 65_536, "linger.ms": 50}
@@ -43,7 +43,7 @@ def fill(bootstrap: str, topic: str, partitions: int, size: int) -> None:
 
 
 def configure(bootstrap: str, kind: str, name: str, values: Mapping[str, str | None]) -> None:
-    """None deletes."""
+    """Set configs; None deletes one."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     entries = [
@@ -61,7 +61,7 @@ def configure(bootstrap: str, kind: str, name: str, values: Mapping[str, str | N
 
 
 class Latencies:
-    """One record every two milliseconds, each waited for."""
+    """Latencies of single records: each is waited for, then two milliseconds pass."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         from confluent_kafka import Producer

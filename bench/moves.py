@@ -41,7 +41,7 @@ LOOK_EVERY_S = 0.01
 QUIET_S = 2.0
 THROTTLE = 40 * MB
 SMALL_MOVES = 100
-# Latencies at the far end vary more than rates.
+# Tail latencies vary more than rates.
 LATENCY_PAIRS = 15
 PARTS = ("directories", "brokers", "producing")
 WINDOW_S = 10.0
@@ -110,7 +110,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> Ratio:
 
 
 def _timed_move(server: Server) -> float:
-    """Every partition to the next volume. MB per second."""
+    """Move every partition to the next volume; returns MB per second."""
     volumes = list(map(str, server.volumes))
     places = {
         held.place: directory.path
@@ -130,7 +130,7 @@ def _timed_move(server: Server) -> float:
 
 
 def _settle(size: int) -> None:
-    """Nothing is left for the disk to write, and the memory for so many bytes is there."""
+    """Leave nothing for the disk to write, and have the memory for `size` bytes ready."""
     subprocess.run(["sync"], check=True, timeout=LIMIT_S)
     touch_memory(size * 5 // 4)
 
@@ -142,7 +142,7 @@ def _ask_for(server: Server, wanted: dict[moving.Place, str]) -> None:
 
 
 def _is_at(server: Server, wanted: dict[moving.Place, str]) -> bool:
-    """On disk: asking the server all the time would slow it down."""
+    """Looks at the disk: asking the server all the time would slow it down."""
     return all((Path(path) / f"{topic}-{number}").is_dir() for (topic, number), path in wanted.items())
 
 
@@ -174,7 +174,7 @@ def _copy_by_cp(folders: list[Path], target: Path) -> None:
 
 
 def _copy_by_threads(folders: list[Path], target: Path) -> None:
-    """The logs alone; the disk starts on each piece at once, as it does in a move."""
+    """Copy only the logs; the disk starts to write each piece at once, as it does in a move."""
 
     def copy(source: Path) -> None:
         with source.open("rb") as read, (target / f"{source.parent.name}-{source.name}").open("wb") as written:
@@ -235,8 +235,8 @@ def _timed_reassignment(cluster: Cluster, size: int, broker: int) -> float:
 
 
 def _while_producing(size: int, pairs: int) -> dict[str, Ratio]:
-    """One record at a time to a partition that stays, while others move; then many swaps of the one written to."""
-    with Ballast(volumes=3, overrides=OVERRIDES, log_level="info") as server:  # it tells of each swap
+    """Write one record at a time to a partition that stays while others move; then swap that partition many times."""
+    with Ballast(volumes=3, overrides=OVERRIDES, log_level="info") as server:  # it logs each swap
         latencies = _latencies_beside(server, min(size, 1000 * MB))
         configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: str(THROTTLE)})
         ratios = _compared(latencies, pairs, "a move", lambda: _moving(server))
@@ -248,10 +248,10 @@ def _while_producing(size: int, pairs: int) -> dict[str, Ratio]:
 
 
 def _while_reassigning(size: int, pairs: int) -> dict[str, Ratio]:
-    """One record at a time to a partition that stays, while another one is on its way to a second broker."""
+    """Write one record at a time to a partition that stays while another one moves to a second broker."""
     with Cluster(Ballast, 2, overrides=OVERRIDES) as cluster:
         server = cluster.servers[0]
-        # More than passes in three seconds.
+        # More than is copied in three seconds.
         latencies = _latencies_beside(server, max(600 * MB, min(size, 1000 * MB)))
         configure(server.bootstrap, "topic", TOPIC, dict.fromkeys(THROTTLED_REPLICAS, "*"))
         for node in ("1", "2"):
@@ -261,7 +261,7 @@ def _while_reassigning(size: int, pairs: int) -> dict[str, Ratio]:
 
 
 def _latencies_beside(server: Server, size: int) -> Latencies:
-    """Of a partition that nobody moves, beside others that hold so many bytes."""
+    """Latencies of a partition that does not move, beside others that hold `size` bytes."""
     create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
     fill(server.bootstrap, TOPIC, 4, size)
     create(server.bootstrap, "written", [[1]], KEPT)
@@ -284,7 +284,7 @@ def _compared(
 
 @contextmanager
 def _moving(server: Server) -> Iterator[None]:
-    """Some replica is on its way all the time; it is called back at the end."""
+    """A replica is moving all through the block; it is called back at the end."""
     here = next(directory for directory in moving.describe_log_dirs(server.bootstrap) if _holds(directory))
     place = next(held.place for held in here.replicas if held.place[0] == TOPIC)
     target = next(str(volume) for volume in server.volumes if str(volume) != here.path)
@@ -308,7 +308,7 @@ def _holds(directory: moving.Directory) -> bool:
 
 
 def _pauses(server: Server, latencies: Latencies) -> list[float]:
-    """What the broker says of its swaps, while records are written to the partition that moves."""
+    """How long appends waited at swaps, by the broker's log, while records are written to the moving partition."""
     place = ("written", 0)
     with latencies.in_background():
         for number in range(SMALL_MOVES):
@@ -317,7 +317,7 @@ def _pauses(server: Server, latencies: Latencies) -> list[float]:
             _await(lambda wanted=wanted: _is_at(server, wanted), server)  # type: ignore[misc]
     text = (server.directory / "server.log").read_text(errors="replace")
     pauses = [float(found) for found in WAITED.findall(text)]
-    if len(pauses) < SMALL_MOVES - 1:  # the first may have asked for where it was
+    if len(pauses) < SMALL_MOVES - 1:  # the first may have named the place where it was
         raise ServerFailed(f"{SMALL_MOVES} moves were asked for, the broker tells of {len(pauses)} swaps")
     return pauses
 
@@ -326,7 +326,7 @@ def _pauses(server: Server, latencies: Latencies) -> list[float]:
 
 
 def _throttles(rates: tuple[int, ...], *, as_json: bool) -> int:
-    """The share of the limit that was used, three times three of them."""
+    """Measure which share of the limit is used: three throttles at each rate."""
     shares: dict[str, float] = {}
 
     def note(what: str, rate: int, share: float) -> None:
@@ -368,7 +368,7 @@ def _broker_share(side: str, rate: int, size: int) -> float:
 
 
 def _share(rate: int, held: Callable[[], int], server: Server | Cluster) -> float:
-    """Ten seconds, begun once bytes are flowing."""
+    """The share of `rate` used within WINDOW_S, which begins once bytes are flowing."""
     _await(lambda: held() > rate // 2, server)
     began, before = time.perf_counter(), held()
     time.sleep(WINDOW_S)

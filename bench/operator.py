@@ -22,7 +22,7 @@ from bench.operator_beds import BEDS, Bed, Shape
 QUIET_S = 70.0
 QUICK_QUIET_S = 10.0
 TOPICS_PER_SECOND_GOAL = 200
-MANY_TOPICS, MANY_TOPICS_GOAL_S = 10_000, 90  # of so many, all within so long
+MANY_TOPICS, MANY_TOPICS_GOAL_S = 10_000, 90  # this many topics, all within this time
 MEMORY_GOAL_MB = 300
 REQUESTS_GOAL = 3.0
 RESTART_GOAL_S = 30.0
@@ -34,7 +34,7 @@ QUICK = (Shape(200, 12, 3), Shape(1_000, 1, 1))
 
 @dataclass
 class Row:
-    """What one shape measured."""
+    """The measurements of one shape."""
 
     shape: str
     seconds: float = 0.0

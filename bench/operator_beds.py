@@ -1,7 +1,7 @@
-"""Where `./ballast bench operator` measures: Kubernetes, the operator and three brokers, and what each of them uses.
+"""The test beds of `./ballast bench operator`: Kubernetes, the operator and three brokers, and what each of them uses.
 
 `Embedded` is what `./ballast up` runs, processes of this machine; `RealNode` a real Kubernetes on this machine, where
-operator and brokers are pods. Both are driven by the same requests and give the same figures.
+operator and brokers are pods. Both take the same requests and give the same kinds of figures.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shape:
 
 
 class Bed(ABC):
-    """Use as a context manager: Kubernetes is there within it, and nothing is left behind."""
+    """Use as a context manager: Kubernetes runs within it, and nothing is left behind."""
 
     namespace: str
 
@@ -79,29 +79,29 @@ class Bed(ABC):
     # -- what differs ---------------------------------------------------------------------------------------------
     @abstractmethod
     async def _start_kubernetes(self) -> Path:
-        """The kubeconfig of somebody who may do everything; `_stack` ends what was started."""
+        """The kubeconfig of a cluster admin; `_stack` ends what was started."""
 
     @abstractmethod
     async def start_operator(self) -> None: ...
 
     @abstractmethod
     async def kill_operator(self) -> None:
-        """Without grace; `start_operator` brings another one."""
+        """Kill it without grace; `start_operator` starts another one."""
 
     @abstractmethod
     async def start_cluster(self) -> None: ...
 
     @abstractmethod
     async def _read_metrics(self) -> str:
-        """The operator's, as they are served."""
+        """The operator's metrics, as they are served."""
 
     @abstractmethod
     def _processes(self) -> Iterator[tuple[str, int]]:
-        """(whose it is: kubernetes, operator, brokers; its number)."""
+        """(part: kubernetes, operator or brokers; pid)."""
 
     @abstractmethod
     def _said(self) -> str:
-        """The operator's last words."""
+        """What to show of the operator if something fails."""
 
     # -- processes ------------------------------------------------------------------------------------------------
     def cpu(self) -> dict[str, float]:
@@ -112,7 +112,7 @@ class Bed(ABC):
         return found
 
     def operator_mb(self) -> float:
-        """The most memory that the operator has had."""
+        """The operator's peak memory."""
         return max(_peak_mb(pid) for part, pid in self._processes() if part == "operator")
 
     # -- objects --------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Bed(ABC):
         return await self._get(f"/apis/ballast.dev/v1alpha1/namespaces/{self.namespace}/kafkaclusters/{CLUSTER}")
 
     async def until_told(self, shape: Shape) -> None:
-        """The KafkaCluster's status counts all these replicas: it is written once per resync while they change."""
+        """Wait until the KafkaCluster's status counts all these replicas: while they change, each resync writes it."""
         deadline = time.perf_counter() + READY_LIMIT_S
         while True:
             status = (await self._cluster())["status"]
@@ -169,7 +169,7 @@ class Bed(ABC):
             await self._post(self._topics(), body)
 
     async def _watch(self, version: str, count: int) -> None:
-        """Until so many topics are Ready."""
+        """Wait until `count` topics are Ready."""
         assert self._session is not None
         ready: set[str] = set()
         url = f"{self._server}{self._topics()}?watch=1&resourceVersion={version}"
@@ -196,7 +196,7 @@ class Bed(ABC):
             return await answer.text()
 
     async def until_quiet(self, objects: int = 0) -> None:
-        """It leads, has looked at so many topics, and nothing waits."""
+        """Wait until the operator leads, has reconciled `objects` topics, and nothing is queued."""
         deadline = time.perf_counter() + READY_LIMIT_S
         while True:
             try:
@@ -292,7 +292,7 @@ class Embedded(Bed):
 
 
 class RealNode(Bed):
-    """The scenarios' own node and story, with one operator."""
+    """The node and the story of the e2e scenarios, with one operator."""
 
     namespace = NAMESPACE
 
@@ -311,7 +311,7 @@ class RealNode(Bed):
 
     async def start_operator(self) -> None:
         if await asyncio.to_thread(self._world.get, "deployment", "ballast-operator"):
-            return  # Kubernetes itself brings another one
+            return  # Kubernetes itself starts another one
         await asyncio.to_thread(ensure_operator, self._world)
         await asyncio.to_thread(self._world.kubectl, "scale", "deployment/ballast-operator", "--replicas=1")
 
@@ -327,7 +327,7 @@ class RealNode(Bed):
         return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     async def _read_metrics(self) -> str:
-        """Of the only one there is, through the API server."""
+        """From the only operator pod, through the API server."""
         names = await asyncio.to_thread(self._operator_pods)
         if len(names) != 1:
             return ""
@@ -377,7 +377,7 @@ def _descendants(root: int) -> set[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """What follows the program's name; nothing of a process that has ended."""
+    """The fields after the program's name; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -404,7 +404,7 @@ def _command(pid: int) -> bytes:
 
 
 def _place(pid: int) -> str:
-    """What tells whose process it is: where it works and what it was given."""
+    """What tells whose process it is: its working directory and its command line."""
     try:
         return os.readlink(f"/proc/{pid}/cwd") + _command(pid).decode(errors="replace")
     except OSError:

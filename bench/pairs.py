@@ -1,7 +1,7 @@
-"""Alternating pairs: the only comparison that these machines allow.
+"""Compares two sides by alternating pairs of runs, the only comparison that noisy machines allow.
 
-Machines are noisy, so a figure alone says little. Both sides run in turns; each pair gives a ratio; the answer is
-the median of the ratios with a 95 % interval, and pairs are added until that interval is narrow or the bound is met.
+Both sides run in turns; each pair gives a ratio; the result is the median of the ratios with a 95 % interval. Pairs
+are added until that interval is narrow or the limit on pairs is reached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ratio:
 
 
 def ratio_of(values: list[float]) -> Ratio:
-    """Median and its 95 % interval by order statistics (no shape assumed; all values where there are under six)."""
+    """Median and its 95 % interval by order statistics (no distribution assumed; the full range below six values)."""
     ordered = sorted(values)
     count = len(ordered)
     reach = 0 if count < 6 else max(0, int((count - 1.96 * count**0.5) / 2))

@@ -73,7 +73,7 @@ def measure(clients: Clients, server: Server, count: int) -> Figures:
         figures = Figures(
             created, memory, files, idle, stopped, server.start_seconds, writable, server.memory_bytes() / 1e6
         )
-        # Now, since to delete so many files takes a while, and the other server's turn is long.
+        # Print now: deleting so many files takes a while, and so does the other server's turn.
         said = ", ".join(f"{name} {value:.2f}" for name, value in asdict(figures).items())
         print(f"{server.name}, {count} partitions: {said}", flush=True)
         return figures

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ballast_planner import Bounds, Broker, ClusterLoad, Directory, Plan, PlanOptions, ReplicaColumns, plan_balance
 
 GIB = 1 << 30
-# Up to so many replicas the true optimum is searched for; plans within this share of it have reached it.
+# Up to this many replicas, the true optimum is searched for; plans within this tolerance have reached it.
 SMALL = 300
 OPTIMUM_TOLERANCE = 2e-3
 FILL = 0.55
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
-    """One case: build, plan, and say what came of it."""
+    """One case: build, plan and measure."""
     load = generate(shape, sizes, start)
     began, cpu_began = time.perf_counter(), time.process_time()
     options = PlanOptions()
@@ -121,21 +121,22 @@ def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
 
 
 def _within_goals(shape: Shape, cpu_seconds: float, peak_memory_mb: int, ratio: float) -> bool:
-    # In CPU seconds: what else runs on the machine must not decide. The planner uses one thread.
+    # In CPU seconds: other load on the machine must not decide. The planner uses one thread.
     limit = 120 if shape.replicas > 1_000_000 else 10
-    # The ratio is a promise for clusters with many replicas.
+    # The ratio is promised only for clusters with many replicas.
     return cpu_seconds <= limit and peak_memory_mb <= 4_096 and (shape.replicas < 12_000 or ratio <= 1.10)
 
 
 def _cannot_be_level(load: ClusterLoad, bounds: Bounds, highest: float) -> bool:
-    """Whether no placement brings all directories into the band, by the sums alone, and this one is level for that."""
+    """Whether the sums alone show that no placement brings all directories into the band, and this one is as level as
+    that allows."""
     if bounds.highest_fill > bounds.band_high:
         return True
     rack = load.brokers.rack_numbers()
     factor = np.diff(load.partitions.first)
     if (rack < 0).any() or (factor != np.unique(rack).size).any():
         return False
-    # As many replicas as racks: each rack has to hold one of everything, so its level is what it is.
+    # As many replicas as racks: each rack must hold one of everything, so its level is fixed.
     owner = rack[load.directories.broker]
     levels = np.bincount(owner, load.directories.used) / np.bincount(owner, load.directories.total)
     forced = levels.max() > bounds.band_high or levels.min() < bounds.band_low
@@ -156,7 +157,7 @@ def _optimum(load: ClusterLoad, options: PlanOptions, plan: Plan) -> dict[str, o
 
 
 def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
-    """A rack-correct cluster of that shape, replication factor 3 (2 on two brokers), filled to about FILL."""
+    """A cluster of that shape whose replicas respect racks, replication factor 3 (2 on two brokers), filled to FILL."""
     chance = np.random.default_rng([shape.brokers, shape.replicas, SIZES.index(sizes), STARTS.index(start)])
     owner = _owners(shape, start, chance)
     partitions, factor = owner.shape
@@ -176,7 +177,7 @@ def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
 
 
 def _owners(shape: Shape, start: str, chance: np.random.Generator) -> NDArray[np.int64]:
-    """The brokers of each partition. Where a broker is one disk, its bytes lack at or come from other brokers."""
+    """The brokers of each partition. If brokers have one disk each, the imbalance of `start` is between brokers."""
     one_disk_each = shape.directories[1] == 1
     has_empty_broker = start == "new broker" or (start == "empty disk" and one_disk_each)
     old = shape.brokers - has_empty_broker

@@ -1,8 +1,8 @@
-"""The true optimum of a small cluster, to measure plans against: the same question as the planner's, asked anew.
+"""Finds the true optimum of a small cluster, to measure plans against: the planner's problem, formulated anew.
 
-Nothing of the planner's solver is used: every replica's place is an unknown, and HiGHS may take its time; its budget is
-counted in nodes, so that what else runs on the machine does not decide what is proven. Three stages, each keeping what
-the one before reached: least distance from the band, fewest bytes over the network, fewest bytes between disks.
+Nothing of the planner's solver is used: every replica's place is a variable, and HiGHS may take its time; its budget is
+counted in nodes, so that other load on the machine does not decide what is proven. Three stages, each holding what the
+one before reached: least distance from the band, fewest bytes over the network, fewest bytes between disks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DISTANCE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Optimum:
-    """`distance`: what directories lie out of the band, in shares of their capacity; `proven` by HiGHS to its gap."""
+    """`distance`: how far directories are out of the band, as shares of their capacity; `proven`: to HiGHS's gap."""
 
     distance: float
     network: int
@@ -32,14 +32,14 @@ class Optimum:
     proven: bool
 
     def reached_by(self, plan: Plan, distance: float, tolerance: float) -> bool:
-        """Whether a plan is as good, but for this share of the bytes."""
+        """Whether a plan is as good, within this tolerance."""
         assert plan.quality is not None
         network, disk = plan.quality.bytes_network, plan.quality.bytes_disk
         near = self.is_as_near(distance, tolerance)
         return near and network <= self.network * (1 + tolerance) and network + disk <= self.total * (1 + tolerance)
 
     def is_as_near(self, distance: float, tolerance: float) -> bool:
-        """Whether no placement is nearer to the band, but for this share."""
+        """Whether no placement is nearer to the band, within this tolerance."""
         return distance <= self.distance * (1 + tolerance) + DISTANCE_TOLERANCE
 
     @property
@@ -126,7 +126,7 @@ class _Question:
     def _allowed(self, replica: int) -> list[int]:
         """Where it is, and every open directory of a broker that has no other replica of its partition.
 
-        A broker that has one gains nothing by a second: replicas of a partition are alike.
+        Taking the place of one that leaves would gain nothing: replicas of a partition are alike.
         """
         replicas = self.load.replicas
         first = self.load.partitions.first

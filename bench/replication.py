@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def create_topic(cluster: Cluster) -> None:
-    """All brokers have to be there for three replicas, so ask until they are."""
+    """Retry until it succeeds: three replicas need all three brokers."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -129,7 +129,7 @@ def _latencies(cluster: Cluster, records: int) -> list[float]:
 
 
 def report(ours: Side, theirs: Side, memory: list[float]) -> dict[str, tuple[Ratio, float, bool]]:
-    """Prints the table; answers each ratio with its goal and whether more is better."""
+    """Print the table; returns each ratio with its goal and whether more is better."""
     figures: dict[str, tuple[Callable[[Sample], float], float, bool]] = {
         "acks=all, MB/s": (lambda sample: sample.mb_per_s, 1.0, True),
         "acks=all, CPU s/GB of all brokers": (lambda sample: sample.cpu_s_per_gb, 0.8, False),

@@ -68,7 +68,7 @@ def _compare(clients: Clients, args: argparse.Namespace) -> int:
 
 
 def _produce(clients: Clients, servers: Sequence[Server], batch: Path, depth: int, quick: bool) -> Sample:
-    """All at once, each with its part of the connections; the sum of their rates."""
+    """Load all servers at once, each over its share of the connections; returns the sum of their rates."""
     topics = [clients.new_topic(server, PARTITIONS) for server in servers]
     seconds = QUICK_RUN_S if quick else RUN_S
     touch_memory(MEMORY)

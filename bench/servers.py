@@ -1,7 +1,7 @@
-"""The servers that a benchmark runs, one at a time: Apache Kafka from a directory of jars, and Ballast.
+"""Runs the servers of a benchmark: Apache Kafka from a directory of jars, and Ballast.
 
-Both get the same properties file apart from what each needs; CPU and memory are read from /proc, so they are the
-whole process's own. A server is started on loopback with its data in a directory of its own, and ended by its pid.
+Both get the same properties file apart from what each needs; CPU and memory are the kernel's figures for the whole
+process. A server runs on loopback with its data in a directory of its own, and is ended by its pid.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from e2e.dump_log import JARS_VARIABLE
 from ballast_local.workloads import launch
 
 ROOT = Path(__file__).resolve().parent.parent
-CPUCLOCK_SCHED = 2  # as clock_getcpuclockid(3) makes a clock's number of a process's
+CPUCLOCK_SCHED = 2  # clock_getcpuclockid(3) makes a clock id of a pid with this
 START_LIMIT_S = 60
-STOP_LIMIT_S = 120  # thousands of partitions; whoever is killed has to recover, which is another measurement
+STOP_LIMIT_S = 120  # for thousands of partitions; after a kill it would have to recover, which is another measurement
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
@@ -34,7 +34,7 @@ class ServerFailed(RuntimeError):
 
 
 def kafka_jars() -> Path:
-    """Where Apache Kafka's jars lie; says how to get them when they are not there."""
+    """Where Apache Kafka's jars are; if they are missing, the error says how to get them."""
     named = os.environ.get(JARS_VARIABLE, "")
     if named and any(Path(named).glob("kafka_2.13-*.jar")):
         return Path(named)
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of this process so far, in both modes: by the kernel's own clock of it, as /proc counts in hundredths only."""
+    """User and system time of a process so far, from its kernel clock: /proc counts only in hundredths."""
     return time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
 
 
@@ -91,7 +91,7 @@ class Server:
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "5",
             "group.initial.rebalance.delay.ms": "0",
-            "log.segment.delete.delay.ms": "500",  # what one run has left is not written to the disk during another
+            "log.segment.delete.delay.ms": "500",  # what one run leaves must not be written to disk during the next
             **self.overrides,
         }
 
@@ -104,7 +104,7 @@ class Server:
         raise NotImplementedError
 
     def prepare(self, properties: Path) -> None:
-        """What has to happen once before the first start."""
+        """Called once before the first start."""
 
     def __enter__(self) -> Server:
         try:
@@ -144,7 +144,7 @@ class Server:
         return dict(os.environ)
 
     def wait_until_answering(self, deadline: float) -> None:
-        """Until an ApiVersions request gets its answer: the first thing that any client sends."""
+        """Wait until it answers an ApiVersions request, the first thing that any client sends."""
         while time.perf_counter() < deadline:
             if self.process is not None and self.process.poll() is not None:
                 raise ServerFailed(f"{self.name} ended at once:\n{self.tail()}")
@@ -211,7 +211,7 @@ class ApacheKafka(Server):
 
 class Ballast(Server):
     name = "ballast"
-    packages = ROOT / "broker-image"  # or where they are compiled, which is what an image has
+    packages = ROOT / "broker-image"  # or the compiled ones, as in an image
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            with ThreadPoolExecutor() as pool:  # each a process of its own, where there is anything to do
+            with ThreadPoolExecutor() as pool:  # if there is anything to do, it runs a process each
                 list(pool.map(lambda server: server.prepare(server.write_properties()), self.servers))
             for server in self.servers:
                 server.spawn()

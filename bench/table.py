@@ -1,4 +1,4 @@
-"""The table of a bench that sends workloads to one server of each kind: what each came to, as ratios beside goals."""
+"""The table of a bench that runs workloads against one server of each kind: results as ratios, beside their goals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[Server], Sample]
 
 @dataclass(frozen=True)
 class Workload:
-    """`rate`: Ballast's over Kafka's, at least; `cpu` and `p99`: at most."""
+    """The goals are ratios of Ballast to Kafka: `rate` at least, `cpu` and `p99` at most."""
 
     name: str
     unit: str
@@ -24,7 +24,7 @@ class Workload:
     p99: float | None = None
     quick: bool = False
     run: Run = field(repr=False, default=lambda server: Sample(0, 0))
-    limit: Callable[[], Sample] | None = field(repr=False, default=None)  # what no broker on this machine can pass
+    limit: Callable[[], Sample] | None = field(repr=False, default=None)  # what no broker on this machine can beat
 
 
 @dataclass

@@ -131,7 +131,7 @@ async def _connect(server: Server) -> Any:
 
 
 async def _until(cluster: Cluster, fits: Any, topic: str | None) -> None:
-    """Every broker's answer to a Metadata request for this topic (none: for no topic) fits."""
+    """Wait until every broker's answer to a Metadata request for this topic (None: for no topic) fits."""
     from ballast_wire.messages import message
 
     kind = message("MetadataRequest")

@@ -1,7 +1,7 @@
-"""A client that loses no time: one record after the other to one partition, and a new leader is looked for at once.
+"""A client that loses no time: it writes one record after the other to one partition, and finds a new leader at once.
 
-Clients that people use look for a new leader by timers of their own, of up to some seconds, which would be all that
-one sees of a cluster that elects faster. Produce waits for all in-sync replicas. One thread.
+Ordinary clients look for a new leader on timers of up to some seconds, which would hide how fast a cluster elects one.
+Produces with acks=all. One thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIENT_ID = "bench"
 
 
 class Writer:
-    """Notes when each record was acknowledged."""
+    """Records when each record was acknowledged."""
 
     def __init__(self, cluster: Cluster, topic: str, *, limit_s: float) -> None:
         self._ports = {server.node_id: server.port for server in cluster.servers}
@@ -86,7 +86,7 @@ class Writer:
         return connection
 
     def _leader(self) -> int:
-        """As the first broker that answers has it."""
+        """The leader, according to the first broker that knows one."""
         topics = message("MetadataRequest").MetadataRequestTopic
         request = message("MetadataRequest")(topics=[topics(name=self._topic)], allow_auto_topic_creation=False)
         for node_id in self._ports:

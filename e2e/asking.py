@@ -1,4 +1,4 @@
-"""One request to one broker, by a connection of its own: brokers come and go in the runs that ask. Blocking."""
+"""Sends one request to one broker, over a new connection: in these runs brokers come and go. Blocking."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ CLIENT = "e2e"
 
 
 def message(name: str) -> Any:
-    """The class of a request or response; imported when it is asked for, as whoever only starts brokers needs none."""
+    """The class of a request or response; imported lazily, since those who only start brokers need none."""
     from ballast_wire.messages import message as found
 
     return found(name)
 
 
 def ask(address: str, request: Any, version: int, timeout_s: float = TIMEOUT_S) -> Any:
-    """The response. OSError where the broker is not there, or breaks off."""
+    """The response. Raises OSError if the broker is not there, or hangs up."""
     from ballast_wire.headers import frame_request, is_flexible
 
     name = type(request).__name__

@@ -1,7 +1,7 @@
-"""Faults on a cluster of real processes under load, then quiet, then the verdict.
+"""Inflicts faults on a cluster of real processes under load, lets it settle, then judges.
 
-Everything that is random comes from the seed: the kinds of faults in their order, how long they last, the pauses. What
-exactly a fault meets depends on the machine, so a seed repeats the story, not the microsecond.
+All randomness comes from the seed: the kinds of faults and their order, how long they last, the pauses. What exactly a
+fault hits depends on the machine, so a seed repeats the story, not the microsecond.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Settings:
     producers: int = 2
     records_per_second: int = 400  # of each producer
     value_bytes: int = 400
-    kinds: tuple[str, ...] = OF_PROCESSES  # with one of the network among them, brokers have hosts of their own
+    kinds: tuple[str, ...] = OF_PROCESSES  # if any is a fault of the network, brokers have hosts of their own
     pause_seconds: tuple[float, float] = (0.2, 4.0)
     patience_seconds: float = 120.0
 
@@ -67,7 +67,7 @@ class Verdict:
     history: list[str]
     faults: int = 0
     acknowledged: int = 0
-    unplaced: int = 0  # of them, without being told their offsets
+    unplaced: int = 0  # of those, without an offset
     consumed: int = 0
     longest_silence_s: float = 0.0
 
@@ -83,7 +83,7 @@ class Chaos:
         self.cluster = Cluster(folder, settings.brokers, self.properties, hosts)
         self.verdict = Verdict([], [])
         self._say = say
-        self._rng = random.Random(settings.seed)  # of the present fault
+        self._rng = random.Random(settings.seed)  # of the current fault
         self._began = time.monotonic()
 
     @property
@@ -132,7 +132,7 @@ class Chaos:
     # -- faults
 
     def _kinds(self) -> Iterator[str]:
-        """All of them in a new order, again and again."""
+        """All kinds in a new random order, again and again."""
         order = random.Random(self.settings.seed)
         while True:
             yield from order.sample(self.settings.kinds, len(self.settings.kinds))
@@ -146,7 +146,7 @@ class Chaos:
             if enough or self.verdict.faults >= self.settings.most_faults or self.verdict.findings:
                 return
             self.verdict.faults += 1
-            # Its own for each: how many brokers lead something must not change what the later faults are.
+            # One generator per fault: how many brokers lead something must not change the faults that follow.
             self._rng = random.Random(f"{self.settings.seed}/{self.verdict.faults}")
             for told in self.ledger.acknowledged:
                 told.forget_silence()
@@ -162,7 +162,7 @@ class Chaos:
         return Roles(clients.leaders(self._admin, TOPIC), self.cluster.active_controller())
 
     def _all_up(self) -> None:
-        """Everybody runs again; nobody may have gone on his own."""
+        """Every broker runs again; none may have ended by itself."""
         for broker in self.cluster.brokers:
             if broker.ended_by_itself:
                 self._find(f"broker {broker.node_id} ended by itself; see {broker.folder}")
@@ -172,7 +172,7 @@ class Chaos:
             broker.wait_ready()
 
     def _await_progress(self, after: str) -> None:
-        """Until every partition has taken a new record."""
+        """Wait until every partition has taken a new record."""
         before = [len(told.offsets) for told in self.ledger.acknowledged]
         if not until(lambda: self._all_longer(before) or bool(self.ledger.problems), self.settings.patience_seconds):
             stuck = [p for p, told in enumerate(self.ledger.acknowledged) if len(told.offsets) == before[p]]
@@ -186,7 +186,7 @@ class Chaos:
     # -- quiet
 
     def _quiet(self, producers: Sequence[clients.SequencedProducer]) -> None:
-        """Everything sent is acknowledged, everything acknowledged is read, all replicas have all of it."""
+        """Wait until everything sent is acknowledged, everything acknowledged is read, and all replicas have it all."""
         patience = self.settings.patience_seconds
         for producer in producers:
             producer.finish()
@@ -231,7 +231,7 @@ class Chaos:
         self._note("judging what is on disk")
         found = self.verdict.findings
         histories = []
-        sound = not found  # replicas of brokers that were killed in the end may differ in what is not committed
+        sound = not found  # otherwise brokers were killed at the end, and replicas may differ in what is not committed
         for partition in range(self.settings.partitions):
             history = History(partition, self.settings.partitions)
             histories.append(history)

@@ -1,7 +1,7 @@
-"""The verdict: what is on disk against what the clients were told. Findings are sentences, none means that all holds.
+"""Compares what is on disk with what the clients were told. Findings are sentences; none means that all is well.
 
-Nothing acknowledged is lost; nothing is there twice; each producer's records are in its order in each partition;
-nothing is there that nobody sent; replicas are equal; consumers saw what is there.
+Nothing acknowledged is lost; nothing is there twice; in each partition the records of a producer are in the order it
+sent them; nothing is there that nobody sent; replicas are equal; consumers saw what is there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_FINDINGS = 10
 
 
 class History:
-    """One partition's records in the order of the log, read bit by bit. `tokens[offset]` is what is there."""
+    """One partition's records in log order, read piece by piece. `tokens[offset]` is what is there."""
 
     def __init__(self, partition: int, partitions: int) -> None:
         self.partition = partition
@@ -34,13 +34,13 @@ class History:
         self._leader_epoch = -1
 
     def begin(self, folder: Path, told: Sequence[int]) -> None:
-        """Where the start of the log has been deleted, its tokens are those that a consumer was told there."""
+        """If the start of the log has been deleted, take its tokens from what a consumer read there."""
         self.cursor = beginning(folder)
         for token in told[: self.cursor.next_offset]:
             self._record(len(self.tokens), token)
 
     def read(self, folder: Path, *, whole: bool) -> None:
-        """What has been added since the last time."""
+        """Read what has been appended since the last time."""
         for batch in read_batches(folder, self.cursor, whole=whole):
             self._take(batch)
 
@@ -73,7 +73,7 @@ class History:
 
 
 def check_told(history: History, told: Told, what: str, first: int = 0, end: int | None = None) -> list[str]:
-    """Whether each record that a client was told of is there: entries `first` to `end` of its list."""
+    """Whether each record that a client was told of is there; only entries `first` to `end` of its list."""
     findings = []
     for index in range(first, len(told.tokens) if end is None else end):
         token, offset = told.tokens[index], told.offsets[index]
@@ -98,7 +98,7 @@ def check_unplaced(history: History, tokens: Sequence[int]) -> list[str]:
 
 
 def check_complete(histories: Sequence[History], ledger: Ledger) -> list[str]:
-    """After all producers have finished: exactly what was sent is there."""
+    """After all producers have finished: exactly what was sent must be there."""
     findings = []
     for producer, sent in enumerate(ledger.sent):
         for history in histories:
@@ -113,7 +113,7 @@ def check_complete(histories: Sequence[History], ledger: Ledger) -> list[str]:
 
 
 def check_readers(histories: Sequence[History], ledger: Ledger) -> list[str]:
-    """After the consumers have reached the end: each offset was read, by the one consumer and by the group."""
+    """After the consumers have reached the end: both the consumer and the group must have read every offset."""
     findings = []
     for history in histories:
         end = len(history.tokens)
@@ -132,9 +132,9 @@ def check_readers(histories: Sequence[History], ledger: Ledger) -> list[str]:
 
 
 def check_replicas(folders: Sequence[Path]) -> list[str]:
-    """Whether all copies have the same batches: header by header, and the CRC that stands for the rest was checked.
+    """Whether all copies have the same batches. Compares headers: the CRC, checked when reading, covers the rest.
 
-    Copies whose start has been deleted may begin at different segments: what all of them have is compared.
+    Copies whose start has been deleted may begin at different segments; only what all of them have is compared.
     """
     try:
         start = max(beginning(folder).next_offset for folder in folders)
@@ -158,7 +158,7 @@ def _headers(folder: Path, start: int) -> Iterator[Any]:
 
 
 def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Path:
-    """The one folder of this partition on a broker; raises where there is none, or more than one."""
+    """The only folder of this partition on a broker; raises Damaged if there is none, or more than one."""
     found = [volume / f"{topic}-{partition}" for volume in volumes if (volume / f"{topic}-{partition}").is_dir()]
     if len(found) != 1:
         raise Damaged(f"{topic}-{partition} is in {len(found)} directories of {volumes[0].parent.name}")
@@ -166,9 +166,9 @@ def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Pat
 
 
 def collect(check: Callable[[], list[str] | int | None], into: list[str]) -> None:
-    """Runs one check; damage that it runs into is a finding like others."""
+    """Run one check; damage that it runs into is a finding like any other."""
     try:
         found = check()
-        into += found if isinstance(found, list) else []  # a count says that all was well
+        into += found if isinstance(found, list) else []  # a count means that all was well
     except Damaged as damage:
         into.append(str(damage))

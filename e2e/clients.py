@@ -1,7 +1,7 @@
-"""Producers and consumers of a run: confluent-kafka on threads of their own, writing into the ledger.
+"""The producers and consumers of a run: confluent-kafka clients, each on its own thread, that write into the ledger.
 
-A producer gives up on no record, so after the cluster has healed everything that was sent must arrive, once. An error
-that reaches the application is a finding. Threads end on `stop`; the ledger may then be read at leisure.
+A producer never gives up on a record, so once the cluster has healed everything that was sent must arrive, exactly
+once. An error that reaches the application is a finding. Threads end on `stop`; then the ledger no longer changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TRANSIENT = {
 
 
 def place_of(message: Message) -> tuple[int, int]:
-    """Partition and offset of a message that is no error."""
+    """Partition and offset of a message that is not an error."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
@@ -49,14 +49,14 @@ def place_of(message: Message) -> tuple[int, int]:
 
 
 def value_of(message: Message) -> bytes:
-    """Of a message that is no error, and no tombstone."""
+    """The value of a message that is neither an error nor a tombstone."""
     value = message.value()
     assert value is not None
     return value
 
 
 class Worker(ABC):
-    """A client on a thread; what it dies of is a problem in the ledger."""
+    """A client on a thread; an exception that ends it becomes a problem in the ledger."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
@@ -68,12 +68,12 @@ class Worker(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """End now, whatever is still under way."""
+        """End now, whatever is still in flight."""
         self.stopping.set()
 
     def join(self) -> None:
         if self._thread.ident is None:
-            return  # interrupted before its turn to start came
+            return  # interrupted before it was started
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.ledger.note_problem(f"{self.name} did not end within {JOIN_S:.0f} s")
@@ -89,7 +89,7 @@ class Worker(ABC):
 
 
 class _Listener(logging.Logger):
-    """What librdkafka takes for a logger."""
+    """A logger for librdkafka that passes each message on."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__("librdkafka")
@@ -113,11 +113,11 @@ class SequencedProducer(Worker):
         value_bytes: int,
         log: Callable[[str], None] | None = None,
     ) -> None:
-        """`log` is told what the library says of idempotence."""
+        """`log` receives the library's messages on idempotence."""
         super().__init__(f"producer {number}", ledger)
         self._topic = topic
         self._number = number
-        self.per_second = per_second  # may change on the way
+        self.per_second = per_second  # may change during the run
         self._value_bytes = value_bytes
         settings: dict[str, Any] = {
             **QUIET,
@@ -128,7 +128,7 @@ class SequencedProducer(Worker):
             "linger.ms": 5,
             "message.timeout.ms": 0,  # never: a record given up on could not be told from a lost one
             "request.timeout.ms": 5000,
-            "socket.timeout.ms": 6000,  # else a frozen leader is waited for, not the next one
+            "socket.timeout.ms": 6000,  # else it waits for a frozen leader instead of asking the next one
             "retry.backoff.max.ms": 500,
             "queue.buffering.max.messages": 50_000,
             "queue.buffering.max.kbytes": 65_536,
@@ -142,11 +142,11 @@ class SequencedProducer(Worker):
         self._resting = threading.Event()
 
     def finish(self) -> None:
-        """Send nothing new; the thread ends when all that was sent is acknowledged."""
+        """Send nothing new; the thread ends once all that was sent is acknowledged."""
         self._finishing.set()
 
     def rest(self) -> None:
-        """Send nothing new until `go_on`; what was sent goes its way."""
+        """Send nothing new until `go_on`; records in flight are still delivered."""
         self._resting.set()
 
     def go_on(self) -> None:
@@ -187,7 +187,7 @@ class SequencedProducer(Worker):
             return
         self.acknowledged += 1
         token, offset = token_of(self._number, sequence), message.offset()
-        if offset is None or offset < 0:  # the client concluded from the sequence that it was written before
+        if offset is None or offset < 0:  # the client concluded from the sequence that it had been written before
             self.ledger.unplaced[partition].append(token)
         else:
             self.ledger.acknowledged[partition].note(token, offset)
@@ -198,7 +198,7 @@ class SequencedProducer(Worker):
 
 
 class Follower(Worker):
-    """Reads all partitions from their first offset on, and finds gaps, repetitions and offsets that are gone."""
+    """Reads all partitions from offset 0, and finds gaps, repetitions and offsets that are gone."""
 
     def __init__(self, bootstrap: str, topic: str, ledger: Ledger) -> None:
         super().__init__("the consumer", ledger)
@@ -234,7 +234,7 @@ class GroupMember(Worker):
         own = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 500, "session.timeout.ms": 10_000}
         self._topic = topic
         self._consumer = Consumer(_consumer_settings(bootstrap, "group", own))
-        self.assignments = 0  # so often it was told what is its part
+        self.assignments = 0  # how often it got an assignment
 
     def work(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign)
@@ -277,7 +277,7 @@ def _place(message: Any) -> tuple[int, int]:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, config: dict[str, str]) -> None:
-    """Returns when every partition has a leader; raises where that takes over a minute."""
+    """Returns once every partition has a leader; raises if that takes over a minute."""
     admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, partitions, replicas, config=config)
     admin.create_topics([wanted], operation_timeout=30)[topic].result(60)
@@ -286,7 +286,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, con
 
 
 def leaders(admin: AdminClient, topic: str) -> dict[int, int]:
-    """Leader of each partition that has one; empty where nobody answers."""
+    """Leader of each partition that has one; empty if no broker answers."""
     try:
         found = admin.list_topics(topic, timeout=5).topics.get(topic)
     except KafkaException:

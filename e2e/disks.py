@@ -1,8 +1,8 @@
-"""Real file systems that can be made to fail, each mounted where a broker's log directory will be. Needs root.
+"""Mounts real file systems that can be made to fail where a broker's log directory will be. Needs root.
 
-Every class is a context manager: mounted on entry, unmounted (lazily, whoever still uses it) and gone on exit. What is
-mounted is seen by the thread that does so and by what it starts from then on, and by nobody else: with the last of them
-it goes, however they end. `why_not` says what a machine lacks for it.
+Every class is a context manager: mounted on entry, unmounted on exit (lazily, even if still in use). Mounts are in a
+mount namespace of the thread that makes them and of what it starts from then on; the kernel removes them with the last
+of these, however they end. `why_not` says what a machine lacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MS_REC_PRIVATE = 1 << 14 | 1 << 18
 
 
 def why_not() -> str | None:
-    """What this machine lacks for loop devices and FUSE; None where all is there."""
+    """What this machine lacks for loop devices and FUSE, or None."""
     if os.getuid() != 0:
         return "only root may mount file systems"
     for command in ("losetup", "mkfs.ext4", "mount", "umount"):
@@ -56,7 +56,7 @@ def run(*command: object) -> str:
 
 @cache
 def _mount_apart() -> None:
-    """Once in a process, in the main thread of its tests: mounts that outlived it would be this machine's for good."""
+    """Enter a mount namespace, once per process, in its main thread: no mount may outlive the process."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC_PRIVATE, None):
         number = ctypes.get_errno()
@@ -64,7 +64,7 @@ def _mount_apart() -> None:
 
 
 class Mounted:
-    """Something at `path`."""
+    """Something mounted at `path`."""
 
     def __init__(self, path: Path) -> None:
         _mount_apart()
@@ -80,7 +80,7 @@ class Mounted:
 
 
 class LoopDisk(Mounted):
-    """ext4 in a file: it fills up, is pulled out, or goes read-only as after an error of the disk below it."""
+    """ext4 in a file: it can fill up, be pulled out, or go read-only as after an error of the disk below."""
 
     def __init__(self, path: Path, image: Path, size_bytes: int) -> None:
         super().__init__(path)
@@ -102,7 +102,7 @@ class LoopDisk(Mounted):
         Path(f"/sys/fs/ext4/{self._device}/trigger_fs_error").write_text("a test wants it\n")
 
     def pull_out(self) -> None:
-        """Nothing reads or writes any more."""
+        """From now on every read and write fails."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, EXT4_SHUTDOWN, struct.pack("I", SHUT_DOWN_WITHOUT_LOG))
@@ -110,7 +110,7 @@ class LoopDisk(Mounted):
             os.close(descriptor)
 
     def repair(self) -> None:
-        """Unmounted, checked and mounted again. Its user has gone."""
+        """Unmount, check and mount again. Nobody may be using it."""
         run("umount", self.path)
         checked = subprocess.run(
             ["e2fsck", "-fy", str(self._image)], capture_output=True, text=True, check=False, timeout=COMMAND_S
@@ -121,7 +121,7 @@ class LoopDisk(Mounted):
 
 
 class ThinDisk(LoopDisk):
-    """ext4 that promises more than the memory below it holds: writes succeed, making them durable fails."""
+    """ext4 that promises more than the memory below it holds: writes succeed, fsync fails."""
 
     def __init__(self, path: Path, below: Path, size_bytes: int, real_bytes: int) -> None:
         self._below = below
@@ -137,7 +137,7 @@ class ThinDisk(LoopDisk):
 
 
 class FaultyMount(Mounted):
-    """`e2e.faulty_disk` in a process of its own: answers with the error that it is told."""
+    """`e2e.faulty_disk` in a process of its own, which fails with the error that it is told."""
 
     def __init__(self, path: Path, behind: Path) -> None:
         super().__init__(path)
@@ -157,7 +157,7 @@ class FaultyMount(Mounted):
         return self
 
     def fail(self, error: str) -> None:
-        """EIO, ENOSPC, EROFS, SLOW, HUNG: from now on."""
+        """Fail from now on with EIO, ENOSPC, EROFS, or be SLOW or HUNG."""
         fresh = self._fault.with_suffix(".new")
         fresh.write_text(error)
         fresh.rename(self._fault)
@@ -171,6 +171,6 @@ class FaultyMount(Mounted):
         if self._process is not None:
             try:
                 self._process.wait(5)
-            except subprocess.TimeoutExpired:  # lazily unmounted, and somebody still has a file open
+            except subprocess.TimeoutExpired:  # unmounted lazily, but a file is still open
                 self._process.kill()
                 self._process.wait()

@@ -1,4 +1,4 @@
-"""Apache Kafka's own view of a partition's files: its dump-log has to find sound batches that leave out no byte."""
+"""Checks a partition's files with Apache Kafka's dump-log: it must find valid batches that cover every byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def jars() -> Path | None:
 
 
 def check_partition(kafka: Path, folder: Path) -> list[str]:
-    """What is wrong with the first thing that is; batches follow each other from the first byte to the last."""
+    """The first fault found, or none: batches must follow each other from the first byte to the last."""
     expected_offset: int | None = None
     position, current = 0, None
     for line in _dumped(kafka, sorted(folder.glob("*.log"))):

@@ -1,6 +1,6 @@
-"""What is done to brokers and to the network between them, one fault at a time, and undone again.
+"""Inflicts faults on brokers and on the network between them, one at a time, and undoes them.
 
-A kind's name says whom it meets: "... a leader", "... the controller", "... a follower", else anybody.
+The name of a kind says which broker it hits: "... a leader", "... the controller", "... a follower", else any.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF_THE_NETWORK = (
     "deafen the controller", "mute a follower", "mute the controller", "part two",
 )  # fmt: skip
 OF_LONG_RUNS = ("freeze for a minute",)
-# Not back by an hour: records that are this much ahead of a broker's clock are refused, as they should be.
+# Less than an hour back: a broker rightly refuses records that are an hour ahead of its clock.
 CLOCK_OFFSETS_MS = (-1_800_000, -60_000, -5_000, 0, 60_000)
 FREEZE_S = (0.5, 3.0, 8.0, 15.0)
 CUT_S = (1.0, 4.0, 8.0, 15.0)  # shorter and longer than a broker's session
@@ -30,7 +30,7 @@ DOWN_S = (0.0, 0.5, 2.0, 7.0)
 
 
 def kinds(*, network: bool, long: bool = False) -> tuple[str, ...]:
-    """What a run draws from."""
+    """The kinds that a run draws from."""
     return OF_PROCESSES + (OF_THE_NETWORK if network else ()) + (OF_LONG_RUNS if long else ())
 
 
@@ -41,7 +41,7 @@ class Roles:
 
 
 class Faults:
-    """Those of the network need hosts."""
+    """`hosts` is needed for faults of the network."""
 
     def __init__(self, cluster: Cluster, hosts: Hosts | None, roles: Callable[[], Roles]) -> None:
         self._brokers = cluster.brokers
@@ -51,7 +51,7 @@ class Faults:
         self._rng = random.Random()
 
     def inflict(self, kind: str, rng: random.Random) -> str:
-        """Returns what was done, when it is undone but for brokers that do not run."""
+        """Inflict a fault and undo it, except that brokers may be left stopped. Returns what was done."""
         self._rng, self._roles = rng, self._look()
         down = rng.choice(DOWN_S)
         victim = self._victim(kind)
@@ -100,7 +100,7 @@ class Faults:
         return f"kill -9 of {label}, then of {self._label(other)}, {down} s apart"
 
     def _disturb(self, kind: str, victim: BrokerProcess, label: str) -> str:
-        """Clients reach everybody, but for one that is unplugged."""
+        """Clients still reach every broker, except one that is unplugged."""
         assert self._hosts is not None, "brokers have no hosts of their own"
         one = [victim.node_id]
         others = [broker.node_id for broker in self._brokers if broker is not victim]

@@ -1,9 +1,9 @@
-"""A file system that fails on demand: what lies in one directory, shown through FUSE in another one.
+"""A file system that fails on demand: FUSE shows the contents of one directory in another.
 
 `python -m e2e.faulty_disk SOURCE MOUNT FAULT`: while the file FAULT holds the name of an error (EIO, ENOSPC, EROFS),
-whatever would change something fails with it, and with EIO and ENODEV reading does too. With SLOW it takes half a
-second instead, one change after the other; with HUNG nothing is answered. Needs root and /dev/fuse, and nothing else:
-it speaks the kernel's protocol itself. One thread; ends when it is unmounted.
+every change fails with it, and with EIO and ENODEV so does every read. With SLOW each change takes half a second, one
+after the other; with HUNG nothing is answered. Needs only root and /dev/fuse: it speaks the kernel's protocol itself.
+One thread; ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READS_FAIL = (errno.EIO, errno.ENODEV)
 
 
 class FaultyDisk:
-    """Nodes are numbered by path; a rename moves all of a folder's numbers along."""
+    """Node ids belong to paths; renaming a directory moves the ids of everything in it along."""
 
     def __init__(self, source: str, fault: str) -> None:
         self._source = source
@@ -50,7 +50,7 @@ class FaultyDisk:
         self._next = ROOT + 1
         self._listings: dict[int, list[str]] = {}
         self._handles = 0
-        self._handle_of: dict[int, int] = {}  # a handle of each node that has been opened last
+        self._handle_of: dict[int, int] = {}  # the handle that was opened last, for each node
         self._operations: dict[int, Callable[[int, bytes], bytes]] = {
             1: self._lookup, 3: self._attributes_of, 4: self._change, 9: self._make_directory, 10: self._unlink,
             11: self._remove_directory, 12: self._rename, 14: self._open, 15: self._read, 16: self._write,
@@ -63,7 +63,7 @@ class FaultyDisk:
     def serve(self, device: int) -> None:
         while True:
             select.select([device], [], [])
-            while self._told() == HUNG:  # who waits for what was not even read can be killed
+            while self._told() == HUNG:  # a process that waits for a request that was not even read can be killed
                 time.sleep(0.01)
             try:
                 request = os.read(device, BUFFER_BYTES)
@@ -77,7 +77,7 @@ class FaultyDisk:
             if operation in (2, 36, 42):  # forget, interrupt: nobody waits for an answer
                 continue
             code, answer = self._answer(operation, node, request[HEADER.size :])
-            with contextlib.suppress(FileNotFoundError):  # who asked is gone
+            with contextlib.suppress(FileNotFoundError):  # the process that asked is gone
                 os.write(device, REPLY.pack(REPLY.size + len(answer), -code, unique) + answer)
 
     def _answer(self, operation: int, node: int, body: bytes) -> tuple[int, bytes]:
@@ -128,7 +128,7 @@ class FaultyDisk:
         return self._numbers[path]
 
     def _forget(self, path: str) -> None:
-        """Who has it open keeps it, by another name; another file of this name gets another number."""
+        """Open handles keep the old file, under another path; a new file of this name gets another number."""
         number = self._numbers.pop(path, None)
         if number in self._handle_of:
             self._paths[number] = f"/proc/self/fd/{self._handle_of[number]}"
@@ -205,7 +205,7 @@ class FaultyDisk:
     def _open(self, node: int, body: bytes) -> bytes:
         (flags,) = struct.unpack_from("<I", body)
         self._fail_if_told(reading=flags & os.O_ACCMODE == os.O_RDONLY)
-        # Appending and truncating are the kernel's part: it sends positions and a change of size.
+        # The kernel handles O_APPEND and truncation: it sends positions and a change of size.
         return self._opened(node, os.open(self._paths[node], flags & (os.O_ACCMODE | os.O_TRUNC)))
 
     def _create(self, node: int, body: bytes) -> bytes:

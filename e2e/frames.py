@@ -1,7 +1,7 @@
-"""One broker under mutated requests and record batches, for as many of them as asked for.
+"""Sends a given number of mutated requests and record batches to one broker.
 
-No crash, no hang, no growth; a well-behaved producer beside it is served all the time; the logs stay sound, and a
-kill at the end loses nothing that was acknowledged.
+No crash, no hang, no memory growth; meanwhile a well-behaved producer is served all the time; the logs stay valid, and
+a kill at the end loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TOPICS = {
     "squeezed": {"compression.type": "zstd", "segment.bytes": "1048576", "retention.bytes": "16777216"},
 }  # fmt: skip
 PROPERTIES = {
-    "auto.create.topics.enable": "false",  # a name that a mutation made would be a topic
+    "auto.create.topics.enable": "false",  # else a mutated name would become a topic
     "log.cleaner.backoff.ms": "200",
     "log.retention.check.interval.ms": "1000",
 }
 CONNECTIONS = 16
-GIVE_UP_S = 1.0  # on an answer that a mutation made long in coming
+GIVE_UP_S = 1.0  # on an answer that a mutation has delayed
 REPORT_EVERY = 50_000
-WARM_SHARE = 0.2  # of the frames, before memory is looked at the first time
+WARM_SHARE = 0.2  # of the frames, before memory is first measured
 MAX_GROWTH_KB = 65_536
 MAX_SILENCE_S = 5.0
 PATIENCE_S = 60.0
@@ -66,17 +66,17 @@ class Verdict:
 
 
 class _Attack:
-    """A few frames on one connection; it ends when the broker has handled or refused them."""
+    """A few frames on one connection; it ends once the broker has handled or refused them."""
 
     def __init__(self, port: int, data: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.deadline = time.monotonic() + GIVE_UP_S
         self._left = memoryview(data)
         self.socket.setblocking(False)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no port waits after it
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
 
     def go_on(self) -> int:
-        """How many bytes came; -1 when it is over."""
+        """How many bytes arrived; -1 when it is over."""
         try:
             if self._left:
                 self._left = self._left[self.socket.send(self._left) :]
@@ -175,7 +175,7 @@ class Frames:
     # -- looking
 
     def _look(self) -> None:
-        """Memory, and the well-behaved producer."""
+        """Check memory and the well-behaved producer."""
         used_kb, told = self._resident_kb(), self._ledger.acknowledged[0]
         if not self._first_kb and self.verdict.frames >= self.settings.frames * WARM_SHARE:
             self._first_kb = used_kb
@@ -237,7 +237,7 @@ class Frames:
 
     def _read(self, folder: Path, compacted: bool) -> None:
         first = min(int(path.stem) for path in folder.glob("*.log"))
-        if not compacted:  # else offsets have gaps
+        if not compacted:  # compacted logs have gaps in their offsets
             cursor = Cursor(segment=first, next_offset=first)
             self.verdict.batches += sum(1 for _ in read_batches(folder, cursor, whole=False))
         check_indexes(folder)

@@ -1,9 +1,9 @@
-"""A network of hosts on this machine: a network namespace for each broker, and one with a bridge, where clients are.
+"""A network of hosts on this machine: a network namespace for each broker, and one with a bridge for the clients.
 
-Nothing of it is connected to the machine's own network: no packet leaves it. The kernel takes all of it away when the
-last process in it has ended, however this one ends. A thread that enters `Hosts` is among the clients until it leaves,
-and so are the threads that it starts meanwhile; others stay where they were. Needs root and `ip`, nothing else: what
-one host sends to another is lost by giving it a hardware address that nobody has.
+It is not connected to the machine's own network: no packet leaves it. The kernel removes all of it when the last
+process in it has ended, however this one ends. A thread that enters `Hosts` is among the clients until it leaves, and
+so are the threads that it starts meanwhile; others stay where they were. Needs only root and `ip`: to lose what one
+host sends to another, its neighbour entry gets a hardware address that nobody has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not() -> str | None:
-    """What this machine lacks for `Hosts`; None where all is there."""
+    """What this machine lacks for `Hosts`, or None."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     if shutil.which("ip") is None:
@@ -36,7 +36,7 @@ def why_not() -> str | None:
 
 
 class Host:
-    """A broker's. Its number is that of the broker."""
+    """The host of one broker, with the same number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,7 +45,7 @@ class Host:
         self.namespace = -1
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
-        """The calling thread is there meanwhile, and the processes that it starts are for good."""
+        """Puts the calling thread into the host until the block ends; processes that it starts there stay there."""
         return _inside(self.namespace)
 
 
@@ -95,7 +95,7 @@ class Hosts:
     # -- faults: they stay until `heal`
 
     def lose(self, senders: Sequence[int], receivers: Sequence[int]) -> None:
-        """What these hosts send to those vanishes without a word. The other direction is another call."""
+        """Silently drop what `senders` send to `receivers`. The other direction is another call."""
         for sender in senders:
             for receiver in receivers:
                 if sender != receiver:
@@ -103,7 +103,7 @@ class Hosts:
                     self._lost.add((sender, receiver))
 
     def unplug(self, number: int) -> None:
-        """Nobody reaches this host, no client either."""
+        """Nothing reaches this host, not even clients."""
         _ip("link", "set", self._host(number).port, "down")
         self._unplugged.add(number)
 
@@ -130,7 +130,7 @@ def _inside(namespace: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _returning() -> Iterator[int]:
-    """The thread is where it was when this ends: in the namespace that is given."""
+    """Yields the thread's current network namespace, and returns the thread to it at the end."""
     here = _namespace_of_this_thread()
     try:
         yield here

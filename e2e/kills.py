@@ -1,8 +1,8 @@
-"""One broker, killed at random moments under load, again and again on one data directory.
+"""Kills one broker at random moments under load, again and again on the same data directories.
 
-After each start: what was acknowledged is on disk in order and once, the indexes say what the log says, and the broker
-answers offsets and timestamps rightly. Some kills hit the broker while it recovers from the one before. What has been
-judged is trimmed with DeleteRecords once in a while, so that a long run fits on a small disk.
+After each start: what was acknowledged is on disk, in order and once; the indexes agree with the log; and the broker
+answers correctly for offsets and timestamps. Some kills hit the broker while it recovers from the one before. What has
+been judged is trimmed with DeleteRecords now and then, so that a long run fits on a small disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Verdict:
     kills: int = 0
     while_starting: int = 0
     acknowledged: int = 0
-    loaded_bytes: int = 0  # acknowledged between the judging of one kill and the next kill
+    loaded_bytes: int = 0  # acknowledged between judging one kill and the next kill
     loaded_s: float = 0.0
     index_entries: int = 0
     trimmed: int = 0
@@ -71,8 +71,8 @@ class Kills:
         self._rng = random.Random(settings.seed)
         self._questions = random.Random(settings.seed)
         self._judged = [0] * settings.partitions  # how many acknowledgements of each partition
-        self._indexed = [0] * settings.partitions  # indexes of segments before this one were found right
-        self._starts = [0] * settings.partitions  # log start offsets that we asked for
+        self._indexed = [0] * settings.partitions  # indexes of earlier segments have been verified
+        self._starts = [0] * settings.partitions  # log start offsets that we have asked for
 
     def run(self) -> Verdict:
         with self.cluster:
@@ -111,7 +111,7 @@ class Kills:
             took = self._kill_and_start()
             self.verdict.slowest_start_s = max(self.verdict.slowest_start_s, took)
             for producer in self._producers:
-                producer.rest()  # else what they send while it is judged is more than what can be judged meanwhile
+                producer.rest()  # else they send faster than we can judge
             self._judge()
             self._ask()
             for producer in self._producers:
@@ -126,7 +126,7 @@ class Kills:
             )
 
     def _kill_and_start(self) -> float:
-        """Kill it; perhaps kill it again while it starts; wait until it serves. The seconds of the last start."""
+        """Kill it, perhaps again while it starts, and wait until it serves. Returns the seconds of the last start."""
         self._kill()
         while self.verdict.kills < self.settings.times and self._rng.random() < KILL_WHILE_STARTING:
             self.broker.start()
@@ -160,7 +160,7 @@ class Kills:
         return partition_folder(self.broker.volumes, TOPIC, partition)
 
     def _judge(self, *, whole: bool = False) -> None:
-        """What has been acknowledged up to now must be on disk now."""
+        """Everything acknowledged up to now must be on disk."""
         found = self.verdict.findings
         for history in self.histories:
             told = self.ledger.acknowledged[history.partition]
@@ -179,7 +179,7 @@ class Kills:
         self._indexed[partition] = max(self._indexed[partition], *segments(folder)[-2:-1], 0)
 
     def _ask(self) -> None:
-        """The broker's own answers: ends, single offsets, timestamps."""
+        """Check the broker's own answers: log ends, single offsets, timestamps."""
         settings = {**clients.QUIET, "bootstrap.servers": self.cluster.bootstrap, "group.id": "asking"}
         consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
         try:
@@ -222,7 +222,7 @@ class Kills:
         return []
 
     def _trim(self) -> None:
-        """Ask for what was judged to be deleted, once it is much."""
+        """Have what was judged deleted, once there is a lot of it."""
         total = sum(size_bytes(self._folder(p)) for p in range(self.settings.partitions))
         if total < self.settings.trim_bytes or self.verdict.findings:
             return
@@ -257,7 +257,7 @@ class Kills:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """A broker that has just started may know no leader for a moment."""
+    """Retry: a broker that has just started may not know a leader for a moment."""
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
         with suppress(KafkaException):

@@ -1,8 +1,8 @@
-"""What the clients of a run were told: what was sent, what was acknowledged, what was read. Any thread.
+"""Records what the clients of a run sent, what was acknowledged to them, and what they read. Any thread.
 
 A record's value begins with its token: the producer's number and its sequence in one integer. A producer sends
-sequence s to partition s modulo the number of partitions, so the token says where the record must be. One token and
-one offset are 16 bytes: half an hour of records fits in memory.
+sequence s to partition s modulo the number of partitions, so the token says where the record must be. A token and an
+offset take 16 bytes: half an hour of records fits in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _integers() -> array[int]:
 
 @dataclass
 class Told:
-    """Of one partition: tokens and their offsets, in the order in which the client heard of them."""
+    """Tokens of one partition and their offsets, in the order in which the client learned of them."""
 
     tokens: array[int] = field(default_factory=_integers)
     offsets: array[int] = field(default_factory=_integers)
@@ -54,7 +54,7 @@ class Told:
 
     def note(self, token: int, offset: int) -> None:
         now = time.monotonic()
-        with self._lock:  # both or none, also with a producer on another thread
+        with self._lock:  # both lists together, even with another producer on another thread
             self.longest_silence_s = max(self.longest_silence_s, now - self._last_s)
             self._last_s = now
             self.tokens.append(token)
@@ -66,9 +66,9 @@ class Ledger:
         self.partitions = partitions
         self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
         self.acknowledged = [Told() for _ in range(partitions)]
-        self.unplaced = [_integers() for _ in range(partitions)]  # acknowledged without being told where it is
+        self.unplaced = [_integers() for _ in range(partitions)]  # acknowledged without an offset
         self.consumed = [Told() for _ in range(partitions)]
-        self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group was given it
+        self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group has read it
         self._problems: list[str] = []
         self._lock = threading.Lock()
 

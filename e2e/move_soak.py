@@ -1,9 +1,9 @@
-"""Replicas move all the time, between directories and between brokers, while brokers are killed; then the verdict.
+"""Moves replicas all the time, between directories and between brokers, while brokers are killed; then judges.
 
-The load, the quiet and the checks are those of `chaos`; here are the moves. A move that a killed broker forgot (it had
-not begun yet) is asked for again, as Kafka's tool does. At the end each broker has exactly the logs that the metadata
-gives it, one of each, and nothing of any move is left; only what a broker put aside after it was down may be there too.
-Apache Kafka's dump-log, where its jars are there, has to find the same.
+The load, the settling and the checks are those of `chaos`; this adds the moves. A move that a killed broker forgot (it
+had not begun yet) is requested again, as Kafka's tool does. At the end each broker has exactly the logs that the
+metadata assigns to it, once each, and no remains of any move; only strays that a broker has put aside after it was down
+may be left. Apache Kafka's dump-log, if its jars are there, must find the logs valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEASURED_S = 10.0
 AS_FAST_AS_IT_GOES = 10_000_000
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 ASK_AGAIN_S = 1.0
-MOVED_WITHIN_S = 600.0  # partitions grow all the time; what hangs hangs longer
+MOVED_WITHIN_S = 600.0  # partitions grow all the time; a move that hangs takes longer
 LOOK_EVERY_S = 0.1
 TRIMMED_WITHIN_S = 10.0
 REDIRECTED = 0.15
@@ -43,9 +43,9 @@ class MoveSettings(Settings):
     rounds: int = 100  # moves between directories, and as many reassignments
     kills: int = 20
     segment_bytes: int = 1 << 20
-    keep_bytes: int = 1 << 40  # of a partition; what is older is deleted when everybody has read it
+    keep_bytes: int = 1 << 40  # of a partition; older records are deleted once all consumers have read them
     throttle: int = 16_000_000  # bytes per second; slow enough that kills meet moves
-    load_share: float = 0.0  # of what the cluster takes at most, which is measured first; 0: `records_per_second`
+    load_share: float = 0.0  # of the cluster's maximum throughput, which is measured first; 0: use `records_per_second`
 
 
 class MoveSoak(Chaos):
@@ -107,7 +107,7 @@ class MoveSoak(Chaos):
             self._patiently(self._trim)
 
     def _round(self, *, kill: bool) -> str:
-        """One move and one reassignment at the same time; with a kill somewhere in the middle."""
+        """One move between directories and one reassignment at the same time, perhaps with a kill in the middle."""
         assigned = self._assigned()
         moved, reassigned = self._rng.sample(range(self.settings.partitions), 2)
         if self._rng.random() < SAME_PARTITION:
@@ -177,7 +177,7 @@ class MoveSoak(Chaos):
             self._find("a request for a move was not answered")
 
     def _trim(self) -> None:
-        """Has what the consumers have read deleted, so that a long run fits on a small disk."""
+        """Have what the consumers have read deleted, so that a long run fits on a small disk."""
         keep = self.settings.keep_bytes // self.settings.value_bytes
         starts = []
         for partition, read in enumerate(self.ledger.group_read):
@@ -189,7 +189,7 @@ class MoveSoak(Chaos):
             answer.result(TRIMMED_WITHIN_S)
 
     def _throttle(self) -> None:
-        """In a file it has no effect, as with Apache Kafka."""
+        """Set dynamically: in the properties file the throttle has no effect, as with Apache Kafka."""
         for broker in self.cluster.brokers:
             moving.configure_broker(broker.address, broker.node_id, {LOG_DIRS_RATE: str(self.settings.throttle)})
 
@@ -203,7 +203,7 @@ class MoveSoak(Chaos):
         return moving.reassigning(self.cluster.brokers[0].address)
 
     def _assigned(self) -> dict[int, list[int]]:
-        """Replicas of each partition; asked until somebody answers."""
+        """Replicas of each partition; asks until a broker answers."""
         deadline = time.monotonic() + self.settings.patience_seconds
         while True:
             with suppress(KafkaException, KeyError):
@@ -236,9 +236,9 @@ class MoveSoak(Chaos):
                 self.dumped += 1
 
     def _left_over(self) -> list[str]:
-        """Folders of the topic that the metadata does not explain, and replicas that are not there.
+        """Folders of the topic that the metadata does not explain, and replicas that are missing.
 
-        A broker that was down when its replica was taken away puts the log aside (LOG-34): those are counted.
+        A broker that was down when its replica was removed puts the log aside as a stray (LOG-34): see `strays`.
         """
         found, places = [], self._places or {}
         for broker in self.cluster.brokers:
@@ -256,7 +256,7 @@ class MoveSoak(Chaos):
         name = f"{TOPIC}-{partition}"
         if self._places is not None:
             holders = [self._broker(node_id) for node_id in self._places[partition]]
-        else:  # there was a finding, and the brokers have ended: what is on disk is all there is
+        else:  # there was a finding and the brokers have ended: only the disk can tell
             holders = [
                 each for each in self.cluster.brokers if any((volume / name).is_dir() for volume in each.volumes)
             ]
@@ -267,7 +267,7 @@ class MoveSoak(Chaos):
 
 
 class _Move:
-    """One replica to one directory of its broker."""
+    """A move of one replica to a directory of its broker."""
 
     def __init__(self, broker: BrokerProcess, partition: int, target: str) -> None:
         self.broker = broker
@@ -275,7 +275,7 @@ class _Move:
         self.target = target
 
     def ask(self) -> None:
-        """A replica that has left the broker meanwhile is no trouble: then there is nothing to move."""
+        """Ignores error codes: if the replica has left the broker meanwhile, there is nothing to move."""
         moving.alter_log_dirs(self.broker.address, {(TOPIC, self.partition): self.target})
 
     def is_there(self) -> bool:

@@ -1,4 +1,4 @@
-"""The requests that move replicas and say where they are, sent to one broker each. Blocking; any thread."""
+"""Sends the requests that move replicas or tell where they are, each to one broker. Blocking; any thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Directory:
 
 
 def alter_log_dirs(address: str, wanted: Mapping[Place, str]) -> dict[Place, int]:
-    """Error codes: 0 is accepted."""
+    """The error code of each; 0 means accepted."""
     body = message("AlterReplicaLogDirsRequest")
     rows = [
         body.AlterReplicaLogDir(
@@ -48,7 +48,7 @@ def alter_log_dirs(address: str, wanted: Mapping[Place, str]) -> dict[Place, int
 
 
 def _merged(rows: Sequence[Any]) -> list[Any]:
-    """A path comes once."""
+    """The rows with each path only once."""
     merged: dict[str, Any] = {}
     for row in rows:
         if row.path in merged:
@@ -76,7 +76,7 @@ def describe_log_dirs(address: str) -> list[Directory]:
 
 
 def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict[Place, int]:
-    """None cancels. Error codes: 0 is accepted."""
+    """None cancels. Returns the error code of each; 0 means accepted."""
     body = message("AlterPartitionReassignmentsRequest")
     topics = [
         body.ReassignableTopic(
@@ -112,7 +112,7 @@ def reassigning(address: str) -> set[Place]:
 
 
 def configure_broker(address: str, node_id: int, values: Mapping[str, str]) -> None:
-    """Dynamic configurations of one broker."""
+    """Set dynamic configs of one broker."""
     body = message("IncrementalAlterConfigsRequest")
     kind = body.AlterConfigsResource
     entries = [kind.AlterableConfig(name=name, config_operation=SET, value=value) for name, value in values.items()]

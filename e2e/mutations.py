@@ -1,6 +1,6 @@
-"""Requests and record batches that are wrong in ways that somebody's bug, or somebody's malice, might make them.
+"""Makes requests and record batches that are wrong in ways that a bug, or malice, might make them.
 
-Everything follows from one seeded source of randomness. PURE but for that.
+All randomness comes from one seeded generator. PURE but for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ballast_wire.headers import frame_request, is_flexible
 from ballast_wire.messages import message
 from ballast_wire.records import CRC_FROM, CRC_POSITION, HEADER_BYTES, LOG_OVERHEAD, Record, encode_batch
 
-# Mutated far enough these are valid requests that take the broker out of its cluster, or the topics away.
+# A mutation of these may be a valid request that removes the broker from its cluster, or deletes the topics.
 LEFT_OUT = frozenset({"UnregisterBroker", "DeleteTopics"})
 LIES = (
     b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00", b"\x7f\xff", b"\xff\xff",
@@ -27,14 +27,14 @@ LIES = (
 PRODUCE_VERSIONS = (3, 7, 8, 9, 11)
 CODECS = range(5)
 BATCHES_PER_FRAME = 2
-WITHOUT_ANSWER = 0.02  # such a produce ends its connection where it is refused
+WITHOUT_ANSWER = 0.02  # with acks=0 a refused produce request closes its connection
 RIGHT_LENGTH = 0.9
 RIGHT_CRC = 0.6
 HEADER_POSITIONS = (0, 8, 12, 16, 17, 21, 23, 27, 35, 43, 51, 53, 57)
 
 
 class Mutator:
-    """`topics` are those that mutated requests speak of."""
+    """`topics` are those that mutated requests name."""
 
     def __init__(self, seed: int, topics: list[str]) -> None:
         self._dice = random.Random(seed)
@@ -43,11 +43,11 @@ class Mutator:
         self._batches = list(_batches())
 
     def frames(self) -> list[bytes]:
-        """For one connection: sound requests with batches that lie, and last what may cut it off."""
+        """For one connection: valid requests with corrupt batches, and last a frame that may end the connection."""
         return [*(self._produce() for _ in range(BATCHES_PER_FRAME)), self._frame()]
 
     def _frame(self) -> bytes:
-        """A whole frame, or what looks like the beginning of one."""
+        """A mutated frame, whole or with a wrong length."""
         dice = self._dice
         data = self._mutated(dice.choice(self._frames), first=4)
         if dice.random() < RIGHT_LENGTH:
@@ -77,7 +77,7 @@ class Mutator:
         return bytes(data)
 
     def _mutated(self, sound: bytes | bytearray, first: int) -> bytearray:
-        """A few bytes changed, left out, put in, doubled; now and then the rest is another one's."""
+        """A few bytes changed, removed, inserted or doubled; now and then the rest comes from another frame."""
         dice, data = self._dice, bytearray(sound)
         for _ in range(dice.randint(1, 4)):
             position = dice.randrange(first, len(data)) if len(data) > first else len(data)
@@ -123,7 +123,7 @@ def _empty_frames() -> Iterator[bytes]:
 
 
 def _full_frames(topics: list[str]) -> Iterator[bytes]:
-    """What clients send most, with something in it; no API weighs more for having more versions."""
+    """The most common requests, with content; one version each, so that none weighs more for having more."""
     asked = message("MetadataRequest").MetadataRequestTopic
     listed = message("ListOffsetsRequest").ListOffsetsTopic
     fetched = message("FetchRequest").FetchTopic

@@ -1,7 +1,7 @@
-"""A partition's folder as it lies on disk: batches in order over its segments, and whether its indexes are right.
+"""Reads a partition's folder on disk: its batches in order over the segments, and whether its indexes are right.
 
-Reads only, and needs no broker; a folder that a broker writes to at the moment may be read as well, up to the last
-whole batch. What is wrong raises `Damaged`.
+Read-only, and needs no broker; a folder that a broker is writing to may be read as well, up to the last whole batch.
+Whatever is wrong raises `Damaged`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TIME_INDEX_ENTRY = struct.Struct(">qI")
 
 
 class Damaged(Exception):
-    """What is on disk is not a sound log."""
+    """What is on disk is not a valid log."""
 
 
 @dataclass
 class Cursor:
-    """How far a reader has come: segment, position in it, and the offset that comes next."""
+    """How far a reader has come: segment, position in it, and the next offset."""
 
     segment: int = 0
     position: int = 0
@@ -44,12 +44,12 @@ def size_bytes(folder: Path) -> int:
 
 
 def beginning(folder: Path) -> Cursor:
-    """At the first segment, which is not offset 0 where the start of the log has been deleted."""
+    """At the first segment, which is not at offset 0 if the start of the log has been deleted."""
     return _at_segment(folder, 0)
 
 
 def end_offset(folder: Path) -> int:
-    """The offset that comes next; only the last segment is read."""
+    """The log end offset; reads only the last segment."""
     cursor = _at_segment(folder, -1)
     for _ in read_batches(folder, cursor, whole=False):
         pass
@@ -66,7 +66,7 @@ def _at_segment(folder: Path, index: int) -> Cursor:
 def read_batches(folder: Path, cursor: Cursor, *, whole: bool) -> Iterator[BatchView]:
     """From the cursor to the end; the cursor moves along. `whole`: nothing may follow the last batch."""
     while True:
-        # Looked up before the segment is read: only where there is another one already does this one grow no more.
+        # Look before reading the segment: only if there already is a later one has this one stopped growing.
         later = _segments_after(folder, cursor.segment)
         for batch in _segment_batches(log_path(folder, cursor.segment), cursor.position):
             if batch.base_offset != cursor.next_offset:
@@ -96,7 +96,7 @@ def _segments_after(folder: Path, segment: int) -> list[int]:
 
 
 def _segment_batches(path: Path, position: int) -> Iterator[BatchView]:
-    """Whole batches with a right CRC; ends at the first bytes that are none."""
+    """Whole batches with a correct CRC; ends at the first bytes that are not one."""
     with path.open("rb") as file:
         while True:
             file.seek(position)
@@ -115,10 +115,9 @@ def _segment_batches(path: Path, position: int) -> Iterator[BatchView]:
 
 
 def check_indexes(folder: Path, *, from_segment: int = 0) -> int:
-    """Every entry of both indexes must say what the log says; answers how many entries were looked at.
+    """Every entry of both indexes must agree with the log; returns how many entries were checked.
 
-    An index of an active segment may end in zeros: it is as long as it may grow. One of a segment that nothing was
-    appended to need not be there.
+    The index of an active segment may end in zeros, as it is preallocated. An empty segment need not have one.
     """
     seen = 0
     for segment in segments(folder):
@@ -132,7 +131,7 @@ def check_indexes(folder: Path, *, from_segment: int = 0) -> int:
             ends[position] = batch.last_offset
             newest[batch.last_offset] = highest
             position += batch.size_bytes
-        # Read after the log was: a broker may append meanwhile, so entries beyond what was read say nothing.
+        # The indexes are read after the log, and a broker may append meanwhile: ignore entries beyond what was read.
         offsets, times = log_path(folder, segment, ".index"), log_path(folder, segment, ".timeindex")
         if ends or offsets.exists():
             seen += _check_offset_index(offsets, segment, ends, position)

@@ -1,8 +1,8 @@
-"""Real broker processes on loopback: started, stopped, frozen and killed by pid, and ended whatever happens.
+"""Runs real broker processes on loopback: starts, stops, freezes and kills them, and ends them whatever happens.
 
-A broker keeps its port and its data directories over restarts, as a pod does. Ports lie below the range that the
-kernel gives to outgoing connections, so nobody else takes one while its broker is down. Brokers may have hosts of their
-own instead (`hosts.py`). Blocking; one thread, the main one: brokers end with the thread that started them.
+A broker keeps its port and its data directories over restarts, as a pod does. Ports are below the kernel's ephemeral
+range, so nobody else takes one while its broker is down. Brokers may have hosts of their own instead (`hosts.py`).
+Blocking; only the main thread: brokers end with the thread that started them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ballast_local.workloads import launch
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
-# Brokers are what this process has, interpreted or compiled.
+# Brokers run the same code that this process imports, interpreted or compiled.
 BROKER_SOURCES = Path(ballast_broker.__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
@@ -37,18 +37,18 @@ POLL_S = 0.02
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 LOOPBACK = "127.0.0.1"
 VOLUMES = ("a", "b", "c")
-BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # where a broker has a host of its own
+BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # if a broker has a host of its own
 LOWEST_PORT = 10_000
 PORT_ATTEMPTS = 1000
 WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
 
 
 class BrokerTrouble(Exception):
-    """A broker that did not do what it must: start, stay, stop."""
+    """A broker did not start, keep running, or stop as it must."""
 
 
 class BrokerProcess:
-    """One broker. `start` returns when it is spawned, `wait_ready` when it serves."""
+    """One broker. `start` returns once it is spawned, `wait_ready` once it serves."""
 
     def __init__(
         self, folder: Path, node_id: int, port: int, properties: Mapping[str, str], host: Host | None = None
@@ -59,7 +59,7 @@ class BrokerProcess:
         self.host = host  # None: this machine
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
-        self.module = "e2e.stepped_broker"  # what is run: the broker, with a clock that can be set
+        self.module = "e2e.stepped_broker"  # the broker, with a clock that can be set
         self.environment: dict[str, str] = {}
         self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,7 +71,7 @@ class BrokerProcess:
         values = {
             "node.id": str(node_id),
             "log.dirs": ",".join(map(str, self.volumes)),
-            "ballast.log.dir.reserve.bytes": "0",  # how much is free on this machine decides nothing
+            "ballast.log.dir.reserve.bytes": "0",  # this machine's free space must not matter
             **properties,
         }
         self._file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
@@ -87,7 +87,7 @@ class BrokerProcess:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Neither killed nor stopped by us, and gone."""
+        """Whether it is gone although we neither killed nor stopped it."""
         return self._wanted and not self.is_running
 
     @property
@@ -102,7 +102,7 @@ class BrokerProcess:
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         there = contextlib.nullcontext() if self.host is None else self.host.inside()
         with self._output.open("ab") as output, there:
-            # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order. Where we are killed,
+            # A session of its own: Ctrl-C reaches only us, and we end the brokers in our own order. If we are killed,
             # the kernel ends them, frozen ones too.
             self._process = subprocess.Popen(
                 launch.under(
@@ -134,7 +134,7 @@ class BrokerProcess:
         self._wait(STOP_S)
 
     def stop(self, seconds: float = STOP_S) -> None:
-        """An orderly stop; raises where it takes too long or ends badly. One that was asked already is waited for."""
+        """An orderly stop; raises if it takes too long or ends badly. If already asked to stop, only waits."""
         if self._wanted:
             self.ask_to_stop()
         code = self._wait(seconds)
@@ -156,12 +156,12 @@ class BrokerProcess:
         self.paused = False
 
     def set_clock(self, offset_ms: int) -> None:
-        """Its wall clock steps to this far from the machine's, and stays there over restarts. Only once it is ready."""
+        """Step its wall clock to this offset from the machine's, also after restarts. Only once it is ready."""
         self._clock.write_text(str(offset_ms))
         self._signal(signal.SIGUSR1)
 
     def last_lines(self, count: int = 50) -> list[str]:
-        """What it said last."""
+        """The last lines of its output."""
         return self._output.read_text(errors="replace").splitlines()[-count:] if self._output.exists() else []
 
     def complaints(self) -> list[str]:
@@ -191,12 +191,12 @@ def _last_of_traceback(lines: list[str]) -> str:
 
 
 class Cluster:
-    """Brokers 1 to N, each with both roles. A context: on leaving, every process has ended."""
+    """Brokers 1 to N, each also a controller. A context manager: on exit, every process has ended."""
 
     def __init__(
         self, folder: Path, count: int, properties: Mapping[str, str], hosts: Sequence[Host] | None = None
     ) -> None:
-        """Broker N on host N, which must be there when it starts; without hosts all are on loopback."""
+        """Broker N runs on host N, which must exist when it starts; without hosts all run on loopback."""
         ports = free_ports(2 * count) if hosts is None else [BROKER_PORT] * count + [CONTROLLER_PORT] * count
         addresses = [LOOPBACK] * count if hosts is None else [host.address for host in hosts]
         controllers = ports[count:]
@@ -239,14 +239,14 @@ class Cluster:
             broker.start()
         for broker in self.brokers:
             broker.wait_ready()
-        # One that is ready need not have been heard of by the others yet, and librdkafka gives up what it has asked a
-        # broker as soon as another one does not name it.
+        # The others need not know a ready broker yet, and librdkafka drops its requests to a broker as soon as another
+        # one's metadata lacks it.
         everybody = {each.node_id for each in self.brokers}
         if not until(lambda: all(brokers_told(each.address) == everybody for each in self.brokers), READY_S):
             raise BrokerTrouble("the brokers do not all know of each other")
 
     def stop(self) -> None:
-        """All asked at once: the last ones have no quorum left to hand their leaderships to, and must stop too."""
+        """Ask all at once: the last ones, with no quorum left to hand over their leaderships, must stop as well."""
         trouble = []
         for broker in self.brokers:
             broker.ask_to_stop()
@@ -259,7 +259,7 @@ class Cluster:
             raise BrokerTrouble("; ".join(trouble))
 
     def active_controller(self) -> int | None:
-        """Its node id as the brokers say, or None where none of them knows now."""
+        """The active controller's node id according to the brokers, or None if none of them knows."""
         for broker in self.brokers:
             if broker.is_running and not broker.paused:
                 with contextlib.suppress(OSError, ValueError):
@@ -268,15 +268,15 @@ class Cluster:
 
 
 def until_interrupted(work: Callable[[], T]) -> T:
-    """Its result; KeyboardInterrupt where it was asked to end (Ctrl-C, SIGTERM, the terminal closed). Main thread.
+    """The result of `work`; KeyboardInterrupt on Ctrl-C, SIGTERM or if the terminal closes. Main thread.
 
-    An interrupt that comes while a client's C code runs leaves it as whatever error that code makes of it.
+    An interrupt while a client's C code runs may surface as any error, so errors after it are taken for the interrupt.
     """
     asked: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
         asked.append(number)
-        for other in (signal.SIGTERM, signal.SIGHUP):  # asked twice, it must still end its brokers
+        for other in (signal.SIGTERM, signal.SIGHUP):  # even if asked twice, it must end its brokers
             signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
 
@@ -294,7 +294,7 @@ def until_interrupted(work: Callable[[], T]) -> T:
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Wait for the condition; whether it came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -304,7 +304,7 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below the kernel's range for outgoing connections."""
+    """Ports that nobody listens on, below the kernel's ephemeral range."""
     highest = 32_768
     with contextlib.suppress(OSError, ValueError):
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -323,13 +323,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def brokers_told(address: str) -> set[int]:
-    """Those that this one names to clients."""
+    """The brokers that this one's metadata names."""
     response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4)
     return {broker.node_id for broker in response.brokers}
 
 
 def _quorum_leader(address: str) -> int | None:
-    from ballast_broker.raft.describe import describe_request  # only now, as `message`
+    from ballast_broker.raft.describe import describe_request  # lazily, like `message`
 
     response = ask(address, describe_request(), 0, timeout_s=2.0)
     partitions = response.topics[0].partitions if response.topics else []

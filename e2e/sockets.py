@@ -1,4 +1,4 @@
-"""What clients written by others leave behind."""
+"""Cleans up what third-party clients leave behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def forget_sockets() -> None:
-    """Connections that failed or were cut are left to the garbage collector, which would tell of it anywhere."""
+    """Collect connections that failed or were cut now: else the ResourceWarning would appear somewhere else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

@@ -1,7 +1,7 @@
-"""A broker whose wall clock can be set, without touching the machine's: `python -m e2e.stepped_broker FILE ...`.
+"""Runs a broker whose wall clock can be set, without touching the machine's: `python -m e2e.stepped_broker FILE ...`.
 
-The environment names a file with a number of milliseconds; it is read at the start and again at every SIGUSR1.
-Everything else is the broker as it is. In a container this file lies alone (e2e/kubernetes/clocks.py).
+The environment names a file with an offset in milliseconds; it is read at the start and again at every SIGUSR1.
+Everything else is the broker as it is. In a container this file is without its package (e2e/kubernetes/clocks.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OFFSET_FILE = "STEPPED_CLOCK_OFFSET_FILE"
 
 
 def install(path: Path) -> None:
-    """The clock of a broker that starts in this process is so many milliseconds beside the machine's."""
+    """Offset the clock of a broker that starts in this process by the milliseconds in `path`."""
     from ballast_broker import real_world
 
     class SteppedClock(real_world.RealClock):

@@ -1,15 +1,15 @@
 """Installs what a command needs into Ballast's own environment, then becomes that command.
 
-Started by `./ballast` only when something is missing: `install.py HOME "LOCK ..." COMMAND [ARGUMENTS]`. Knows the
-standard library alone. It guarantees:
+Started by `./ballast` only when something is missing: `install.py HOME "LOCK ..." COMMAND [ARGUMENTS]`. Needs only the
+standard library. It guarantees:
 
-- Two at once: the second waits for the first (a lock of the kernel's, so a dead owner holds nobody up; pip inherits
-  it, so a pip that outlives a killed owner still counts).
+- Two at once: the second waits for the first (by flock, which the kernel releases when the owner dies; pip inherits
+  it, so a pip that outlives a killed owner still holds it).
 - Arguments that the command refuses are refused before anything is installed for it.
-- Interrupted anywhere: a stamp exists only for a lock that was installed whole. What was cut off while it was being
-  added is written again over what is there, so that a command that is running from this environment keeps its files.
-  An environment that was cut off while it was made, or while versions changed, is made anew. What pip had downloaded
-  stays in pip's cache.
+- Interrupted anywhere: a stamp exists only for a lock file that was installed completely. If packages were only being
+  added, they are installed again over what is there, so that a command running from this environment keeps its files.
+  If the environment was being created, or versions changed, it is created anew. What pip had downloaded stays in
+  pip's cache.
 - Ctrl-C, SIGTERM and a closed terminal end pip before they end this process, and leave no temporary files.
 - The command replaces this process, so that signals reach it.
 """
@@ -35,37 +35,37 @@ PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
 COMPILED = "kerberos"
-# What pip's words have in them where the library of Kerberos, Python's headers or a compiler is missing.
+# Found in pip's output if the Kerberos library, Python's headers or a compiler is missing.
 WITHOUT_COMPILER = ("krb5-config", "gssapi.h", "Python.h", "cc' failed")
 LITTLE_BYTES = 256 * 2**20
-# What pip's words have in them where it could not connect, look up a name, or get through a proxy. Without retries it
-# says only the last.
+# Found in pip's output if it could not connect, resolve a name, or get through a proxy. Without retries it prints only
+# the last.
 UNREACHABLE = (
     "NewConnectionError", "ConnectTimeoutError", "NameResolutionError", "ProxyError", "Could not fetch URL",
     "(from versions: none)",
 )  # fmt: skip
-# Explaining needs nothing installed, nor does reading arguments. A command that cannot read them yet does so later.
+# Neither --help nor parsing arguments needs anything installed. A command that cannot parse them yet does so later.
 READ_ARGUMENTS = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]).parse(sys.argv[2:])"
 REFUSED = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ADDING, CHANGING = "adding", "changing"  # what was going on, for the one who finds it unfinished
-# Settings of the user's pip that would make it install somewhere else; where it finds packages stays the user's.
+ADDING, CHANGING = "adding", "changing"  # what was in progress, for whoever finds it unfinished
+# Settings that would make pip install somewhere else; the user's settings for where it finds packages stay.
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIREMENT", "PYTHONHOME", "PYTHONPATH")
 
 
 class InstallError(Exception):
-    """The environment cannot be made; the text says what to do."""
+    """The environment cannot be created; the text says what to do."""
 
 
 class Interrupted(Exception):
-    """Somebody wants this process to end."""
+    """A signal has asked this process to end."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
 
 
 class Progress:
-    """One line that moves on a terminal; plain lines elsewhere; nothing more where the terminal was closed."""
+    """One line that is updated on a terminal; plain lines elsewhere; nothing more once the terminal is closed."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -153,7 +153,7 @@ class Environment:
             return ""
 
     def prepare(self, lock_handle: int) -> None:
-        """Makes the environment unless a whole one is there."""
+        """Create the environment unless a complete one exists."""
         shutil.rmtree(self._temporary, ignore_errors=True)
         unfinished = self._busy.read_text() if self._busy.exists() else ""
         if self.python.exists() and self._stamps.is_dir() and unfinished in ("", ADDING):
@@ -165,7 +165,7 @@ class Environment:
         self._log.unlink(missing_ok=True)
         self._busy.write_text(CHANGING)
         # The real interpreter by its versioned name: when the system moves to another Python, this link dangles
-        # and the environment is made anew, instead of silently losing its packages.
+        # and the environment is created anew, instead of silently losing its packages.
         interpreter = os.path.realpath(sys.executable)
         self._run(
             [interpreter, "-I", "-m", "venv", str(self.path)], f"making an environment in {self.path}", lock_handle
@@ -199,7 +199,7 @@ class Environment:
         new.replace(self._stamps / lock)
 
     def _run(self, command: list[str], text: str, lock_handle: int) -> None:
-        """Runs one step with its output in the log; shows its last words when it fails."""
+        """Run one step with its output in the log; if it fails, show the last lines."""
         self._temporary.mkdir(exist_ok=True)
         variables = {name: value for name, value in os.environ.items() if name not in MISLEADING}
         variables["TMPDIR"] = str(self._temporary)
@@ -238,7 +238,7 @@ class Environment:
 
 
 def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> list[str]:
-    """What to do where the words of a step that failed do not say it: pip's and venv's seldom do."""
+    """What to do about a step that failed, which the output of pip and venv seldom says."""
     free_bytes, said = shutil.disk_usage(home).free, "\n".join(words)
     if os.strerror(errno.EDQUOT) in said:
         return [f"The quota for {home} is used up: make room, or choose another place with BALLAST_HOME=/path."]
@@ -258,7 +258,7 @@ def advice(home: Path, words: list[str], little_bytes: int = LITTLE_BYTES) -> li
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """Ends the step's whole process group; asks first, so that pip can tidy up."""
+    """End the step's whole process group; asks first, so that pip can clean up."""
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -277,7 +277,7 @@ def checksum(lock: str) -> str:
 
 
 def pins(requirements: Path) -> set[str]:
-    """Which packages, and which hashes of them: what has all that another lock has installs it, too."""
+    """The packages and hashes of a lock file: installing one that has all of another's installs that one, too."""
     return {line.removesuffix("\\").strip() for line in requirements.read_text().splitlines() if line[:1] != "#"}
 
 
@@ -286,7 +286,7 @@ def count_packages(requirements: Path) -> int:
 
 
 def check_arguments(command: tuple[str, ...]) -> None:
-    """A typing error shall not cost the download of Spark."""
+    """Refuse bad arguments first: a typo must not cost the download of Spark."""
     read = subprocess.run(
         [sys.executable, "-P", "-c", READ_ARGUMENTS, *command],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -297,7 +297,7 @@ def check_arguments(command: tuple[str, ...]) -> None:
 
 
 def raise_interrupted(signal_number: int, _frame: FrameType | None) -> None:
-    for number in STOP_SIGNALS:  # who presses Ctrl-C may close the terminal then: pip still ends first
+    for number in STOP_SIGNALS:  # after Ctrl-C the terminal may be closed as well: pip must still end first
         signal.signal(number, signal.SIG_IGN)
     raise Interrupted(signal_number)
 
@@ -311,7 +311,7 @@ def install(home: Path, locks: list[str], progress: Progress) -> Environment:
         if not missing:  # another ./ballast was faster
             return environment
         for lock in missing:
-            if environment.missing([lock]):  # no other one had it in it
+            if environment.missing([lock]):  # unless one installed just now covers it
                 environment.install(lock, lock_handle)
     progress.say(f"installed {', '.join(missing)} in {time.monotonic() - since:.0f} s")
     return environment
@@ -324,7 +324,7 @@ def main(home: str, locks: str, *command: str) -> NoReturn:
         heard.remove(signal.SIGHUP)
     handlers = {number: signal.signal(number, raise_interrupted) for number in heard}
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # Ctrl-C was held back until somebody takes it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # `./ballast` blocked Ctrl-C until it is handled
         check_arguments(command)
         environment = install(Path(home), locks.split(), progress)
     except InstallError as error:
@@ -337,7 +337,7 @@ def main(home: str, locks: str, *command: str) -> NoReturn:
         progress.say("interrupted; run the same command again to go on")
         sys.exit(128 + interrupted.signal_number)
     progress.clear()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # and is again, until the command does
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocked again until the command handles it
     for number, handler in handlers.items():
         signal.signal(number, handler)
     os.execv(environment.python, [str(environment.python), "-P", "-m", "ballast_cli", *command])

@@ -1,4 +1,4 @@
-"""Apache Kafka's classes, each in a Java of its own that starts as fast as Java can: tests start hundreds of them."""
+"""Commands that run Apache Kafka's classes in a JVM tuned to start fast: tests start hundreds of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPILE_TIMEOUT_S = 120
 def java(
     *arguments: object, memory: str = "256m", options: Sequence[str] = (), classes: Sequence[Path] = ()
 ) -> list[str]:
-    """The command that runs a class of theirs, or one of `classes`, which come first, with these arguments."""
+    """The command that runs a class of Apache Kafka, or one in `classes` (first on the class path), with arguments."""
     path = [*map(str, classes), f"{os.environ['BALLAST_KAFKA_JARS']}/*"]
     fast = ["-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}"]
     fast.append(f"-Djava.io.tmpdir={left_behind()}")
@@ -26,14 +26,14 @@ def java(
 
 @functools.cache
 def left_behind() -> Path:
-    """Where a Java unpacks its libraries: one that is killed leaves them, and they go with this process."""
+    """A temporary folder in which JVMs unpack native libraries: killed ones leave them, so this process removes it."""
     return _until_the_end("ballast-left-")
 
 
 @functools.cache
 def compiled(program: Path, *before: Path) -> Path:
-    """A folder with the classes of this source: what Java would else do at each start is done once. Of what it uses
-    the jars `before` come first."""
+    """Compile this source once instead of at each start; return the folder with its classes. The jars `before` come
+    first on its class path."""
     folder = _until_the_end("ballast-classes-")
     jars = os.pathsep.join(map(str, [*before, *Path(os.environ["BALLAST_KAFKA_JARS"]).glob("*.jar")]))
     compiler = ["java", "-XX:TieredStopAtLevel=1", "-m", "jdk.compiler/com.sun.tools.javac.Main"]

@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, made by openssl as a person would make them."""
+"""Makes certificate authorities and certificates for tests with openssl, as a user would."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def openssl(*arguments: object) -> str:
 
 
 def believing(ca: Path) -> ssl.SSLContext:
-    """A client's. Python's own default is one that refuses these authorities from 3.13 on, as few people do."""
+    """A client's context that trusts `ca`. Python's default context is stricter from 3.13 on and refuses these CAs."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(ca)
     return context
 
 
 class Authority:
-    """`ca` is the file that others believe; `issue` answers a file with a key and its certificate."""
+    """A certificate authority. Others trust the file `ca`; `issue` returns a file with a key and its certificate."""
 
     def __init__(self, folder: Path, name: str = "tests") -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
-"""What every test may rely on.
+"""Sets up pytest for all tests.
 
-- `async def` tests run on an event loop of their own, made as a broker's is, closed before the next test, within the
-  test's time limit. A task that failed unseen, or an exception in a callback, fails the test that caused it.
+- `async def` tests run on an event loop of their own, made like a broker's and closed before the next test, within the
+  test's time limit. A task whose error nobody retrieves, or an exception in a callback, fails the test that caused it.
 - Blocking calls on that loop from our packages fail the test (see BLOCKING_ALLOWED for what the design does inline).
-- `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
+- `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; unknown ids are an error.
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
-- A client of kafka-python that nobody has closed when the last test of a file ends fails that test.
+- A kafka-python client that is still open after the last test of a file fails that test.
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
 - Tests with the marker `interpreted` are skipped where the broker is compiled (`ballast test --compiled`).
-- With `--numprocesses` the tests of one file run one after the other in one process, and so do those of all files that
-  name the same thing of SHARED. Files whose tests may take longest come first.
+- With `--numprocesses`, the tests of one file run one after the other in one process, and so do those of all files that
+  contain the same string of SHARED. Files with the longest time limits come first.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from ballast_broker.net.event_loop import EventLoop
 from ballast_broker.storage import log as storage_log
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
-# A cluster with its operator, a Spark and the real Kubernetes: there is one in a process, of the last in the whole
-# machine, and it takes longer to start than most tests take.
+# A cluster with its operator, a Spark session, and the real Kubernetes: one per process (of the last, one per machine),
+# as each takes longer to start than most tests take.
 SHARED = ("ballast_world", "spark: SparkSession", "from e2e.kubernetes.world import")
-# kafka-python's threads: one that was told to end is given so long.
+# The threads of kafka-python, and how long one may take to end after it was told to.
 CLIENT_THREAD = re.compile(r"kafka-io-|.*-network-thread$")
 CLIENT_ENDS_WITHIN_S = 2.0
 NEEDS_REAL = ("disks", "java", "go", "node", "prometheus", "chromium", "kubernetes", "simulation")
@@ -53,9 +53,9 @@ OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
 )  # fmt: skip
 # Page-cache writes, sendfile and small file operations happen on the broker's loop by design (LOG-32). A lock that
-# another thread holds for a microsecond is not a blocked loop, and whether one is met depends on luck.
+# another thread holds for a microsecond does not block the loop, and whether a test meets one is chance.
 BLOCKING_ALLOWED = ("os.", "io.", "threading.")
-# The loop gives up before pytest-timeout does, so that it can still be closed and the failure be reported.
+# The loop times out before pytest-timeout does, so that it can still be closed and the failure be reported.
 MARGIN_SHARE = 0.1
 MARGIN_SECONDS = 1.0
 
@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--spec-report", action="store_true", help="list the behaviours of docs/spec that tests show")
 
 
-# How long an example takes says something about the machine, not about the code; CI tries the same examples each time.
+# How long an example takes depends on the machine, not on the code; CI tries the same examples each time.
 settings.register_profile(
     "ballast", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -78,13 +78,17 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
         )
-    gc.disable()  # until all tests are read in
+    gc.disable()  # until all tests are collected
     config.pluginmanager.register(AlarmInPhases(), "ballast-alarm")
     config.pluginmanager.register(ClientThreads(), "ballast-client-threads")
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's `&` leaves it, also to what tests start
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # inherited from a shell's `&`; child processes would inherit it as well
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as of `nohup`: only what tests start hears it
+    if (
+        signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ):  # inherited from `nohup`: child processes get the default instead
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 
@@ -111,14 +115,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was read in stays: no collection, of which some tests ask for one themselves, looks at it again."""
+    """Exclude what was imported from garbage collections, some of which tests themselves ask for."""
     gc.freeze()
     gc.enable()
 
 
 @functools.cache
 def says_where_ci_looks(path: Path, text: str) -> bool:
-    """The file of a test, or one beside it that is none: then .ci/run reads the whole folder."""
+    """Whether `text` is in the test's file, or in one beside it that is no test, for which .ci/run takes the folder."""
     beside = (each for each in path.parent.glob("*.py") if not each.name.startswith("test_"))
     return any(text in each.read_text(encoding="utf-8") for each in (path, *beside))
 
@@ -127,8 +131,8 @@ def says_where_ci_looks(path: Path, text: str) -> bool:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """By file, those with the longest limit first, and of these those with the most tests: a process that ends long
-    after all others had something long at last."""
+    """Sort files by their longest time limit, then by their number of tests: a long file at the end would keep one
+    process busy after all others are done."""
     limits: dict[Path, list[float]] = defaultdict(list)
     for item in items:
         limits[item.path].append(time_limit(item) or math.inf)
@@ -138,7 +142,7 @@ def longest_first(items: list[pytest.Item]) -> None:
 class ByFileOrShared(LoadFileScheduling):
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = False  # `longest_first` has said it
+        config.option.loadscopereorder = False  # `longest_first` has sorted them
         self._root = config.rootpath
         self._units: dict[str, str] = {}
 
@@ -159,7 +163,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrShar
 
 
 def time_limit(item: pytest.Item) -> float | None:
-    """Seconds that the test may take: its own marker, else --timeout, else the project's setting."""
+    """The test's time limit in seconds: its own marker, else --timeout, else the project's setting."""
     marker = item.get_closest_marker("timeout")
     if marker is not None:
         value = marker.args[0] if marker.args else marker.kwargs.get("timeout")
@@ -175,7 +179,7 @@ def loop_margin(limit: float) -> float:
 
 
 def run_on_loop(test: Callable[..., Awaitable[None]], limit: float | None, arguments: dict[str, Any]) -> None:
-    """Runs the test to its end on a new loop and closes the loop; what went wrong behind its back is raised."""
+    """Run the test on a new loop and close the loop; raise what failed on the loop unseen by the test."""
     unseen: list[dict[str, Any]] = []
 
     async def limited() -> None:
@@ -230,8 +234,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
 
 
 class AlarmInPhases:
-    """An alarm of pytest-timeout fails setup, call or teardown of its test. One that rings between them, as while a
-    report is written, would end pytest: it waits for the next phase, if there is one."""
+    """An alarm of pytest-timeout fails the setup, call or teardown of its test. One that rings between these phases,
+    such as while a report is written, would end pytest: it is delayed until the next phase, if there is one."""
 
     def __init__(self) -> None:
         self._fail: Callable[[int, FrameType | None], Any] | None = None
@@ -240,7 +244,7 @@ class AlarmInPhases:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self) -> Iterator[Any]:
-        """Last, when the alarm is set."""
+        """Runs last, after pytest-timeout has set the alarm."""
         found = signal.getsignal(signal.SIGALRM)
         self._fail, self._rang = found if callable(found) else None, False
         if self._fail is not None:
@@ -278,8 +282,8 @@ class AlarmInPhases:
 
 
 class ClientThreads:
-    """A client that nobody closed looks for its brokers as long as the process lives, and draws from the `random` that
-    properties of later tests want for themselves: the file that leaves one fails, once."""
+    """Fails a test file that leaves clients open, once: such a client looks for its brokers as long as the process
+    lives, and draws from the global `random`, which disturbs the property tests that follow."""
 
     def __init__(self) -> None:
         self._seen_after: dict[threading.Thread, str] = {}
@@ -287,7 +291,7 @@ class ClientThreads:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        """First, and so the last to end: what the fixtures of the file have made is gone."""
+        """The outermost wrapper, so that the fixtures of the file are torn down when it looks."""
         yield
         for thread in threading.enumerate():
             if CLIENT_THREAD.match(thread.name) and thread not in self._told:
@@ -308,7 +312,7 @@ class ClientThreads:
 
 
 def read_spec(folder: Path) -> dict[str, list[str]]:
-    """The ids of each file, in its order."""
+    """The ids in each file, in order."""
     found = {}
     for path in sorted(folder.glob("*.md")):
         ids = re.findall(r"^- ([A-Z]{3}-\d+)\b", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -318,7 +322,7 @@ def read_spec(folder: Path) -> dict[str, list[str]]:
 
 
 def read_later(folder: Path) -> set[str]:
-    """Ids of what comes in a later release."""
+    """The ids of behaviours that come in a later release."""
     later = re.compile(r"^- ([A-Z]{3}-\d+) \(later\)", re.MULTILINE)
     return {spec_id for path in folder.glob("*.md") for spec_id in later.findall(path.read_text(encoding="utf-8"))}
 
@@ -362,7 +366,7 @@ class SpecReport:
                     terminalreporter.line(f"  {state:<8} {' '.join(found)}")
 
     def _states(self) -> dict[str, str]:
-        """shown: a test passed and none failed; not run: its tests were deselected or skipped."""
+        """By id: "shown" if a test passed and none failed; "not run" if its tests were deselected or skipped."""
         outcomes: dict[str, set[str]] = defaultdict(set)
         for test, ids in self._ids_by_test.items():
             for spec_id in ids:

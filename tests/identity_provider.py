@@ -1,4 +1,4 @@
-"""Somebody who gives out tokens: keys to sign with, and a small HTTP server that publishes them and gives tokens."""
+"""An OAuth identity provider: signing keys, and a small HTTP server that publishes them and issues tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def jwk(key: Private, kid: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """What stands in a good token; None leaves a claim out."""
+    """The claims of a valid token, with changes; None removes a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now - 60, "exp": now + 600, "scope": "kafka"}
     return {name: value for name, value in (good | changes).items() if value is not None}
@@ -60,12 +60,12 @@ def raw_token(header: Any, payload: Any, signature: bytes = b"x" * 32) -> str:
 
 
 class Provider:
-    """For `with`. `keys`: those that are published, by name; what is set to fail does so from then on."""
+    """A context manager. `keys` are the published keys by id; a set `answer` replaces every response from then on."""
 
     def __init__(self, certificate: Path | None = None, port: int = 0) -> None:
         self.keys: dict[str, Private] = {"one": new_key()}
         self.lifetime_s = 600
-        self.answer: tuple[int, bytes] | None = None  # instead of what is asked for
+        self.answer: tuple[int, bytes] | None = None  # status and body that replace the real response
         self.asked: list[str] = []
         self.before_answer: Callable[[], object] = lambda: None
         provider = self
@@ -120,7 +120,7 @@ class Provider:
         return signed(self.keys[kid], kid, sub=sub, **changes)
 
     def grant(self, authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
-        """To a client that knows its secret a token in its name."""
+        """Issue a token to a client that knows its secret."""
         name, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).decode().partition(":")
         if form.get("grant_type") != ["client_credentials"] or CLIENTS.get(name) != secret:
             return 401, b'{"error":"invalid_client","error_description":"who are you?"}'

@@ -1,4 +1,4 @@
-"""A real KDC (MIT Kerberos) of a realm of its own, on loopback, with what it knows in a folder."""
+"""Runs a real KDC (MIT Kerberos) with its own realm on loopback; its database is in a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JAAS = "com.sun.security.auth.module.Krb5LoginModule required"
 
 
 class Kdc:
-    """`environment` is what processes need that are to find it; `java` are options for a Java."""
+    """A KDC. Processes find it with the variables in `environment`, Java with the options in `java`."""
 
     def __init__(self, folder: Path, *, ticket_life: str = "1h", skew_s: int = 300) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class Kdc:
         self.environment = {
             "KRB5_CONFIG": str(config),
             "KRB5_KDC_PROFILE": str(folder / "kdc.conf"),
-            "KRB5CCNAME": f"FILE:{folder}/nobody",  # not the tickets of whoever runs this
+            "KRB5CCNAME": f"FILE:{folder}/nobody",  # not the tickets of the user who runs the tests
             "KRB5RCACHENAME": f"file2:{folder}/rcache",
         }
         self.java = (f"-Djava.security.krb5.conf={config}", "-Djavax.security.auth.useSubjectCredsOnly=true")
@@ -58,7 +58,7 @@ class Kdc:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def keytab(self, *principals: str) -> Path:
-        """A file with new keys of these, who are made; without their old keys."""
+        """Create these principals; return a keytab with new keys for them."""
         file = self._folder / f"{'-'.join(principals).replace('/', '_')}.keytab"
         for each in principals:
             self._run("kadmin.local", "-q", f"addprinc -randkey {each}")
@@ -66,7 +66,7 @@ class Kdc:
         return file
 
     def new_key(self, principal: str, file: Path) -> None:
-        """For tickets from now on, beside the old one."""
+        """Add a new key to the keytab, beside the old one; tickets use it from now on."""
         self._run("kadmin.local", "-q", f"ktadd -k {file} {principal}")
 
     def forget(self, principal: str) -> None:
@@ -94,13 +94,13 @@ class Kdc:
             self._process = None
 
     def tickets_given(self, client: str, service: str) -> int:
-        """How often."""
+        """How many tickets for `service` this client got."""
         log = (self._folder / "kdc.log").read_text()
         return sum("ISSUE: authtime" in line and f"{client}@{REALM} for {service}" in line for line in log.splitlines())
 
 
 def context(principal: str, keytab: Path, service: str = "kafka@localhost") -> Any:
-    """One side of an exchange, that of a client which is written by nobody: each of its messages may be another."""
+    """The client's end of a GSSAPI exchange, for tests that send its messages themselves and may alter each."""
     import gssapi
 
     name = gssapi.Name(f"{principal}@{REALM}", gssapi.NameType.kerberos_principal)

@@ -1,8 +1,8 @@
-"""A plugin of mypy: a function that `monkeypatch.setattr` puts in another's place must pass for it.
+"""A mypy plugin that checks that the function given to `monkeypatch.setattr` is compatible with the one it replaces.
 
-mypy itself takes anything there, so a stand-in whose product has got another parameter or another answer since was
-found out when its test failed, or never. What is named and annotated is checked (a `def`, a method, a class); a lambda
-is not, as nothing says what it takes.
+mypy itself accepts anything there, so a stand-in for a function whose signature has changed since was noticed when its
+test failed, or never. Anything named and annotated is checked (a `def`, a method, a class); a lambda's parameters are
+not, as they have no types.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def compare(context: MethodContext, owner: Expression, name: str, value: Express
     if not isinstance(wanted, CallableType) or not isinstance(found, CallableType):
         return
     asked = get_proper_type(context.arg_types[0][0])
-    if isinstance(asked, CallableType) and asked.is_type_obj() and wanted.arg_types:  # `self` is of a class above
+    if isinstance(asked, CallableType) and asked.is_type_obj() and wanted.arg_types:  # `self` may be of a base class
         wanted = wanted.copy_modified(arg_types=[AnyType(TypeOfAny.special_form), *wanted.arg_types[1:]])
     if not is_subtype(found, wanted, ignore_pos_arg_names=True, options=checker.options):
         told = f"{format_type(found, checker.options)} does not pass for {name}, which is "
@@ -63,7 +63,7 @@ def compare(context: MethodContext, owner: Expression, name: str, value: Express
 
 
 def type_of(checker: TypeChecker, owner: Expression, name: str, where: Context) -> Type | None:
-    """Of the attribute; of a module's None where it has none of its own."""
+    """The type of the attribute; None if a module does not define it."""
     if isinstance(owner, RefExpr) and isinstance(owner.node, MypyFile):
         symbol = owner.node.names.get(name)
         return None if symbol is None else symbol.type

@@ -1,4 +1,4 @@
-"""Waiting for what is nobody's event."""
+"""Polls for conditions that raise no event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def eventually(holds: Callable[[], Any], what: object = "", seconds: float = 30.0) -> Any:
-    """The first answer that is true; asked again until the deadline."""
+    """Poll until `holds` returns something truthy, and return that; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last answer: {found!r}"

@@ -1,4 +1,4 @@
-"""What Argo CD would say of an object: the Lua that is shipped in manifests/argocd, run by a real Lua."""
+"""Tells what Argo CD would say of an object: runs the Lua of manifests/argocd in a real Lua."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def find_lua() -> str | None:
 
 
 def health(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """(status, message), as Argo CD shows them."""
+    """(status, message) as Argo CD shows them."""
     program = find_lua()
     assert program is not None
     script = f"obj = {_lua(obj)}\nlocal function check()\n{CHECK.read_text()}\nend\nlocal found = check()\n"
@@ -28,7 +28,7 @@ def health(obj: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _lua(value: Any) -> str:
-    """A literal of Lua; what JSON calls null is nothing at all there."""
+    """A Lua literal; keys whose value is null are left out, as a Lua table cannot hold nil."""
     if isinstance(value, Mapping):
         present = {key: item for key, item in value.items() if item is not None}
         return "{" + ", ".join(f"[{_text(key)}] = {_lua(item)}" for key, item in present.items()) + "}"

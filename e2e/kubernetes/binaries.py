@@ -1,7 +1,7 @@
-"""Kubernetes itself, and the small programs beside it, built from Go modules whose versions and hashes are kept here.
+"""Builds Kubernetes and the small programs beside it from Go modules whose versions and hashes are pinned here.
 
-Built once per source, version of Go and machine, and kept in the cache (BALLAST_CACHE, else ~/.cache/ballast). Go finds
-modules where its own configuration says. A build that was interrupted leaves nothing that could be taken for a whole.
+Built once per source and machine, and kept in the cache (BALLAST_CACHE, else ~/.cache/ballast). Go finds modules where
+its own configuration says. An interrupted build leaves nothing that could be taken for a complete one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BuildError(Exception):
 
 
 def missing_for_build() -> list[str]:
-    """What a build needs and this machine lacks; nothing when the programs are built already."""
+    """What a build needs and this machine lacks."""
     if shutil.which("go") is None:
         return ["Go 1.21 or newer (apt-get install golang-go, or from go.dev)"]
     found = re.search(r"go(\d+)\.(\d+)", _go_version())
@@ -48,19 +48,19 @@ def kubernetes_version() -> str:
 
 
 def built() -> Path | None:
-    """The folder with all of them, if they were built already."""
+    """The folder with all programs, if they are built already."""
     folder = _folder()
     return folder if folder.is_dir() else None
 
 
 def kubectl() -> str:
-    """The program that BALLAST_KUBECTL names, else the one that was built; empty where there is none."""
+    """The program that BALLAST_KUBECTL names, else the one that was built; empty if there is none."""
     folder = built()
     return os.environ.get("BALLAST_KUBECTL") or (str(folder / "kubectl") if folder else "")
 
 
 def binaries(say: Callable[[str], None]) -> Path:
-    """The folder with all of them, which are built now if they have to be."""
+    """The folder with all programs, built now if necessary."""
     folder = _folder()
     if folder.is_dir():
         return folder
@@ -92,7 +92,7 @@ def _go_version() -> str:
 
 
 def _key() -> str:
-    """Changes with the sources and the machine. Not with Go: what another version of Go has built is as good."""
+    """Changes with the sources and the machine, but not with Go: what another version has built is as good."""
     digest = hashlib.sha256(platform.machine().encode())
     for path in sorted(MODULES.rglob("*")):
         if path.is_file():
@@ -101,7 +101,7 @@ def _key() -> str:
 
 
 def _version_flags() -> str:
-    """What the programs say of themselves; without it they call themselves v0.0.0 and refuse each other."""
+    """Linker flags with the version; without them the programs say v0.0.0 and refuse each other."""
     version = kubernetes_version()
     major, minor = version.lstrip("v").split(".")[:2]
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}

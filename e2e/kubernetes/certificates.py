@@ -1,4 +1,4 @@
-"""The node's certificates and kubeconfigs, made by openssl: one authority, one certificate for each who speaks."""
+"""Makes the node's certificates and kubeconfigs with openssl: one authority, one certificate for each component."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 DAYS = "30"
-# name → subject; the groups are those that Kubernetes' own roles are bound to.
+# Name → subject; its groups are those to which Kubernetes' own roles are bound.
 SPEAKERS = {
     "admin": "/O=system:masters/CN=admin",
     "controller-manager": "/CN=system:kube-controller-manager",

@@ -1,7 +1,7 @@
-"""Wall clocks of brokers in pods, which can be stepped: the node's own is this machine's and is left alone.
+"""Steps the wall clocks of brokers in pods; the node's clock is this machine's and is left alone.
 
-The broker's image gets a layer of ours, which Python reads at its start; nothing of it is in the image that is built
-for use. A step is told in a file of the pod's and a signal, and is gone with the pod.
+The broker's image gets an extra layer with a module that Python imports at startup; the regular image has none of it. A
+step takes a file in the pod and a signal, and is gone with the pod.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ballast_cli.image_archive import write_layer
 from ballast_cli.image_contents import PLACE
 
 HOUR_MS = 3_600_000
-# Not back by an hour: records that are this much ahead of a broker's clock are refused, as they should be.
+# Less than an hour back: a broker rightly refuses records that are an hour ahead of its clock.
 STEPS_MS = (36 * HOUR_MS, 60_000, -60_000, -HOUR_MS // 2)
 STAMPED = "stamped"
 OFFSET = "/tmp/clock-offset-ms"
-# Python imports a module of this name at its start, from wherever packages come from.
+# Becomes sitecustomize.py, which Python imports at startup from anywhere on its path.
 AT_THE_START = f"""import pathlib, stepped_broker
 stepped_broker.install(pathlib.Path("{OFFSET}"))
 """
 
 
 def write_clock_layer(path: Path) -> None:
-    """A layer over the present image's: brokers whose clocks can be stepped."""
+    """A layer on top of the current image, for brokers whose clocks can be stepped."""
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         packages = Path(place) / "packages"
         packages.mkdir()
@@ -45,7 +45,7 @@ def write_clock_layer(path: Path) -> None:
 
 @contextmanager
 def brokers_with_clocks(world: World) -> Iterator[None]:
-    """Clusters that are asked for meanwhile have such brokers."""
+    """Clusters created within the block have such brokers."""
     before = world.image
     world.image = world.provider.image_with("stepped-clock", write_clock_layer)
     try:
@@ -55,7 +55,7 @@ def brokers_with_clocks(world: World) -> Iterator[None]:
 
 
 def stamped_topic(brokers: int) -> dict[str, Any]:
-    """Of each broker one partition, whose records get its time."""
+    """A topic with one partition on each broker, whose records get that broker's time."""
     rows = [[broker] for broker in range(brokers)]
     config = {"message.timestamp.type": "LogAppendTime"}
     return topic(STAMPED, partitions=brokers, replicas=1, replicaAssignment=rows, config=config)
@@ -79,5 +79,5 @@ def clock_offset_ms(world: World, broker: int) -> int:
 
 
 def step_clock(world: World, pod: str, offset_ms: int) -> None:
-    """From now on the broker's clock is so far from the machine's."""
+    """Step the broker's clock to this offset from the machine's."""
     world.kubectl("exec", pod, "--", "sh", "-c", f"echo {offset_ms} > {OFFSET} && kill -USR1 1")

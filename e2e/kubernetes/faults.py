@@ -1,8 +1,8 @@
-"""What can be broken on a node while clients are at work, and what has to be whole again afterwards.
+"""Breaks things on a node while clients are at work, and waits until they are whole again.
 
-Every fault lasts until it was seen to bite and is healed when its call returns, by the cluster itself or by what a
-person would do (runbooks: a volume that was repaired, then a restart of its broker). What is random comes from the
-generator that is handed in. The clock of a node is this machine's and is left alone: those of brokers are stepped.
+Every fault lasts until it is seen to take effect, and is healed when its call returns, by the cluster itself or by what
+a person would do (runbooks: repair the volume, then restart its broker). Randomness comes from the generator that is
+passed in. The node's clock is this machine's and is left alone; only those of brokers are stepped.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Fault = Callable[[World, random.Random], str]
 
 
 def replaced(world: World, name: str, uid: str) -> bool:
-    """There is another pod of this name and it is ready: without grace it is there before the first one's processes
-    have ended, but it is not ready before."""
+    """Whether another pod of this name is ready. Without a grace period it may exist before the processes of the first
+    one have ended, but it is not ready before."""
     pod = world.pods().get(name)
     if pod is None or pod["metadata"]["uid"] == uid:
         return False
@@ -48,12 +48,12 @@ def api_answers(world: World) -> bool:
 
 
 def out_of_sync(world: World, topic: str, broker: int) -> bool:
-    """Nobody counts on this broker's replicas."""
+    """Whether no partition has this broker in its ISR."""
     return all(broker not in part.isr for part in world.view().topics[topic].partitions.values())
 
 
 def seconds_pass(world: World, seconds: float) -> None:
-    """A fault has to last."""
+    """Let a fault last for a while."""
     until = time.monotonic() + seconds
     world.until("time passes", lambda: time.monotonic() > until, seconds + 10)
 
@@ -74,7 +74,7 @@ def kill_pod(world: World, rng: random.Random) -> str:
 
 
 def broker_process(world: World, pod: str) -> str:
-    """Its number inside the node; nothing while it does not run."""
+    """The pid of the broker inside the node; empty while it does not run."""
     return world.provider.node.inside("pgrep", "--oldest", "--full", f"{pod}.properties").stdout.strip()
 
 
@@ -134,9 +134,9 @@ def clock_steps(world: World, rng: random.Random) -> str:
 
 @contextmanager
 def cut_off(world: World, pod: str, other: str = "") -> Iterator[None]:
-    """Nothing passes between a pod and all others, or one address, until the block ends."""
+    """Drop all traffic between a pod and all others, or one address, until the block ends."""
     node = world.provider.node
-    # The pod's network by its name: it outlives the process, which may be restarted meanwhile.
+    # Use the pod's network namespace by name: it outlives the process, which may be restarted meanwhile.
     network = node.inside("ip", "netns", "identify", broker_process(world, pod)).stdout.strip()
     assert network, f"{pod} has no network of its own"
     enter = ("nsenter", f"--net=/run/netns/{network}", "iptables")
@@ -168,15 +168,15 @@ def two_cut_apart(world: World, rng: random.Random) -> str:
 
 
 def fragile_volumes(world: World) -> None:
-    """Puts a file system that fails on demand under one volume of each broker. It is there until the node ends."""
+    """Put a file system that fails on demand under one volume of each broker. It stays until the node ends."""
     for pod in sorted(world.pods()):
         behind = _behind(world, pod)
         if behind.is_dir():
             continue
         (volume,) = (path for path in volume_folders(world, pod) if FRAGILE_VOLUME in path.name)
         behind.parent.mkdir(exist_ok=True)
-        # Renamed, not mounted twice: a mount over one of two such folders would be over the other as well, and a file
-        # system that serves itself never answers. The running pod keeps what it has open.
+        # Rename the folder rather than bind-mount it: a mount over the volume would cover the bind mount as well, and a
+        # file system that serves itself never answers. The running pod keeps what it has open.
         volume.rename(behind)
         volume.mkdir()
         volume.chmod(0o777)
@@ -187,7 +187,7 @@ def fragile_volumes(world: World) -> None:
 
 
 def volume_folders(world: World, pod: str) -> list[Path]:
-    """Where on this machine the volumes of a pod lie."""
+    """Where on this machine the volumes of a pod are."""
     folders = sorted((world.provider.node.state / "volumes").glob(f"*-{pod}_*"))
     behind = _behind(world, pod)
     return [behind if FRAGILE_VOLUME in path.name and behind.is_dir() else path for path in folders]
@@ -198,7 +198,7 @@ def _behind(world: World, pod: str) -> Path:
 
 
 def _fault(behind: Path) -> Path:
-    """While it holds the name of an error, that is what the volume answers with."""
+    """A file: while it holds the name of an error, the volume fails with that."""
     return behind.with_suffix(".fault")
 
 
@@ -228,7 +228,7 @@ def _failing(world: World, pod: str, word: str) -> Iterator[None]:
 
 
 def volume_fails(error: str, world: World, rng: random.Random) -> str:
-    """As the disk of a person fails who has to buy another; EROFS is what the kernel makes of one that it gave up."""
+    """A disk that must be replaced; EROFS is what the kernel returns for a file system that it has given up on."""
     name = rng.choice(sorted(world.pods()))
     with _failing(world, name, error):
         _until_offline(world, name, FRAGILE_VOLUME)

@@ -1,7 +1,7 @@
-"""Clients from outside that go on whatever happens to the cluster, and the account of what they were told.
+"""Runs clients outside the cluster that go on whatever happens to it, and accounts for what they were told.
 
-A produce call that fails in the client's eyes, with acks=all and retries on, is a finding; so is a record that was
-acknowledged and is not there afterwards, or is there twice.
+A produce call that fails for the client, with acks=all and retries on, is a finding; so is an acknowledged record that
+is missing afterwards, or is there twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FINISH_SECONDS = 180.0
 
 @dataclass
 class Account:
-    """What came of it."""
+    """The result of a load."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -48,7 +48,7 @@ class Account:
 
 
 class TimedProducer(SequencedProducer):
-    """Knows how long each record took, from the call to the answer."""
+    """Measures how long each record took, from the call to the acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str, ledger: Ledger) -> None:
         super().__init__(bootstrap, topic, ledger, 0, per_second=PER_SECOND, value_bytes=VALUE_BYTES, log=self._hear)
@@ -56,7 +56,7 @@ class TimedProducer(SequencedProducer):
         self.said: deque[str] = deque(maxlen=MOST_SAID)
 
     def _hear(self, text: str) -> None:
-        """What the client's library says of its producer id and its sequences: why it began anew, above all."""
+        """Keep what the client library logs about its producer id and sequences, above all why it reset them."""
         self.said.append(f"{time.time():.3f} {text}")
 
     def _on_delivery(self, sequence: int, partition: int, error: Any, message: Any) -> None:
@@ -92,7 +92,7 @@ class Load:
         return self._ledger.acknowledged_count
 
     def await_progress(self) -> None:
-        """Until every partition has taken a new record."""
+        """Wait until every partition has taken a new record."""
         before = [len(told.offsets) for told in self._ledger.acknowledged]
 
         def all_took_one() -> bool:
@@ -103,7 +103,7 @@ class Load:
             raise AssertionError(f"a partition took nothing for {FINISH_SECONDS:.0f} s: {self._ledger.problems}")
 
     def take_silence_s(self) -> float:
-        """The longest silence of a partition since it was taken before."""
+        """The longest silence of a partition since the last call."""
         told = self._ledger.acknowledged
         longest = max((one.longest_silence_s for one in told), default=0.0)
         for one in told:
@@ -112,7 +112,7 @@ class Load:
         return longest
 
     def finish(self) -> Account:
-        """Ends the producer when all it sent is acknowledged, and compares that with what is there."""
+        """End the producer once all it sent is acknowledged, and compare that with what is there."""
         self._producer.finish()
         until(lambda: not self._producer.waiting, FINISH_SECONDS)
         self._producer.stop()
@@ -129,16 +129,16 @@ class Load:
         )
 
     def abandon(self) -> None:
-        """Ends the producer without a look at what came of it: something else has failed."""
+        """End the producer without checking anything: something else has failed."""
         self._producer.stop()
         self._producer.join()
 
     def _partitions(self) -> int:
-        """As soon as the broker that is asked has heard of the topic."""
+        """The number of partitions, as soon as the broker that is asked knows the topic."""
         admin = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap})
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            with suppress(KafkaException):  # a broker that is leaving was asked
+            with suppress(KafkaException):  # the broker asked is shutting down
                 found = admin.list_topics(self._topic, timeout=20).topics[self._topic]
                 if found.error is None and found.partitions:
                     return len(found.partitions)
@@ -153,7 +153,7 @@ class Load:
             consumer.close()
 
     def _end(self, consumer: Consumer, partition: int) -> int:
-        """Asked again where a broker that is leaving was asked first."""
+        """The partition's high watermark; retries in case the broker asked is shutting down."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -168,7 +168,7 @@ class Load:
         return Consumer({**QUIET, "bootstrap.servers": self._bootstrap, "group.id": "load", "check.crcs": True})
 
     def _compare(self) -> list[str]:
-        """Every acknowledged record is where the producer was told, and nothing is there twice."""
+        """Check that every acknowledged record is where the producer was told, and that nothing is there twice."""
         problems = []
         partitions = self._ledger.partitions
         ends = self._ends(partitions)
@@ -189,7 +189,7 @@ class Load:
         return problems[:20]
 
     def _repetitions(self, partition: int, there: dict[int, int]) -> list[str]:
-        """Which records are there twice, and what the batches say of who wrote them when."""
+        """Which records are there twice, with their batch headers: who wrote them, and when."""
         offsets: dict[int, list[int]] = {}
         for offset, token in there.items():
             offsets.setdefault(token, []).append(offset)
@@ -202,7 +202,7 @@ class Load:
         ]
 
     def _headers(self, partition: int, first: int) -> dict[int, str]:
-        """What the batch of each offset says, as the partition's leader gives it."""
+        """The batch header of each offset, fetched from the partition's leader."""
         kind = message("FetchRequest")
         metadata = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap}).list_topics(self._topic, timeout=20)
         leader = metadata.brokers[metadata.topics[self._topic].partitions[partition].leader]
@@ -254,7 +254,7 @@ class Load:
 
 @contextmanager
 def load(bootstrap: str, topic: str) -> Iterator[Account]:
-    """Clients are at work while the block runs; afterwards the account is filled in, unless the block failed."""
+    """Run clients during the block; afterwards the account is filled in, unless the block has failed."""
     running = Load(bootstrap, topic)
     account = Account()
     running.start()

@@ -1,6 +1,6 @@
-"""Faults of every kind in a random order for as long as asked, under load and while replicas move; then the verdict.
+"""Inflicts faults of every kind in random order for a given time, under load and while replicas move; then judges.
 
-The seed repeats the kinds, their order and their choices; what a fault meets depends on the machine.
+The seed repeats the kinds, their order and their choices; what exactly a fault hits depends on the machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from e2e.kubernetes.world import CLUSTER, World, cluster, reassignment, topic
 LOADED, CARRIED = "mixed-faults", "carried"
 CARRIED_RECORDS, CARRIED_BYTES = 800, 10_000
 THROTTLE = {"interBroker": "1Mi", "intraBroker": "1Mi"}
-# What is not a replica's folder: it is on its way, or out.
+# Folders of replicas that are on their way in or out.
 PASSING = re.compile(r"-(future|delete|stray)$")
 REPLICA = re.compile(r"^(.+)-(\d+)$")
-TIDY_SECONDS = 150.0  # deleted folders go a minute later
+TIDY_SECONDS = 150.0  # deleted folders are removed a minute later
 
 
 class MixedFaults:
@@ -35,7 +35,7 @@ class MixedFaults:
         self.account = Account()
 
     def run(self) -> list[str]:
-        """Findings; none means that all holds."""
+        """Findings; none means that all is well."""
         with brokers_with_clocks(self._world):
             return self._run(self._world)
 
@@ -66,7 +66,7 @@ class MixedFaults:
         return findings + self._leftovers()
 
     def _kinds(self) -> Iterator[Fault]:
-        """Every one of them before any comes again, in a new order each time."""
+        """Every kind once before any is repeated, in a new order each time."""
         order = random.Random(self._seed)
         while True:
             yield from order.sample(KINDS, len(KINDS))
@@ -77,7 +77,7 @@ class MixedFaults:
             if time.monotonic() > end:
                 return
             self.faults += 1
-            # Its own for each: what a fault draws must not change what the later ones are.
+            # One generator per fault: what one draws must not change the faults that follow.
             rng = random.Random(f"{self._seed}/{self.faults}")
             moving = self._move(rng) if rng.random() < 0.5 else ""
             what = inflict(self._world, rng)
@@ -96,7 +96,7 @@ class MixedFaults:
         until_in_sync(self._world)
 
     def _move(self, rng: random.Random) -> str:
-        """One replica goes to the broker that has none; returns when it is on its way."""
+        """Move one replica to the broker that has none; returns once it is on its way."""
         name = f"carry-{self.faults}"
         kept, gone = rng.sample(self._world.view().topics[CARRIED].partitions[0].replicas, 2)
         target = ({0, 1, 2} - {kept, gone}).pop()
@@ -108,7 +108,7 @@ class MixedFaults:
     # ---- what must not be left
 
     def _leftovers(self) -> list[str]:
-        """After a while, in which what was deleted goes; what is still there then is a finding."""
+        """Whatever is left after a while, in which deleted things disappear, is a finding."""
         deadline = time.monotonic() + TIDY_SECONDS
         while True:
             findings = self._strange_pods() + throttles_left(self._world) + self._strange_folders()

@@ -1,6 +1,6 @@
-"""A real Prometheus in the cluster: this machine's program in an image of its own.
+"""Runs a real Prometheus in the cluster: this machine's program in an image of its own.
 
-It is told the brokers' names: Debian builds it without the discovery that manifests/monitoring uses in Kubernetes.
+The brokers are listed statically: Debian builds it without the Kubernetes discovery that manifests/monitoring uses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_prometheus() -> str | None:
 
 
 def load_prometheus(world: World) -> bool:
-    """Makes the image and brings it to the nodes; false where that is not possible."""
+    """Build the image and load it on the nodes; False if that is not possible."""
     program = find_prometheus()
     assert program is not None
     base = debian_base(Flavour.BROKER.debian_packages, world.provider.say)
@@ -47,7 +47,7 @@ def load_prometheus(world: World) -> bool:
 
 
 def prometheus() -> list[Obj]:
-    """Everything that it needs."""
+    """The objects that it needs: ConfigMap, Service, pod."""
     brokers = [f"{CLUSTER}-{number}" for number in range(3)]
     targets = [
         {"targets": [f"{pod}.{BROKERS}.{NAMESPACE}.svc:{METRICS_PORT}"], "labels": {"namespace": NAMESPACE, "pod": pod}}

@@ -1,4 +1,4 @@
-"""An image that stands for the next release: the present one, and brokers that know one protocol feature more."""
+"""Makes an image that stands for the next release: the current one, with brokers that support one more feature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_FEATURE = "    ELIGIBLE_LEADER_REPLICAS: (0, 1),\n"
 
 
 def write_next_layer(path: Path) -> None:
-    """A layer over the present image's: one module, and its compiled form, which the image does not check."""
+    """A layer on top of the current image: one module, and its .pyc, which the image does not check for staleness."""
     text = SOURCE.read_text()
     assert text.count(LAST_FEATURE) == 1
     with tempfile.TemporaryDirectory(dir=path.parent) as place:

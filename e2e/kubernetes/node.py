@@ -1,9 +1,9 @@
-"""A real Kubernetes of one node on this machine, in namespaces of its own: processes, mounts and network.
+"""Runs a real single-node Kubernetes on this machine, in its own PID, mount and network namespaces.
 
-It is one process tree whose first process is node_files/init, joined to the machine by a pair of virtual interfaces.
-When that process ends the kernel ends all the others; it ends with the one who started it, however that one ends. What
-is kept on disk lies in one folder, which `stop` removes. One node at a time can be on a machine (the addresses are
-fixed): a lock of the kernel's sees to it, and who gets the lock removes what another has left behind.
+It is one process tree whose first process is node_files/init, joined to the machine by a veth pair. When that process
+ends, the kernel ends all the others; it ends with the process that started it, however that ends. Its data on disk is
+in one folder, which `stop` removes. Only one node can run on a machine at a time (the addresses are fixed): a file lock
+ensures that, and whoever gets the lock removes what another run has left behind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LINK = "ballast0"
 HOST, NODE = "172.30.0.1", "172.30.0.2"
 PODS, SERVICES, FIRST_SERVICE = "10.244.0.0/24", "10.96.0.0/16", "10.96.0.1"
 API = f"https://{NODE}:6443"
-# Program → the package of Debian and Ubuntu that brings it.
+# Program → the Debian or Ubuntu package that has it.
 PROGRAMS = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "etcd": "etcd-server", "iptables": "iptables",
     "conntrack": "conntrack", "ip": "iproute2", "openssl": "openssl", "unshare": "util-linux", "socat": "socat",
@@ -64,7 +64,7 @@ def missing_for_node() -> list[str]:
 
 
 class Node:
-    """Start it, use it, stop it."""
+    """A node: start it, use it, stop it."""
 
     def __init__(self, tools: Path) -> None:
         self.tools = tools
@@ -83,7 +83,7 @@ class Node:
 
     def start(self, archives: list[Path], say: Callable[[str], None]) -> None:
         self._lock = _take_lock()
-        began = time.monotonic()  # another node may have been waited for
+        began = time.monotonic()  # not before: it may have waited for another node
         remove_leftovers()
         self.state = Path(tempfile.mkdtemp(prefix=STATE_PREFIX, dir=STATE_ROOT))
         for name in ("log", "pid", "hold", "etcd", "containerd", "kubelet", "volumes", "conf", "cni"):
@@ -103,7 +103,7 @@ class Node:
         say(f"Kubernetes is up after {time.monotonic() - began:.1f} s, with {len(archives)} image(s)")
 
     def stop(self) -> None:
-        """Ends everything and removes all that is left. May be called at any time, and twice."""
+        """End everything and remove all that is left. May be called at any time, and twice."""
         if self.pid:
             _end(self.pid)
         if self._process is not None:
@@ -120,7 +120,7 @@ class Node:
             self._lock = -1
 
     def load(self, archive: Path) -> None:
-        """Makes another image known to the node."""
+        """Import another image into containerd."""
         if self._ctr("--namespace", "k8s.io", "images", "import", str(archive)) != 0:
             raise NodeError(f"containerd cannot import {archive}")
 
@@ -131,7 +131,7 @@ class Node:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
     def inside(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the node's namespaces."""
+        """Run a command in the node's namespaces."""
         entered = ["nsenter", "-t", str(self.pid), "-m", "-n", "-p", "--", *command]
         return subprocess.run(entered, capture_output=True, text=True, timeout=seconds, check=False)
 
@@ -144,7 +144,7 @@ class Node:
 
     @contextlib.contextmanager
     def down(self, name: str) -> Iterator[None]:
-        """One of the node's own processes is killed and stays down."""
+        """Kill one of the node's own processes, and keep it down until the block ends."""
         hold = self.state / "hold" / name
         hold.touch()
         try:
@@ -168,7 +168,7 @@ class Node:
             (self.state / folder / template.name).write_text(text)
 
     def _launch(self) -> None:
-        """The node ends with this process: the kernel tells `unshare`, and `unshare` the node's first process."""
+        """Start the node. It ends with this process: the kernel kills `unshare`, then the node's first process."""
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork"]
         command += ["--kill-child=KILL", "--mount-proc", str(HERE / "init")]
         with (self.state / "log" / "init.log").open("ab") as log:
@@ -197,7 +197,7 @@ class Node:
         return archive
 
     def _node_ready(self) -> bool:
-        """A condition may be old; the kubelet itself must answer, through the API server."""
+        """The condition may be stale, so the kubelet itself must answer, too, through the API server."""
         if self.kubectl("get", "--raw", "/api/v1/nodes/node1/proxy/healthz").returncode != 0:
             return False
         return self.kubectl("wait", "--for=condition=Ready", "node/node1", "--timeout=1s").returncode == 0
@@ -241,7 +241,7 @@ def _take_lock() -> int:
 
 
 def remove_leftovers() -> None:
-    """What nodes have left on this machine. Only who holds the lock may call it."""
+    """Remove what nodes have left on this machine. Only the holder of the lock may call it."""
     for state in STATE_ROOT.glob(f"{STATE_PREFIX}*"):
         number = _read(state / "node.pid").strip()
         if number and b"node_files/init" in _read_bytes(Path(f"/proc/{number}/cmdline")):
@@ -272,7 +272,7 @@ def _end(pid: int) -> None:
 
 
 def _cgroups_writable() -> bool:
-    """A kubelet makes groups of its own."""
+    """The kubelet creates cgroups of its own."""
     roots = [path for path in Path("/sys/fs/cgroup").glob("memory") if path.is_dir()] or [Path("/sys/fs/cgroup")]
     probe = roots[0] / f"ballast-probe-{os.getpid()}"
     try:

@@ -1,6 +1,6 @@
-"""Where scenarios run. Each provider gives a Kubernetes and an image that it can run; the scenarios see no difference.
+"""Providers of a Kubernetes for the scenarios, and of an image that it can run; scenarios see no difference.
 
-`missing()` says what this machine lacks, in words that a person can act on. `start()` returns when the API answers;
+`missing()` says what this machine lacks, in words that a person can act on. `start()` returns once the API answers;
 `stop()` may be called at any time and leaves nothing behind.
 """
 
@@ -34,7 +34,7 @@ START_SECONDS = 120.0
 NODE_PORTS = range(30000, 32768)
 MOST_BROKERS = 8
 KEPT_ARCHIVES = 3
-# What is compiled in an image is not checked against its source.
+# The .pyc files of an image are not checked against their sources, so they are compiled anew.
 LAYERED = f"""FROM {{image}}
 USER 0
 ADD layer.tar /
@@ -49,11 +49,11 @@ class ProviderError(Exception):
 
 class Provider(ABC):
     name: str
-    # The name or address at which node ports answer.
+    # The host name or address at which node ports answer.
     outside: str
     # The node port of the first broker; the next ones follow.
     first_node_port = 32000
-    # Real containers with files and processes of their own; else pods are processes of this machine.
+    # Whether pods are real containers with their own files and processes; else they are processes of this machine.
     containers = True
 
     def __init__(self, say: Say) -> None:
@@ -66,11 +66,11 @@ class Provider(ABC):
     def missing(self) -> list[str]: ...
 
     def prepare(self) -> None:
-        """Builds what a start needs and the cache does not have."""
+        """Build what `start` needs and the cache does not have."""
         return
 
     def prepare_spark(self) -> None:
-        """The same for `spark_image`."""
+        """The same as `prepare`, for `spark_image`."""
         return
 
     @abstractmethod
@@ -84,15 +84,15 @@ class Provider(ABC):
         return ""
 
     def spark_image(self) -> str:
-        """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
+        """Load the image of the Spark job on the nodes; returns its name, or empty if that is not possible."""
         return ""
 
     def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
-        """The same of our image with one layer more, for a test alone."""
+        """The same for our image with one more layer, only for a test."""
         return ""
 
     def load(self, _archive: Path) -> bool:
-        """Brings another image to the nodes; false where that is not possible."""
+        """Load another image on the nodes; False if that is not possible."""
         return False
 
     @property
@@ -101,12 +101,12 @@ class Provider(ABC):
 
 
 def image_name(flavour: Flavour = Flavour.BROKER) -> str:
-    """Another source has another name, so that nobody runs what was built before."""
+    """Includes a hash of the sources, so that nobody runs what was built from others."""
     return f"localhost/{flavour.image}:e2e-{content_key(flavour)}"
 
 
 class Host(Provider):
-    """The real programs of Kubernetes on this machine, in namespaces of their own."""
+    """The real programs of Kubernetes on this machine, in their own Linux namespaces."""
 
     name = "host"
     outside = NODE
@@ -173,7 +173,7 @@ class Host(Provider):
 
 
 class Embedded(Provider):
-    """Ballast's own Kubernetes API in one process; pods are processes."""
+    """Ballast's own Kubernetes API in this process; pods are processes."""
 
     name = "embedded"
     outside = "127.0.0.1"
@@ -218,7 +218,7 @@ class Embedded(Provider):
 
 
 class Current(Provider):
-    """Whatever Kubernetes the current kubeconfig speaks of. The image must be one that its nodes can run."""
+    """Whichever Kubernetes the current kubeconfig names. The image must be one that its nodes can run."""
 
     name = "current"
 
@@ -247,7 +247,7 @@ class Current(Provider):
             raise ProviderError("no node tells its address; name one that can be reached in BALLAST_E2E_NODE")
 
     def stop(self) -> None:
-        """Nothing: the cluster is not ours. Scenarios remove what they made."""
+        """Does nothing: the cluster is not ours. Scenarios remove what they made."""
 
     def _ask(self, *arguments: str) -> str | None:
         done = subprocess.run(
@@ -259,7 +259,7 @@ class Current(Provider):
 class Kind(Provider):
     """Kubernetes in Docker. Needs kind, Docker with its daemon, and kind's node image, which Docker pulls.
 
-    BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base of ours.
+    BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base image for ours.
     """
 
     name = "kind"
@@ -348,12 +348,12 @@ class Kind(Provider):
 
 
 def _option(name: str, value: str | None) -> list[str]:
-    """An option with its value, or nothing where there is none."""
+    """An option with its value, or nothing without a value."""
     return [name, value] if value else []
 
 
 def _forget_old_archives(present: Path) -> None:
-    """Each change of the sources makes another one. Somebody else may be about the same."""
+    """Keep only the newest: each change of the sources makes another. Other runs may be doing the same."""
     with contextlib.suppress(FileNotFoundError):
         others = set(present.parent.glob(f"{Flavour.BROKER.image}-*-e2e-*.tar")) - {present}
         for old in sorted(others, key=lambda path: path.stat().st_mtime)[:-KEPT_ARCHIVES]:
@@ -361,7 +361,7 @@ def _forget_old_archives(present: Path) -> None:
 
 
 def _free_ports(ports: range, count: int) -> int:
-    """The first of so many ports in a row that nobody on this machine listens on."""
+    """The first of `count` consecutive ports that nobody on this machine listens on."""
     for first in range(ports.start, ports.stop - count, count):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):
@@ -383,7 +383,7 @@ PROVIDERS: dict[str, type[Provider]] = {one.name: one for one in (Host, Embedded
 
 @contextlib.contextmanager
 def running(provider: Provider) -> Iterator[Provider]:
-    """The provider, started; stopped whatever happens."""
+    """Start the provider, and stop it whatever happens."""
     missing = provider.missing()
     if missing:
         raise ProviderError(f"provider {provider.name} needs {'; '.join(missing)}")

@@ -1,4 +1,4 @@
-"""The steps that scenarios have in common: install, bring to the known state, read and write."""
+"""Steps that scenarios have in common: install, bring the cluster to a known state, produce and consume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTALL_SECONDS = 300.0
 CLUSTER_SECONDS = 300.0
 CLIENT_SECONDS = 180.0
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-# The pods of brokers and operator must pass it.
+# The pods of brokers and operator must meet this Pod Security Standard.
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 # Produces or consumes as told, and prints how many.
 IN_POD = """
@@ -45,14 +45,14 @@ ANY_PARTITION = -1  # the client chooses
 
 
 def installation(world: World, image: str = "") -> Obj:
-    """A kustomization as a person would write it: the base, their namespace, their image."""
+    """A kustomization as a user would write it: the base, their namespace, their image."""
     repository, _, tag = (image or world.provider.image).rpartition(":")
     replaced = {"name": "ballast-operator", "newName": repository or tag, **({"newTag": tag} if repository else {})}
     return {"namespace": NAMESPACE, "resources": ["manifests/base"], "images": [replaced]}
 
 
 def ensure_operator(world: World, image: str = "") -> None:
-    """The operator of this image, else of the provider's, is there and works."""
+    """Install the operator of this image, or of the provider's, and wait until it is available."""
     if world.get("namespace", NAMESPACE) is None:
         labels = {POD_SECURITY: "restricted"}
         world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
@@ -62,7 +62,7 @@ def ensure_operator(world: World, image: str = "") -> None:
 
 
 def ensure_cluster(world: World) -> float:
-    """The cluster of the story, Ready; the seconds that it took."""
+    """Create the cluster of the story; returns the seconds until it was Ready."""
     began = time.monotonic()
     world.apply(cluster(world))
     world.until_ready("kafkacluster", CLUSTER, CLUSTER_SECONDS)
@@ -75,8 +75,8 @@ def inside(world: World) -> str:
 
 
 def produce(world: World, topic: str, values: list[bytes], partitions: int = 0) -> None:
-    """From outside, with acks=all; every record is acknowledged when it returns. To so many partitions in turn, else
-    where the client likes."""
+    """Produce from outside with acks=all; on return every record is acknowledged. Goes round robin over `partitions`,
+    if given; otherwise the client chooses."""
     failed: list[str] = []
     limit = {"message.timeout.ms": int(CLIENT_SECONDS * 1000)}
     producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "acks": "all", **limit})
@@ -95,7 +95,7 @@ def produce(world: World, topic: str, values: list[bytes], partitions: int = 0) 
 
 
 def consume(world: World, topic: str, count: int, seconds: float = CLIENT_SECONDS) -> list[bytes]:
-    """From outside, from the beginning."""
+    """Consume from outside, from the earliest offset."""
     settings = {**QUIET, "bootstrap.servers": world.bootstrap, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "group.id": f"outside-{time.monotonic_ns()}"})
     values: list[bytes] = []
@@ -111,7 +111,7 @@ def consume(world: World, topic: str, count: int, seconds: float = CLIENT_SECOND
 
 
 def until_in_sync(world: World) -> None:
-    """Every replica of every partition follows its leader."""
+    """Wait until every replica of every partition is in the ISR."""
 
     def whole() -> bool:
         view = world.view()
@@ -122,14 +122,14 @@ def until_in_sync(world: World) -> None:
 
 
 def throttles_left(world: World) -> list[str]:
-    """What brokers and topics still have of any throttle."""
+    """Throttle configs that are still set on brokers or topics."""
     view = world.view()
     admin = AdminClient({**QUIET, "bootstrap.servers": world.bootstrap})
     asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in view.brokers]
     asked += [ConfigResource(ResourceType.TOPIC, name) for name in view.topics]
     return [
         f"{key} of {resource.name} is still {entry.value}"
-        for resource in asked  # a call takes one broker
+        for resource in asked  # a call takes only one broker
         for key, entry in admin.describe_configs([resource])[resource].result(60).items()
         if ("throttled" in key or key == LOG_DIRS_RATE) and not entry.is_default
     ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""What a scenario is told in: things that a person at a terminal does and sees, the same for every provider.
+"""The vocabulary of scenarios: what a person at a terminal does and sees, the same for every provider.
 
-Whatever a person would type goes through kubectl; waiting has a deadline and, when it is missed, shows what there is.
+Whatever a person would type goes through kubectl; every wait has a deadline and, if it is missed, shows the evidence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AWAY_MINUTES = "BALLAST_E2E_AWAY_MINUTES"
 
 
 class Disappointed(AssertionError):
-    """Something that should have happened did not; the text shows what there was."""
+    """Something that should have happened did not; the text shows what there was instead."""
 
 
 class World:
@@ -55,7 +55,7 @@ class World:
     # ---- kubectl
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = 180.0) -> str:
-        """What it printed; a refusal is raised with kubectl's own words."""
+        """Its output; raises Disappointed with kubectl's own message if it fails."""
         done = self.try_kubectl(*words, stdin=stdin, seconds=seconds)
         if done.returncode != 0:
             raise Disappointed(f"kubectl {' '.join(words)}: {done.stderr.strip()}\n{done.stdout.strip()}")
@@ -74,11 +74,11 @@ class World:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(bodies))
 
     def apply_example(self, name: str) -> None:
-        """One of manifests/examples, as it stands."""
+        """Apply one of manifests/examples as it is."""
         self.kubectl("apply", "-f", str(ROOT / "manifests" / "examples" / f"{name}.yaml"))
 
     def kustomize(self, content: Mapping[str, Any], *words: str) -> str:
-        """kubectl apply -k of a kustomization; `resources` are paths in this project."""
+        """Run kubectl apply -k (or `words`) on a kustomization; `resources` are paths in this project."""
         with tempfile.TemporaryDirectory(prefix="ballast-e2e-kustomize-") as folder:
             resources = [os.path.relpath(ROOT / path, os.path.realpath(folder)) for path in content["resources"]]
             text = yaml.safe_dump({**content, "resources": resources})
@@ -113,7 +113,7 @@ class World:
         try:
             return self.api.kind(text)
         except Exception:
-            self._api = None  # what was not there when it was looked up may be there now
+            self._api = None  # a kind that was unknown at discovery may exist now
             return self.api.kind(text)
 
     def pods(self) -> dict[str, Obj]:
@@ -124,15 +124,15 @@ class World:
     # ---- waiting
 
     def until(self, what: str, found: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
-        """What `found` returns once that is true."""
+        """Poll `found` until it returns something true; returns that."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 value: T | None = found()
             except CommandError as error:
-                if isinstance(error, Refused) and not error.passing:
+                if isinstance(error, Refused) and not error.is_transient:
                     raise
-                value = None  # an API server that does not answer just now may answer soon
+                value = None  # an API server that does not answer now may answer soon
             if value:
                 return value
             if time.monotonic() > deadline:
@@ -140,7 +140,7 @@ class World:
             time.sleep(POLL_SECONDS)
 
     def ready(self, kind: str, name: str) -> tuple[str, str, str]:
-        """(status, reason, message) of Ready for the present spec; empty while the operator has not seen it."""
+        """(status, reason, message) of Ready for the current spec; empty until the operator has observed that."""
         body = self.get(kind, name)
         if body is None or body.get("status", {}).get("observedGeneration") != body["metadata"]["generation"]:
             return ("", "", "")
@@ -160,7 +160,7 @@ class World:
         return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds) or {}
 
     def evidence(self) -> str:
-        """What a person would look at: objects, pods, the last words of brokers, operator and node."""
+        """What a person would look at: objects, pods, events, the last log lines of brokers, operator and node."""
         shown = [self.try_kubectl("get", what, "-o", "wide").stdout for what in ("ballast", "pods,pvc")]
         log = self.try_kubectl("logs", "deployment/ballast-operator", "--tail=25")
         events = self.try_kubectl("get", "events", "--sort-by=.lastTimestamp").stdout.splitlines()[-15:]
@@ -172,14 +172,14 @@ class World:
 
     @property
     def bootstrap(self) -> str:
-        """The brokers that there are, by their node ports."""
+        """The node ports of the brokers that there are."""
         brokers = int((self.get("statefulset", CLUSTER) or {"spec": {"replicas": 3}})["spec"]["replicas"])
         return ",".join(
             f"{self.provider.outside}:{self.provider.first_node_port + broker}" for broker in range(brokers)
         )
 
     def view(self) -> KafkaView:
-        """All of the Kafka cluster, as its brokers tell it."""
+        """The whole state of the Kafka cluster, as its brokers report it."""
         import asyncio
 
         async def look() -> KafkaView:
@@ -202,11 +202,11 @@ class World:
     # ---- Kafka, from a pod
 
     def run_in_pod(self, name: str, script: str, *arguments: str, seconds: float = WAIT_SECONDS) -> str:
-        """Runs a Python script in a pod of its own, with our image; what it printed."""
+        """Run a Python script in a pod of its own, with our image; returns its output."""
         return self.run_pod(restricted_pod(name, self.provider.image, ["python3", "-c", script, *arguments]), seconds)
 
     def run_pod(self, body: Obj, seconds: float = WAIT_SECONDS) -> str:
-        """Runs a pod to its end; what it printed."""
+        """Run a pod to its end; returns its output."""
         name = body["metadata"]["name"]
         self.apply(body)
         try:
@@ -219,18 +219,18 @@ class World:
             self.try_kubectl("delete", "pod", name, "--grace-period=0", "--wait=true", "--ignore-not-found")
 
     def ended(self, pod: str) -> str:
-        """The phase of a pod that has ended, else nothing."""
+        """The phase of a pod that has ended, else empty."""
         phase: str = (self.get("pod", pod) or {}).get("status", {}).get("phase", "")
         return phase if phase in ("Succeeded", "Failed") else ""
 
 
 def without_frames(said: str) -> str:
-    """What a program said, but for the frames of Java's stack traces, which push the message out of sight."""
+    """A program's output without the frames of Java stack traces, which push the message out of sight."""
     return "\n".join(line for line in said.splitlines() if not line.startswith("\tat "))
 
 
 def restricted_pod(name: str, image: str, command: list[str], account: str = "") -> Obj:
-    """A pod that passes the restricted standard; with an account it may talk to Kubernetes as that."""
+    """A pod that meets the restricted Pod Security Standard; with an account, it may use the Kubernetes API as that."""
     container = {
         "name": "main",
         "image": image,
@@ -254,7 +254,7 @@ def restricted_pod(name: str, image: str, command: list[str], account: str = "")
 
 
 def cluster(world: World, **spec: Any) -> Obj:
-    """The cluster of the story: three brokers, three volumes each, and a way in from outside."""
+    """The cluster of the story: three brokers with three volumes each, and a listener for outside."""
     volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(3)]
     outside = {
         **OUTSIDE_LISTENER,

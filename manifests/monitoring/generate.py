@@ -1,11 +1,11 @@
-"""Writes what is generated: the dashboards, the PrometheusRule and docs/runbooks.md.
+"""Generates the dashboards, the PrometheusRule and docs/runbooks.md.
 
 From the root of the repository, with what requirements/dev.lock installs:
 
     python -m manifests.monitoring.generate           rewrites the files
     python -m manifests.monitoring.generate --check   fails when they are out of date
 
-Who only uses the files needs nothing of it.
+Those who only use the files need none of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = HERE.parents[1]
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file and what belongs into it."""
+    """Every generated file and its content."""
     rules = yaml.safe_load((HERE / "rules.yaml").read_text(encoding="utf-8"))
     return {HERE / "dashboards" / f"{name}.json": text for name, text in dashboards().items()} | {
         HERE / "prometheusrule.yaml": runbooks.prometheus_rule(rules),

@@ -1,4 +1,4 @@
-"""What else is made of rules.yaml: the PrometheusRule, and the page of runbooks in docs/."""
+"""Makes the PrometheusRule and the page of runbooks in docs/ from rules.yaml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prometheus_rule(rules: Rules) -> str:
 
 
 def page(rules: Rules) -> str:
-    """All alerts: when each fires, and what to do then."""
+    """The page with all alerts: when each fires, and what to do then."""
     lines = ["# Runbooks", "", "What to do when an alert fires. Written by `manifests/monitoring/generate.py` from the"]
     lines += ["rules in `manifests/monitoring/rules.yaml`, whose annotations say the same.", ""]
     for group in rules["groups"]:

@@ -2,7 +2,7 @@
 
 import errno
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota is
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota is
 
 
 class CommandError(Exception):

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from ballast_cli import NO_ROOM, CommandError, examples
+from ballast_cli import DISK_FULL, CommandError, examples
 
 KUBE_VERBS = ("get", "apply", "patch", "delete", "describe", "wait")
 MODULES = {
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in DISK_FULL:
             raise
         _forget_output()
         where = f": {error.filename}" if error.filename else ""

@@ -7,7 +7,7 @@ import re
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-from ballast_local.folders import disturbing
+from ballast_local.folders import why_unusable
 from ballast_operator.model.quantity import parse_quantity
 
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
@@ -38,7 +38,7 @@ def folder(text: str) -> Path:
 def pods_folder(text: str) -> Path:
     """A folder in which an embedded Kubernetes can keep its data; an unsuitable one is refused before installation."""
     found = folder(text)
-    if why := disturbing(found):
+    if why := why_unusable(found):
         raise ArgumentTypeError(f"{text}: {why}")
     return found
 

@@ -69,9 +69,9 @@ def files_under(tree: Path) -> list[Path]:
     return [path for path in sorted(tree.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
 
 
-def key_of(beside: str, files: Iterable[Path], root: Path) -> str:
-    """A cache key for the files (their paths relative to `root` and their contents) and for `beside`."""
-    digest = hashlib.sha256(beside.encode())
+def key_of(extra: str, files: Iterable[Path], root: Path) -> str:
+    """A cache key for the files (their paths relative to `root` and their contents) and for `extra`."""
+    digest = hashlib.sha256(extra.encode())
     for path in files:
         digest.update(f"{os.path.relpath(path, root)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -137,8 +137,8 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 def content_key(flavour: Flavour) -> str:
     """A cache key that changes with anything in the image."""
-    beside = f"{_packages_key(flavour)} {flavour.command} {PASSWD} {compiled.key() if _is_compiled(flavour) else ''}"
-    return compiled.key_of(beside, source_files(flavour), ROOT)
+    extra = f"{_packages_key(flavour)} {flavour.command} {PASSWD} {compiled.key() if _is_compiled(flavour) else ''}"
+    return compiled.key_of(extra, source_files(flavour), ROOT)
 
 
 def source_files(flavour: Flavour) -> list[Path]:

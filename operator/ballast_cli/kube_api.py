@@ -44,7 +44,7 @@ class Refused(CommandError):
         self.code = code
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether a retry may succeed: the server is starting, or its storage does not respond."""
         return self.code == BUSY or self.code >= BROKEN
 

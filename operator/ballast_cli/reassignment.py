@@ -22,7 +22,7 @@ INTER_BROKER_RATES = ("leader.replication.throttled.rate", "follower.replication
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 # Transient errors of AlterReplicaLogDirs: the replica is just being created, or its directory is coming back.
-PASSING = ("ReplicaNotAvailableError", "NotLeaderForPartitionError", "UnknownTopicOrPartitionError")
+TRANSIENT = ("ReplicaNotAvailableError", "NotLeaderForPartitionError", "UnknownTopicOrPartitionError")
 
 
 class Key(NamedTuple):
@@ -324,7 +324,7 @@ class Cluster:
                     refused[place] = _words(error)
             if not left or time.monotonic() >= deadline:
                 break
-            if all(reason.split(":")[0] not in PASSING for reason in refused.values()):
+            if all(reason.split(":")[0] not in TRANSIENT for reason in refused.values()):
                 break
             time.sleep(ALTER_LOG_DIRS_EVERY_S)
         return {place: refused.get(place, "no answer") for place in left}

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ballast_cli import NO_ROOM, CommandError
+from ballast_cli import DISK_FULL, CommandError
 from ballast_cli.arguments import at_least_one, pods_folder, port
 from ballast_cli.kube import MANAGER
 from ballast_cli.places import ROOT, kept
@@ -206,7 +206,7 @@ def _room(error: Exception, data: Path) -> str:
 
     That is recognized by the system's or SQLite's message. SQLite reports a disk without room for its index as an
     I/O error, so with any SQLite error a nearly full disk counts, too."""
-    full = any(each in str(error) for each in (*map(os.strerror, NO_ROOM), "disk is full"))
+    full = any(each in str(error) for each in (*map(os.strerror, DISK_FULL), "disk is full"))
     if full or (isinstance(error, sqlite3.Error) and shutil.disk_usage(data).free < LITTLE_BYTES):
         return f". Make room in {data}, or choose another directory with --data."
     return ""

@@ -1,8 +1,9 @@
 """Validates objects of the built-in kinds: missing and invalid fields, and changes to immutable ones. PURE."""
 
+import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -68,6 +69,13 @@ _KEY_RULE = (
 _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 
+def _each_container(spec: Obj, path: str) -> Iterator[tuple[str, Obj]]:
+    """(path, container); a name that both kinds of containers have is a duplicate in the init container."""
+    for field in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(field) or []):
+            yield f"{path}.{field}[{index}]", container
+
+
 def _unsupported(spec: Obj, path: str) -> list[Obj]:
     """Refuse pod fields that would otherwise be silently ignored."""
     causes = [_forbidden(f"{path}.schedulingGates", _NOT_HERE)] if spec.get("schedulingGates") else []
@@ -87,8 +95,7 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
             others = [kind for kind in source if kind not in ("configMap", "secret", "downwardAPI")]
             where = f"{path}.volumes[{index}].projected.sources[{place}]"
             causes += [_forbidden(f"{where}.{kind}", _NOT_HERE) for kind in others]
-    for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
-        where = f"{path}.containers[{index}]"
+    for where, container in _each_container(spec, path):
         for probe in _PROBES:
             actions = set(container.get(probe) or {}) & {"exec", "httpGet", "tcpSocket", "grpc"}
             if "grpc" in actions:
@@ -105,6 +112,10 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
                 causes.append(_forbidden(f"{where}.lifecycle.{hook}", f"{_NOT_HERE}; preStop.exec is there"))
         if container.get("restartPolicy"):
             causes.append(_forbidden(f"{where}.restartPolicy", f"{_NOT_HERE}: no sidecar containers"))
+    why = "may not be set for init containers without restartPolicy=Always"
+    for index, container in enumerate(spec.get("initContainers") or []):
+        fields = [field for field in (*_PROBES, "lifecycle") if field in container]
+        causes += [_forbidden(f"{path}.initContainers[{index}].{field}", why) for field in fields]
     return causes
 
 
@@ -131,16 +142,14 @@ def _numbers(container: Obj, where: str) -> list[Obj]:
 
 def _containers(spec: Obj, path: str) -> list[Obj]:
     causes = _unsupported(spec, path)
-    containers = spec.get("containers") or []
-    if not containers:
+    if not spec.get("containers"):
         causes.append(_required(f"{path}.containers"))
     if (seconds := spec.get("activeDeadlineSeconds", 1)) < 1:
         why = "must be between 1 and 2147483647, inclusive"
         causes.append(_invalid(f"{path}.activeDeadlineSeconds", seconds, why))
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     seen: set[str] = set()
-    for index, container in enumerate((spec.get("initContainers") or []) + containers):
-        where = f"{path}.containers[{index}]"
+    for where, container in _each_container(spec, path):
         name = container.get("name")
         if not name:
             causes.append(_required(f"{where}.name"))
@@ -148,7 +157,7 @@ def _containers(spec: Obj, path: str) -> list[Obj]:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{where}.name"))
         elif not meta.is_label(name):
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
-        seen.add(name)
+        seen.add(name or "")
         causes += _numbers(container, where)
         if not container.get("image"):
             causes.append(_required(f"{where}.image"))
@@ -372,8 +381,7 @@ def _data(new: Obj, old: Obj | None) -> list[Obj]:
     ]
     if causes:
         return causes
-    size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
-    if size > DATA_LIMIT_BYTES:
+    if _data_bytes(new) > DATA_LIMIT_BYTES:
         return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
     if old is not None and old.get("immutable"):
         return [
@@ -382,6 +390,12 @@ def _data(new: Obj, old: Obj | None) -> list[Obj]:
             if old.get(field) != new.get(field)
         ]
     return []
+
+
+def _data_bytes(obj: Obj) -> int:
+    encoded, texts = (obj.get("data"), {}) if obj["kind"] == "Secret" else (obj.get("binaryData"), obj.get("data"))
+    sizes = [len(base64.b64decode(value)) for value in (encoded or {}).values()]
+    return sum(sizes) + sum(len(value.encode()) for value in (texts or {}).values())
 
 
 _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {

@@ -15,7 +15,7 @@ from ballast_local.bootstrap import create_defaults
 from ballast_local.builtin_schemas import BuiltInSchemas
 from ballast_local.certificates import make_certificate
 from ballast_local.definitions import Definitions
-from ballast_local.folders import disturbing
+from ballast_local.folders import why_unusable
 from ballast_local.objects import Objects
 from ballast_local.resources import Registry
 from ballast_local.routes import Routes
@@ -111,7 +111,7 @@ class LocalCluster:
 
 
 def _directory(path: Path) -> Path:
-    if why := disturbing(path):
+    if why := why_unusable(path):
         raise OSError(errno.EINVAL, why)
     for name in () if (path / "objects.db").exists() else ("pods", "volumes"):
         if (path / name).is_dir() and any(one.name != ".deleted" for one in (path / name).iterdir()):

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from ballast_local.errors import Obj, cause
+from ballast_local.patterns import compile_pattern
 from ballast_local.rules import rule_faults
 
 _TYPES = ("object", "array", "string", "integer", "number", "boolean")
@@ -119,7 +120,7 @@ def check_structure(schema: Obj, path: str) -> list[Obj]:
 
 def _check_pattern(pattern: Any, path: str) -> list[Obj]:
     try:
-        re.compile(pattern)
+        compile_pattern(pattern)
     except (re.error, TypeError) as fault:
         text = f"Invalid value: {pattern!r}: must be a valid regular expression, but isn't: {fault}"
         return [cause("FieldValueInvalid", text, f"{path}.pattern")]

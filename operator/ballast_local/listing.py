@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from ballast_local.errors import ApiError, Obj, bad_request, cause, invalid
 from ballast_local.requests import Form, Target, whole_number
-from ballast_local.resources import Resource, canonical
+from ballast_local.resources import Resource, storage_key
 from ballast_local.selectors import LabelPredicate, fields_match, parse_fields, parse_labels
 from ballast_local.store import Entry, Store, encode
 from ballast_local.table import table
@@ -36,7 +36,7 @@ class Selection:
         terms = parse_fields(query.get("fieldSelector"))
         if target.name:
             terms.append(("metadata.name", True, target.name))
-        allowed = _SELECTABLE.get(canonical(target.resource), ())
+        allowed = _SELECTABLE.get(storage_key(target.resource), ())
         for path, _, _ in terms:
             if path not in ("metadata.name", "metadata.namespace", *allowed):
                 raise bad_request(f'field label not supported: "{path}"')
@@ -102,7 +102,7 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
     limit = max(0, whole_number(query.get("limit")) or 0)
     asked = whole_number(query.get("resourceVersion")) or 0
     token = query.get("continue")
-    resource = canonical(target.resource)
+    resource = storage_key(target.resource)
     revision = store.revision
     if asked > revision:
         told = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}

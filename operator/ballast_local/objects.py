@@ -26,7 +26,7 @@ from ballast_local.errors import (
     not_found,
 )
 from ballast_local.field_types import RootType
-from ballast_local.resources import NO_GENERATION, Registry, Resource, canonical
+from ballast_local.resources import NO_GENERATION, Registry, Resource, storage_key
 from ballast_local.store import Entry, Store, encode, entry_of
 from ballast_local.strategy import Strategy
 
@@ -56,7 +56,7 @@ class Objects:
     # reading
 
     def entry(self, resource: Resource, namespace: str, name: str) -> Entry:
-        found = self.store.get(canonical(resource), namespace, name)
+        found = self.store.get(storage_key(resource), namespace, name)
         if found is None:
             raise not_found(resource.group, resource.plural, name)
         return found
@@ -77,7 +77,7 @@ class Objects:
         if metadata.get("resourceVersion") not in (None, "", "0"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         name = metadata["name"]
-        if (held := self.store.get(canonical(resource), namespace, name)) is not None:
+        if (held := self.store.get(storage_key(resource), namespace, name)) is not None:
             raise already_exists(resource.group, resource.plural, name, meta.is_deleting(held.object()))
         self._check_namespace(resource, namespace, name)
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"):
@@ -133,7 +133,7 @@ class Objects:
             raise invalid(resource.group, resource.kind, "", causes)
         while True:
             name = meta.generated_name(prefix)
-            if self.store.get(canonical(resource), namespace, name) is None:
+            if self.store.get(storage_key(resource), namespace, name) is None:
                 return name
 
     def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
@@ -172,8 +172,8 @@ class Objects:
         if resource.key == "services.":
             self._check_node_ports(resource, obj)
         if options.dry_run:
-            return entry_of(canonical(resource), obj, self.store.revision, encode(obj))
-        return self.store.write(canonical(resource), obj)
+            return entry_of(storage_key(resource), obj, self.store.revision, encode(obj))
+        return self.store.write(storage_key(resource), obj)
 
     # changing
 
@@ -251,7 +251,7 @@ class Objects:
             if not options.dry_run:
                 self._remove(entry)
             stored = self._strategy.stored(resource, new)
-            return entry_of(canonical(resource), stored, self.store.revision, encode(stored))
+            return entry_of(storage_key(resource), stored, self.store.revision, encode(stored))
         if old == new:
             return entry
         return self._file(resource, self._strategy.stored(resource, new), options)
@@ -270,7 +270,7 @@ class Objects:
             raise bad_request(_other_name(config["metadata"]["name"], name))
         self._strategy.check_applied(resource, config)
         kind = RootType(resource.schema)
-        entry = self.store.get(canonical(resource), namespace, name)
+        entry = self.store.get(storage_key(resource), namespace, name)
         if entry is None:
             if subresource:
                 raise not_found(resource.group, resource.plural, name)
@@ -350,18 +350,18 @@ class Objects:
             obj["metadata"]["generation"] = obj["metadata"].get("generation", 1) + 1
         if resource.key == "namespaces.":
             obj.setdefault("status", {})["phase"] = "Terminating"
-        return self.store.write(canonical(resource), self._strategy.stored(resource, obj)), False
+        return self.store.write(storage_key(resource), self._strategy.stored(resource, obj)), False
 
     def finish_delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Remove an object once a pod's processes or a namespace's content are gone, unless it has finalizers."""
-        entry = self.store.get(canonical(resource), namespace, name)
+        entry = self.store.get(storage_key(resource), namespace, name)
         if entry is None:
             return
         obj = entry.object()
         if obj["metadata"].get("finalizers"):
             if obj["metadata"].get("deletionGracePeriodSeconds"):
                 obj["metadata"]["deletionGracePeriodSeconds"] = 0
-                self.store.write(canonical(resource), obj)
+                self.store.write(storage_key(resource), obj)
             return
         self._remove(entry)
 

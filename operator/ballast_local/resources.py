@@ -127,7 +127,7 @@ NO_GENERATION = frozenset(
 )  # fmt: skip
 
 
-def canonical(resource: Resource) -> str:
+def storage_key(resource: Resource) -> str:
     """The key under which objects are stored: both event groups share one set of objects, as in Kubernetes."""
     return "events." if resource.plural == "events" and resource.group == "events.k8s.io" else resource.key
 

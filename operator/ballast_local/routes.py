@@ -25,7 +25,7 @@ from ballast_local.reviews import review
 from ballast_local.store import Entry, Store, encode
 from ballast_local.strategy import Strategy
 from ballast_local.watch import Watch
-from ballast_local.workloads.disruption import standing_in_the_way
+from ballast_local.workloads.disruption import blocking_budget
 
 LogReader = Callable[[web.Request, Obj], Awaitable[web.StreamResponse]]
 
@@ -235,7 +235,7 @@ class Routes:
         body = requests.parse_object(await request.read(), request.content_type)
         options = self._options(request, body)
         entry = self._objects.entry(target.resource, target.namespace, target.name)
-        if budget := standing_in_the_way(self._store, entry):
+        if budget := blocking_budget(self._store, entry):
             message = "Cannot evict pod as it would violate the pod's disruption budget."
             raise ApiError(429, "TooManyRequests", message, {"name": budget, "kind": "PodDisruptionBudget"})
         wanted = body.get("deleteOptions") or {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ballast_local.cel import CelError, CelSyntaxError, Program, compile_expression
 from ballast_local.cel.compiler import unescape
-from ballast_local.cel.parser import Call, Ident, Node, Select
+from ballast_local.cel.parser import Ident, Node, Select
 from ballast_local.cel.values import Optional, equals
 from ballast_local.errors import Obj, cause
 from ballast_local.field_sets import item_element
@@ -207,10 +207,6 @@ def _unknown_field(node: Any, schema: Obj) -> str | None:
     if isinstance(node, Select):
         missing = _schema_at(node, schema)[1]
         return missing or _unknown_field(node.operand, schema)
-    if isinstance(node, Call) and node.target is not None:
-        found = _unknown_field(node.target, schema)
-        if found:
-            return found
     if isinstance(node, tuple):
         return next(filter(None, (_unknown_field(child, schema) for child in node)), None)
     for name in getattr(node, "__dataclass_fields__", ()):

@@ -8,13 +8,13 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from ballast_local.cel.values import equals
 from ballast_local.errors import Obj, cause
 from ballast_local.field_sets import item_element
 from ballast_local.field_types import SchemaType
+from ballast_local.patterns import compile_pattern
 
 _META = ("apiVersion", "kind", "metadata")
 
@@ -142,18 +142,12 @@ def _check_string(schema: Obj, value: str, path: str) -> list[Obj]:
         causes.append(cause("FieldValueTooLong", text, path))
     if "minLength" in schema and len(value) < schema["minLength"]:
         causes.append(_fault(path, value, f"should be at least {schema['minLength']} chars long"))
-    if "pattern" in schema and not _pattern(schema["pattern"]).search(value):
+    if "pattern" in schema and not compile_pattern(schema["pattern"]).search(value):
         causes.append(_fault(path, value, f"should match '{schema['pattern']}'"))
     check = _FORMATS.get(schema.get("format", ""))
     if check is not None and not check(value):
         causes.append(_fault(path, value, f"must be of type {schema['format']}: {json.dumps(value)}"))
     return causes
-
-
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
-    # RE2's $ matches only at the end of the text; Python's also matches before a final newline.
-    return re.compile(re.sub(r"(?<!\\)\$(?=$|\))", r"\\Z", text))
 
 
 def is_date_time(text: Any) -> bool:

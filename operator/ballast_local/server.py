@@ -74,14 +74,14 @@ class Server:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         if path == "/version":
             return json_response(encode(discovery.version_document()))
-        if path.startswith(("/api", "/apis")):
+        if f"{path}/".startswith(("/api/", "/apis/")):
             document = self._discover(request)
             if document is not None:
                 return document
             return await self._routes.handle(request, requests.parse_target(self._registry, path))
-        if path.startswith("/openapi/v3"):
+        if f"{path}/".startswith("/openapi/v3/"):
             return await self._openapi(path)
-        if path.startswith("/openapi/v2"):
+        if path == "/openapi/v2":
             # kubectl asks for protobuf and looks there for kinds that v3 lacks. If this failed, kubectl would report
             # that error instead of the unknown kind.
             if not requests.takes_json(request.headers.get("Accept", "")):

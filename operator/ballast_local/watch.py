@@ -14,7 +14,7 @@ from aiohttp import web
 from ballast_local.errors import ApiError, Obj, bad_request
 from ballast_local.listing import Selection, Writer, check_options
 from ballast_local.requests import Target, is_gone, whole_number
-from ballast_local.resources import canonical
+from ballast_local.resources import storage_key
 from ballast_local.store import Change, Store, encode, entry_of
 
 BOOKMARK_SECONDS = 60.0
@@ -30,7 +30,7 @@ class Watch:
         self, store: Store, target: Target, query: Mapping[str, str], selection: Selection, writer: Writer
     ) -> None:
         self._store, self._target, self._selection, self._writer = store, target, selection, writer
-        self._resource = canonical(target.resource)
+        self._resource = storage_key(target.resource)
         self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         self._initial = query.get("sendInitialEvents") in ("true", "1")
         self._seconds = float(whole_number(query.get("timeoutSeconds")) or random.uniform(1800, 3600))

@@ -36,7 +36,7 @@ def version_number(resource_version: str) -> int:
     return int(resource_version) if resource_version.isdigit() else -1
 
 
-class Kind(Generic[T]):
+class ObjectStore(Generic[T]):
     """All objects of one kind."""
 
     def __init__(self, reader: Callable[[Mapping[str, Any]], T]) -> None:
@@ -83,7 +83,7 @@ class Kind(Generic[T]):
         """The uids of the most recently deleted objects (`MAX_GONE`)."""
         return frozenset(self._gone)
 
-    def outlived(self, meta: Meta) -> None:
+    def accept_rollback(self, meta: Meta) -> None:
         """A restored backup took the API server back in time: accept its present version of this object as new."""
         self._gone.pop(meta.uid, None)
         known = self._objects.get(meta.key)
@@ -128,9 +128,9 @@ class Cache:
     """The three kinds, and which topics and reassignments belong to which cluster."""
 
     def __init__(self) -> None:
-        self.clusters: Kind[KafkaCluster] = Kind(read_cluster)
-        self.topics: Kind[KafkaTopic] = Kind(read_topic)
-        self.reassignments: Kind[Reassignment] = Kind(read_reassignment)
+        self.clusters: ObjectStore[KafkaCluster] = ObjectStore(read_cluster)
+        self.topics: ObjectStore[KafkaTopic] = ObjectStore(read_topic)
+        self.reassignments: ObjectStore[Reassignment] = ObjectStore(read_reassignment)
         self.whole = False
         """Whether all topics were listed: before, one that is not here need not be gone."""
         self._topics_by_cluster: dict[Key, dict[Key, KafkaTopic]] = defaultdict(dict)

@@ -30,7 +30,7 @@ from ballast_operator.model.meta import Key
 from ballast_operator.status import CLUSTER as CLUSTER_REASONS
 from ballast_operator.status import SHARED, NotServedError, Verdict
 from ballast_operator.tls_secrets import SecretMissingError
-from ballast_operator.worker import Again, Part, Work
+from ballast_operator.worker import Part, Requeue, Work
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class ClusterCycle:
     async def close(self) -> None:
         await self._connections.close()
 
-    async def run(self, work: Work) -> Again:
+    async def run(self, work: Work) -> Requeue:
         CLUSTER.set(str(self._key))
         cluster = self._shared.cache.clusters.get(self._key)
         if cluster is None:
@@ -95,33 +95,33 @@ class ClusterCycle:
         heard = work.cluster and monotonic() < self._resync_at
         self._left, self._left_at = None, None
         self._start_resync(work, cluster)
-        again = Again()
+        requeue = Requeue()
         kafka, blocked = None, None
         try:
             try:
-                kafka = await self._reach(cluster, work, heard, again)
+                kafka = await self._reach(cluster, work, heard, requeue)
             except (ApiError, ApiUnavailableError) as error:
                 log.warning("cluster %s: Kubernetes: %s", self._key, error)
                 kafka = self._as_before(cluster)
                 if kafka is None:
-                    again.all_of(work)
-                    return again
-                again.failed.add(Part.CLUSTER)
-                again.cluster_within(0.0)
-                await self._clusters.unobserved(cluster, kafka, error, again)
+                    requeue.all_of(work)
+                    return requeue
+                requeue.failed.add(Part.CLUSTER)
+                requeue.cluster_within(0.0)
+                await self._clusters.unobserved(cluster, kafka, error, requeue)
         except (KafkaUnavailableError, SecretMissingError, NotServedError) as error:
-            blocked = await self._lost(cluster, error, again)
+            blocked = await self._lost(cluster, error, requeue)
         self._left = kafka if cluster.spec.external is not None else None
         if kafka is None and blocked is None:
-            await self._clusters.starting(cluster, again)
+            await self._clusters.starting(cluster, requeue)
             blocked = SHARED["ClusterStarting"].says(cluster=cluster.meta.name)
         try:
-            await self._serve(work, again, kafka, blocked, cluster)
+            await self._serve(work, requeue, kafka, blocked, cluster)
         except KafkaUnavailableError as error:
-            verdict = await self._lost(cluster, error, again)
-            await self._tell_topics(work, again, verdict)
-        self._come_back(again)
-        return again
+            verdict = await self._lost(cluster, error, requeue)
+            await self._tell_topics(work, requeue, verdict)
+        self._come_back(requeue)
+        return requeue
 
     def _as_before(self, cluster: KafkaCluster) -> KafkaConnection | None:
         """The connection to go on with after a Kubernetes error. The cluster itself is left alone until it can be
@@ -136,16 +136,16 @@ class ClusterCycle:
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
             work.cluster = work.reassignments = True
 
-    async def _reach(self, cluster: KafkaCluster, work: Work, heard: bool, again: Again) -> KafkaConnection | None:
+    async def _reach(self, cluster: KafkaCluster, work: Work, heard: bool, requeue: Requeue) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
         with refusal_told(CLUSTER_REASONS["KubernetesRefused"]):
-            reach = await self._clusters.prepare(cluster, work.cluster, again)
+            reach = await self._clusters.prepare(cluster, work.cluster, requeue)
         if reach is None:
             return None
         kafka = await self._connections.get(cluster, reach)
         # After an outage, first check that the cluster answers and is still the same cluster.
         look = work.cluster or self._outage is not None
-        if await self._clusters.observe(cluster, kafka, look, heard, again) and self._outage is not None:
+        if await self._clusters.observe(cluster, kafka, look, heard, requeue) and self._outage is not None:
             log.info("cluster %s answers again", self._key)
             self._outage = None
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
@@ -153,77 +153,82 @@ class ClusterCycle:
         return kafka
 
     async def _serve(
-        self, work: Work, again: Again, kafka: KafkaConnection | None, blocked: Verdict | None, cluster: KafkaCluster
+        self,
+        work: Work,
+        requeue: Requeue,
+        kafka: KafkaConnection | None,
+        blocked: Verdict | None,
+        cluster: KafkaCluster,
     ) -> None:
         if kafka is None:
-            await self._tell_topics(work, again, blocked)
-            with self._alone(Part.REASSIGNMENTS, work, again):
-                await self._reassignments.tell(blocked, again)
+            await self._tell_topics(work, requeue, blocked)
+            with self._isolate_errors(Part.REASSIGNMENTS, work, requeue):
+                await self._reassignments.tell(blocked, requeue)
             return
         if self._ledger is None or self._ledger.uid != cluster.meta.uid:
             self._ledger = Ledger(self._shared.api, cluster)
         if work.reassignments:
-            with self._alone(Part.REASSIGNMENTS, work, again):
-                await self._reassignments.handle(kafka, again)
+            with self._isolate_errors(Part.REASSIGNMENTS, work, requeue):
+                await self._reassignments.handle(kafka, requeue)
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
-            with self._alone(Part.TOPICS, work, again):
-                await self._serve_topics(work, again, kafka, self._ledger)
+            with self._isolate_errors(Part.TOPICS, work, requeue):
+                await self._serve_topics(work, requeue, kafka, self._ledger)
 
-    async def _serve_topics(self, work: Work, again: Again, kafka: KafkaConnection, ledger: Ledger) -> None:
+    async def _serve_topics(self, work: Work, requeue: Requeue, kafka: KafkaConnection, ledger: Ledger) -> None:
         with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
             try:
-                await self._topics.handle(work.topics, self._shared.now(), again, kafka, ledger)
+                await self._topics.handle(work.topics, self._shared.now(), requeue, kafka, ledger)
             except NotServedError as error:
-                again.failed.add(Part.TOPICS)
-                again.topics |= work.topics
-                await self._topics.handle(work.topics, self._shared.now(), again, blocked=error.verdict)
-        if not again.topics:
+                requeue.failed.add(Part.TOPICS)
+                requeue.topics |= work.topics
+                await self._topics.handle(work.topics, self._shared.now(), requeue, blocked=error.verdict)
+        if not requeue.topics:
             await ledger.prune(self._shared.cache)
 
     @contextmanager
-    def _alone(self, part: Part, work: Work, again: Again) -> Iterator[None]:
+    def _isolate_errors(self, part: Part, work: Work, requeue: Requeue) -> Iterator[None]:
         """Confine a Kubernetes error to this part of the cycle: it may last until somebody fixes its cause."""
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: %s: %s", self._key, part, error)
-            again.failed.add(part)
+            requeue.failed.add(part)
             if part is Part.TOPICS:
-                again.topics |= work.topics
+                requeue.topics |= work.topics
             else:
-                again.reassignments_within(0.0)
+                requeue.reassignments_within(0.0)
 
-    async def _tell_topics(self, work: Work, again: Again, verdict: Verdict | None) -> None:
+    async def _tell_topics(self, work: Work, requeue: Requeue, verdict: Verdict | None) -> None:
         outage = self._outage
         if outage is not None and not outage.told and monotonic() - outage.started >= OUTAGE_TOLD_SECONDS:
             outage.told = True
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        with self._alone(Part.TOPICS, work, again):
-            await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
-        again.topics |= work.topics
+        with self._isolate_errors(Part.TOPICS, work, requeue):
+            await self._topics.handle(work.topics, self._shared.now(), requeue, blocked=verdict)
+        requeue.topics |= work.topics
 
-    def _not_listed_yet(self, work: Work) -> Again:
+    def _not_listed_yet(self, work: Work) -> Requeue:
         """After a start the KafkaCluster may just not be listed yet, so no deletion that waits for it is released."""
-        again = Again(topics=set(work.topics), topics_seconds=LIST_SECONDS)
-        again.cluster_within(LIST_SECONDS)
+        requeue = Requeue(topics=set(work.topics), topics_seconds=LIST_SECONDS)
+        requeue.cluster_within(LIST_SECONDS)
         if work.reassignments:
-            again.reassignments_within(LIST_SECONDS)
-        return again
+            requeue.reassignments_within(LIST_SECONDS)
+        return requeue
 
-    async def _without_cluster(self, work: Work) -> Again:
+    async def _without_cluster(self, work: Work) -> Requeue:
         """The KafkaCluster does not exist: report it, and block no deletion."""
         self._ledger, self._outage, self._resync_at = None, None, 0.0
-        again = Again()
-        leaving = await self._take_leave(again)
+        requeue = Requeue()
+        leaving = await self._take_leave(requeue)
         work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        await self._topics.handle(work.topics, self._shared.now(), again)
+        await self._topics.handle(work.topics, self._shared.now(), requeue)
         verdict = SHARED["ClusterNotFound"].says(cluster=self._key.name)
-        await self._reassignments.tell(verdict, again, cluster_gone=True, leaving=leaving)
+        await self._reassignments.tell(verdict, requeue, cluster_gone=True, leaving=leaving)
         await self._clusters.forget()
-        return again
+        return requeue
 
-    async def _take_leave(self, again: Again) -> bool:
+    async def _take_leave(self, requeue: Requeue) -> bool:
         """Whether reassignments being deleted can still undo their changes. When a whole namespace is deleted, the
         KafkaCluster may go first; its external brokers live on and would keep throttles that nobody knows of."""
         now = monotonic()
@@ -231,35 +236,35 @@ class ClusterCycle:
         rest = self._left_at + LEAVE_SECONDS - now
         if self._left is not None and rest > 0:
             try:
-                await self._reassignments.handle(self._left, again, leaving=True)
+                await self._reassignments.handle(self._left, requeue, leaving=True)
             except KafkaUnavailableError as error:
                 log.warning("cluster %s is gone, and does not answer: %s", self._key, error)
             else:
-                again.cluster_within(rest)
+                requeue.cluster_within(rest)
                 return True
         self._left = None
         await self._connections.close()
         return False
 
-    async def _unreadable(self, work: Work, broken: Broken) -> Again:
+    async def _unreadable(self, work: Work, broken: Broken) -> Requeue:
         """The KafkaCluster exists but cannot be parsed: it is not gone, and what waits for it goes on waiting."""
         outage = self._outage = self._outage or Outage(self._shared.now(), monotonic(), broken.error)
         verdict = unreachable_verdict(self._key.name, outage.since, f"the object cannot be read: {broken.error}")
-        again = Again()
-        await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
-        await self._reassignments.tell(verdict, again)
-        return again
+        requeue = Requeue()
+        await self._topics.handle(work.topics, self._shared.now(), requeue, blocked=verdict)
+        await self._reassignments.tell(verdict, requeue)
+        return requeue
 
-    async def _lost(self, cluster: KafkaCluster, error: Exception, again: Again) -> Verdict:
+    async def _lost(self, cluster: KafkaCluster, error: Exception, requeue: Requeue) -> Verdict:
         if self._outage is None:
             log.warning("cluster %s does not answer: %s", self._key, error)
             self._outage = Outage(self._shared.now(), monotonic(), str(error))
-        again.failed |= set(Part)
-        again.cluster_within(0.0)
-        again.reassignments_within(0.0)
-        await self._clusters.unreachable(cluster, self._outage.since, error, again)
+        requeue.failed |= set(Part)
+        requeue.cluster_within(0.0)
+        requeue.reassignments_within(0.0)
+        await self._clusters.unreachable(cluster, self._outage.since, error, requeue)
         return unreachable_verdict(cluster.meta.name, self._outage.since, self._outage.error)
 
-    def _come_back(self, again: Again) -> None:
+    def _come_back(self, requeue: Requeue) -> None:
         """Let the worker sleep at most until the next resync."""
-        again.cluster_within(max(0.1, self._resync_at - monotonic()))
+        requeue.cluster_within(max(0.1, self._resync_at - monotonic()))

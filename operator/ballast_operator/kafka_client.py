@@ -268,7 +268,7 @@ class KafkaConnection:
                 client.close()
 
 
-def refused(response: Any) -> KafkaUnavailableError:
+def error_of(response: Any) -> KafkaUnavailableError:
     """The exception for a response with a top-level error code."""
     error = kafka_errors.for_code(response.error_code)
     kind = KafkaForbiddenError if issubclass(error, kafka_errors.AuthorizationError) else KafkaUnavailableError

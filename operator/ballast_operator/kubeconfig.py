@@ -1,6 +1,6 @@
-"""Where the Kubernetes API is and how to authenticate: from a kubeconfig file or from inside a pod.
+"""Finds the Kubernetes API and how to authenticate, from a kubeconfig file or from inside a pod.
 
-What a kubeconfig may hold but is not understood here (exec plugins, proxies, another identity) is refused by name.
+Fields of a kubeconfig that are not supported here (exec plugins, proxies, another identity) are refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ballast_operator.pem import believing
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# Whoever ignored them would ask another server, as somebody else, or in vain.
+# Ignoring them would mean to ask another server, to ask as somebody else, or to ask in vain.
 NOT_UNDERSTOOD = {
     "cluster": ("proxy-url", "tls-server-name"),
     "user": ("exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"),
@@ -31,7 +31,7 @@ class KubeconfigError(Exception):
 
 
 class NoKubernetesError(KubeconfigError):
-    """Nothing names one."""
+    """Nothing names an API server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +80,27 @@ class ApiAccess:
 
 
 def named_kubeconfig(given: str | None) -> Path | None:
-    """The one given, else the first of $KUBECONFIG that is there, or its first; None where none is named."""
+    """The one given, else the first of $KUBECONFIG that exists, or its first; None if none is named."""
     named = [given] if given else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     paths = [_expanded(one) for one in named]
     return next((path for path in paths if os.path.isfile(path)), paths[0] if paths else None)
 
 
 def _expanded(text: str) -> Path:
-    """As it stands where nobody knows whose home it is, as for a user of a container who is a number only."""
+    """Unchanged if the home directory is unknown, as for a user of a container who is only a number."""
     return Path(os.path.expanduser(text))
 
 
 def find_access(kubeconfig: str | None = None, context: str | None = None) -> ApiAccess:
-    """The kubeconfig given, else the first of $KUBECONFIG that is there, else the pod's service account, else
-    ~/.kube/config. A context is one of a kubeconfig."""
+    """The kubeconfig given, else the first of $KUBECONFIG that exists, else the pod's service account, else
+    ~/.kube/config. With a context the service account is skipped: only kubeconfigs have contexts."""
     named = named_kubeconfig(kubeconfig)
     if named is not None:
         return read_kubeconfig(named, context)
     if context is None and os.path.exists(SERVICE_ACCOUNT / "token"):
         return _in_cluster()
     default = _expanded("~/.kube/config")
-    if os.path.exists(default):  # not Path.exists, which raises where one may not look
+    if os.path.exists(default):  # not Path.exists, which raises without permission
         return read_kubeconfig(default, context)
     raise NoKubernetesError("no Kubernetes found: set KUBECONFIG, or start one with ./ballast up")
 
@@ -143,7 +143,7 @@ def read_kubeconfig(path: Path, context: str | None = None) -> ApiAccess:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    import yaml  # here, so that commands can explain themselves before it is installed
+    import yaml  # here, so that commands have a --help before it is installed
 
     try:
         document = yaml.safe_load(path.read_bytes())
@@ -165,7 +165,7 @@ def _named(document: Mapping[str, Any], section: str, name: str | None, key: str
 
 
 def _server(cluster: Mapping[str, Any], path: Path) -> str:
-    """It is split here, so that nobody meets a port that is none later."""
+    """The URL of the server. It is parsed here so that an invalid port is found now rather than later."""
     server = str(cluster.get("server") or "").rstrip("/")
     try:
         parts = urlsplit(server)

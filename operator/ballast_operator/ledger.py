@@ -129,11 +129,11 @@ class Ledger:
         if not intents:
             return {}  # the common case: no need to scan ten thousand topics
         gone = cache.gone_topics(intents)
-        told_by = {topic.meta.uid: topic for topic in cache.topics_of(self._cluster.key)}
+        known = {topic.meta.uid: topic for topic in cache.topics_of(self._cluster.key)}
         return {
             uid: intent
             for uid, intent in intents.items()
-            if uid not in gone and not (uid in told_by and told(intent, told_by[uid]))
+            if uid not in gone and not (uid in known and confirmed_by_status(intent, known[uid]))
         }
 
     async def _save(self, intents: dict[str, Intent]) -> None:
@@ -179,7 +179,7 @@ def joined(before: Intent | None, now: Intent) -> Intent:
     return Intent(now.topic, before.create or now.create, config, now.former if now.create else before.former)
 
 
-def told(intent: Intent, topic: KafkaTopic) -> bool:
+def confirmed_by_status(intent: Intent, topic: KafkaTopic) -> bool:
     """Whether the object's status says everything that the intent does."""
     created = topic.status.topic_id not in (None, intent.former) or not intent.create
     return created and set(intent.config) <= set(topic.status.managed_config)

@@ -1,7 +1,7 @@
-"""What the operator tells of itself: one line per event; for machines one JSON object with the object and the cluster.
+"""Configures the operator's logs: one line per event, or for machines a JSON object with the object and the cluster.
 
-Everything that happens while a cluster is looked at carries that cluster, whoever logs it: `CLUSTER` is set by its
-worker's cycle. Who logs about one object names it with `about`.
+Whatever is logged during a cycle of a cluster carries that cluster: its worker's cycle sets `CLUSTER`. A line about one
+object names it with `about`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class JsonLines(logging.Formatter):
 
 
 class KopfOnce(logging.Filter):
-    """Each of its six watches tells each attempt of each request, and what it came to with all that led to it, again
-    and again for as long as an outage lasts."""
+    """Drops repeated records of Kopf: for as long as an outage lasts, each of its six watches logs every attempt of
+    every request, and every failure with its traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class KopfOnce(logging.Filter):
 
 
 class _OwnFile(RotatingFileHandler):
-    """All that the process says is in this file: stderr is, and goes along to the new one."""
+    """A log file that gets stderr as well, which follows to the new file at each rotation."""
 
     def _open(self) -> TextIOWrapper:
         stream = super()._open()
@@ -73,7 +73,7 @@ class _OwnFile(RotatingFileHandler):
 
 
 def configure_logging(machines: bool, file: str | None, file_bytes: int = FILE_BYTES) -> None:
-    """To stderr, or to a file that is moved to FILE.1 when it is long."""
+    """Log to stderr, or to a file that is rotated to FILE.1."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         handler = _OwnFile(file, maxBytes=file_bytes, backupCount=1)
@@ -81,6 +81,6 @@ def configure_logging(machines: bool, file: str | None, file_bytes: int = FILE_B
     handler.setFormatter(JsonLines() if machines else plain)
     handler.addFilter(KopfOnce())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # Both libraries tell every connection and every event; what matters of them is told here.
+    # Both libraries log every connection and every event; the operator itself logs what matters.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     logging.getLogger("kopf").setLevel(logging.WARNING)

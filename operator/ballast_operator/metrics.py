@@ -1,4 +1,4 @@
-"""Metrics of the operator itself, in Prometheus' format. Touched from the loop only."""
+"""Collects the metrics of the operator itself, in Prometheus' format. Used from the event loop only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ballast_operator.clock import monotonic
 from ballast_operator.model.meta import Key
 
 BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-# Alerts look back as long.
+# As far as alerts look back.
 DELETED_SECONDS = 6 * 3600.0
 
 
 class Sent(Collector):
-    """Counts that others keep: what was sent to the API server."""
+    """Exports counts that are kept elsewhere: what was sent to the API server."""
 
     def __init__(self, writes: Callable[[], int], requests: Callable[[], Mapping[str, int]]) -> None:
         self._writes = writes
@@ -35,7 +35,7 @@ class Sent(Collector):
 
 
 class Clusters(Collector):
-    """The clusters that the operator runs, and for a while those that were deleted: of these no broker is missed."""
+    """The clusters that the operator runs, and for a while deleted ones, whose missing brokers are no alarm."""
 
     def __init__(self) -> None:
         self._deleted_at: dict[Key, float | None] = {}
@@ -92,7 +92,7 @@ class Metrics:
     def reconcile(self, kind: str, objects: int = 1) -> Iterator[None]:
         """Measures one look at some objects of a kind."""
         start = monotonic()
-        errors = self._errors.labels(kind)  # named from the first look on: a rate does not see a series' first value
+        errors = self._errors.labels(kind)  # exists from the first look on: rate() does not see a series' first value
         try:
             yield
         except Exception:
@@ -114,7 +114,7 @@ class Metrics:
         requests: Callable[[], Mapping[str, int]],
         dropped: Callable[[], float],
     ) -> None:
-        """Values that are asked for at the time of a scrape."""
+        """Register values that are read at each scrape."""
         self._depth.set_function(depth)
         self._oldest.set_function(oldest)
         self._leader.set_function(lambda: float(leads()))

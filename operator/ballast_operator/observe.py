@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, refused
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, error_of
 from ballast_operator.model.kafka import (
     BROKER,
     TOPIC,
@@ -80,7 +80,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
     response = await kafka.send(request)
     if response.error_code:
-        raise refused(response)
+        raise error_of(response)
     brokers = {
         row.broker_id: BrokerView(row.broker_id, row.host, row.port, row.rack, not getattr(row, "is_fenced", False))
         for row in response.brokers
@@ -89,7 +89,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         cluster_id=response.cluster_id,
         controller=await _observe_controller(kafka, response.controller_id),
         brokers=brokers,
-        fenced_told=include_fenced and response.version >= 2,
+        lists_fenced=include_fenced and response.version >= 2,
     )
 
 
@@ -176,7 +176,7 @@ async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, Ongoin
     request = ListPartitionReassignmentsRequest(timeout_ms=10_000, topics=None)
     response = await kafka.send_to_controller(request, lambda r: [r.error_code])
     if response.error_code:
-        raise refused(response)
+        raise error_of(response)
     return {
         TopicPartition(topic.name, part.partition_index): OngoingView(
             tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import Writer
-from ballast_operator.cache import Cache, Kind, older
+from ballast_operator.cache import Cache, ObjectStore, older
 from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
@@ -178,7 +178,7 @@ class Runtime:
         """Report an unreadable spec in the status; this happens only if the API server lacks the schema."""
         meta = body["metadata"]
         key = Key(meta["namespace"], meta["name"])
-        broken = self._kind(kind).broken.get(key)
+        broken = self._store(kind).broken.get(key)
         if broken is None or not self._acts_in(key.namespace):
             return
         verdict = SHARED["InvalidSpec"].says(error=broken.error)
@@ -324,15 +324,15 @@ class Runtime:
         self._end_workers()
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
-        gone = self._kind(kind).gone()
-        known = {meta.key: meta for meta in self._kind(kind).metas() if namespace in (None, meta.namespace)}
+        gone = self._store(kind).gone()
+        known = {meta.key: meta for meta in self._store(kind).metas() if namespace in (None, meta.namespace)}
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
             listed = read_meta(body)
             before = known.pop(listed.key, None)
             # The list is no older than its first request, and we already knew this version then.
             if listed.uid in gone or (before is not None and before.uid == listed.uid and older(listed, before)):
                 log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
-                self._kind(kind).outlived(listed)
+                self._store(kind).accept_rollback(listed)
             self.heard(kind, body)
         for key, meta in known.items():
             # The object may be newer than the list: only a GET of its own proves that it is gone.
@@ -343,7 +343,7 @@ class Runtime:
                 if found is not None:
                     self.heard(kind, found)
 
-    def _kind(self, kind: str) -> Kind[Any]:
+    def _store(self, kind: str) -> ObjectStore[Any]:
         if kind == topic_model.KIND:
             return self.cache.topics
         return self.cache.reassignments if kind == reassignment_model.KIND else self.cache.clusters

@@ -1,4 +1,4 @@
-"""SCRAM for the operator's own connections: the client library's, whose names are written as RFC 5802 has them."""
+"""SCRAM for the operator's own connections: that of the client library, with names escaped as RFC 5802 demands."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]  # the library has no ty
 
 
 def saslname(user: str) -> str:
-    """The library puts a name between commas as it is, where one of its own would end it."""
+    """Escape a name: the library itself puts it between commas as it is, where a comma in it would end it."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
 def use_for_scram() -> None:
-    """Instead of the library's own, in this process."""
+    """Replace the library's own mechanisms in this process."""
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Scram, overwrite=True)

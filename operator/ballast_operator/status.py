@@ -1,6 +1,6 @@
-"""Conditions and the words in them: one table of every reason that the operator gives. PURE.
+"""Builds conditions and their messages from one table of every reason that the operator gives. PURE.
 
-`docs/reference/reasons.md` is written from this table. A verdict names a reason and fills its sentence; a condition's
+`docs/reference/reasons.md` is generated from this table. A verdict names a reason and fills its sentence; a condition's
 `lastTransitionTime` changes only when its status does, so an unchanged verdict makes an unchanged status.
 """
 
@@ -38,7 +38,7 @@ class Reason:
 
 
 class Verdict(NamedTuple):
-    """What the Ready condition is to say."""
+    """What the Ready condition should say."""
 
     reason: str
     ready: str
@@ -355,7 +355,7 @@ CLUSTER = _table(
     ),
 )  # fmt: skip
 
-# Those of a cluster that are no cause for concern: nobody has to do anything.
+# The reasons of a cluster that are no cause for concern: nobody has to do anything.
 IN_COURSE = frozenset(
     {
         "Ready",
@@ -370,7 +370,7 @@ IN_COURSE = frozenset(
     }
 )
 
-# Told once, in an Event; the condition Ready has none of them.
+# Reported once, in an Event; the condition Ready has none of them.
 EVENTS = _table(
     Reason(
         "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
@@ -401,7 +401,7 @@ EVENTS = _table(
 
 
 class NotServedError(Exception):
-    """Nothing is done until what the verdict tells has been mended, or has passed."""
+    """Nothing is done for the cluster until what the verdict reports has been fixed, or has passed."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.message)
@@ -429,7 +429,7 @@ def ready_condition(found: Iterable[Condition]) -> Condition | None:
 
 
 def why_it_failed(found: Iterable[Condition]) -> str | None:
-    """What a Reassignment that failed says, without what to do about it: who has made it knows that better."""
+    """The message of a failed Reassignment without its advice: whoever created it knows better what to do."""
     said = ready_condition(found)
     if said is None:
         return None

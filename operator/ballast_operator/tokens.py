@@ -1,9 +1,9 @@
-"""A token for a cluster that wants OAUTHBEARER, from an identity provider (RFC 6749, client credentials).
+"""Gets tokens for clusters that want OAUTHBEARER from an identity provider (RFC 6749, client credentials).
 
-The client library asks in the thread that connects, which a provider holds up for `WITHIN_S` at most. A token is kept
-until most of its time has gone, or a broker does not believe it: the key that it is signed with may be no longer. While
-nothing newer can be had, it is shown for as long as it holds. Only https and http are spoken, and nobody is followed
-elsewhere: who may make a KafkaCluster shall not read the operator's files.
+The client library asks in the thread that connects; each wait for the provider there takes `WITHIN_S` at most. A token
+is reused until most of its lifetime has passed or a broker rejects it, as its signing key may have been withdrawn. If
+no newer one can be had, it is used until it expires. Only https and http are supported, and redirects are not followed:
+whoever may create a KafkaCluster must not be able to read the operator's files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ballast_operator.pem import believing
 
 WITHIN_S = 5.0
 MOST_BYTES = 1024 * 1024
-RENEWED_AT = 0.8  # of the time that it holds
-AGAIN_S = 1.0  # a provider is asked no oftener
-AGAIN_REFUSED_S = 5.0  # brokers that do not believe it may believe no other one either
+RENEWED_AT = 0.8  # of a token's lifetime
+AGAIN_S = 1.0  # a provider is not asked more often
+AGAIN_REFUSED_S = 5.0  # brokers that have rejected one token may reject the next one, too
 MOST_WORDS = 200
 
 
 class TokenError(Exception):
-    """There is no token; the text says why, and has no secret in it."""
+    """There is no token; the text says why, and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Held:
 
 @dataclass(repr=False)
 class ClientCredentials(TokenProvider):
-    """Equal ones give the same tokens."""
+    """Equal instances get equivalent tokens."""
 
     uri: str
     client_id: str
@@ -136,7 +136,7 @@ def _token_in(answer: bytes) -> str:
 
 
 def _end_of(token: str) -> float:
-    """As it says itself; the brokers check the rest. One that does not say it is not kept."""
+    """The expiry that the token claims; brokers check the rest. One without an expiry is rejected."""
     try:
         said = token.split(".")[1]
         claims: Any = json.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
@@ -149,7 +149,7 @@ def _end_of(token: str) -> float:
 
 
 def _said(body: bytes) -> str:
-    """What RFC 6749 has a provider say of an error. All else stays unsaid: it may be of something that is none."""
+    """The fields that RFC 6749 defines for errors. Nothing else is quoted: the server may be no provider at all."""
     try:
         found = json.loads(body)
         words = [str(found[name]) for name in ("error", "error_description") if name in found]

@@ -47,7 +47,7 @@ class Part(StrEnum):
 
 
 @dataclass
-class Again:
+class Requeue:
     """What a cycle leaves to do, and within how many seconds; None waits for events. Parts that failed are retried with
     exponential backoff."""
 
@@ -91,17 +91,17 @@ class Timers:
         known = [at for at in (self.topics_at, self.reassignments_at, self.cluster_at) if at is not None]
         return min(known, default=None)
 
-    def merge(self, again: Again, now: float, least: Mapping[Part, float]) -> None:
+    def merge(self, requeue: Requeue, now: float, least: Mapping[Part, float]) -> None:
         """No part sooner than after so long."""
-        if again.topics:
-            self.topics |= again.topics
-            self.topics_at = _sooner(self.topics_at, now + max(again.topics_seconds, least[Part.TOPICS]))
-        if again.reassignments_seconds is not None:
+        if requeue.topics:
+            self.topics |= requeue.topics
+            self.topics_at = _sooner(self.topics_at, now + max(requeue.topics_seconds, least[Part.TOPICS]))
+        if requeue.reassignments_seconds is not None:
             self.reassignments_at = _sooner(
-                self.reassignments_at, now + max(again.reassignments_seconds, least[Part.REASSIGNMENTS])
+                self.reassignments_at, now + max(requeue.reassignments_seconds, least[Part.REASSIGNMENTS])
             )
-        if again.cluster_seconds is not None:
-            self.cluster_at = _sooner(self.cluster_at, now + max(again.cluster_seconds, least[Part.CLUSTER]))
+        if requeue.cluster_seconds is not None:
+            self.cluster_at = _sooner(self.cluster_at, now + max(requeue.cluster_seconds, least[Part.CLUSTER]))
 
     def due(self, now: float) -> Work:
         """What is due by now; it is no longer scheduled then."""
@@ -118,7 +118,7 @@ class Timers:
 class Cycle(Protocol):
     """Handles one batch of work of one cluster."""
 
-    async def run(self, work: Work) -> Again: ...
+    async def run(self, work: Work) -> Requeue: ...
 
     async def close(self) -> None: ...
 
@@ -197,16 +197,16 @@ class Worker:
     async def _cycle_once(self, work: Work) -> None:
         self.busy_since = self.pulse.at = self._clock()
         try:
-            again = await self._cycle.run(work)
+            requeue = await self._cycle.run(work)
         except Exception:
             log.exception("cluster %s: a cycle failed; it is tried again", self.cluster)
-            again = Again()
-            again.all_of(work)
+            requeue = Requeue()
+            requeue.all_of(work)
         finally:
             self.busy_since = None
-        self._failures = {part: many + 1 if part in again.failed else 0 for part, many in self._failures.items()}
+        self._failures = {part: many + 1 if part in requeue.failed else 0 for part, many in self._failures.items()}
         least = {part: _backoff(many) for part, many in self._failures.items()}
-        self._timers.merge(again, self._clock(), least)
+        self._timers.merge(requeue, self._clock(), least)
 
 
 def _backoff(failures: int) -> float:

@@ -51,6 +51,13 @@ class Step:
     def size(self) -> int:
         return sum(copy.size for copy in self.copies)
 
+    @property
+    def stuck_broker(self) -> int | None:
+        """Whose replica stays where it is when this step has no room; None if the step only adds replicas."""
+        after = self.after.as_pairs()
+        changing = (broker for broker, path in self.before.as_pairs().items() if after.get(broker) != path)
+        return next(changing, None)
+
     def as_move(self, wave: int) -> Move:
         network = sum(copy.size for copy in self.copies if copy.network)
         return Move(self.topic, self.partition, self.before, self.after, network, self.size - network, wave)

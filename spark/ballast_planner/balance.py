@@ -267,7 +267,7 @@ def finish(
     before = fill_of(load, load.directories.used, levels)
     after = fill_of(load, used_after(load, copies), levels)
     no_room = "no room for the copy while both exist"
-    left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
+    left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.stuck_broker, no_room) for s in stuck]
     plan = Plan(
         moves=moves,
         quality=quality_of(load, before, after, moves, transient, options),
@@ -369,7 +369,7 @@ def _exchanges(used: Ints, mark: Ints, waiting: Sequence[Step], limit: int) -> l
 def _group(
     used: Ints, mark: Ints, first: Step, leaving: Mapping[int, Sequence[Step]], taken: Collection[int], most: int
 ) -> list[Step]:
-    """This step and those that make room for it and for each other; empty if that takes more than `most`."""
+    """This step and those that make room for it and for each other; empty if `most` of them do not suffice."""
     group, inside = [first], {*taken, id(first)}
     _carry_out(used, first)
     while over := sorted({c.target for step in group for c in step.copies if used[c.target] > mark[c.target]}):

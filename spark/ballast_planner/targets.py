@@ -40,7 +40,7 @@ def plan_explicit(load: ClusterLoad, targets: Sequence[Target], options: PlanOpt
         raise StaleRowsError(stale)
     if len({(target.topic, target.partition) for target in targets}) != len(targets):
         raise PlanError("a partition has two rows")
-    planner = _TargetPlanner(load)
+    planner = _TargetPlanner(load, chosen.high_water)
     steps = [planner.step(rows, target) for target in targets]
     waves = {(t.topic, t.partition): t.wave for t in targets if t.wave is not None}
     moving = [step for step in steps if step.before != step.after]
@@ -53,7 +53,7 @@ def plan_replication_factor(load: ClusterLoad, factors: Mapping[str, int], optio
     unknown = sorted(set(factors) - set(load.topics))
     if unknown:
         raise PlanError(f"topic {unknown[0]} is not known to the cluster")
-    planner = _TargetPlanner(load)
+    planner = _TargetPlanner(load, chosen.high_water)
     steps: list[Step] = []
     unplaced: list[Unplaced] = []
     wanted = np.array([factors.get(topic, 0) for topic in load.topics], dtype=np.int64)[load.partitions.topic]
@@ -111,8 +111,9 @@ def plan_generate(
 class _TargetPlanner:
     """Turns rows into steps one after another, keeping the directories' sums up to date."""
 
-    def __init__(self, load: ClusterLoad) -> None:
+    def __init__(self, load: ClusterLoad, high_water: float) -> None:
         self.load = load
+        self.mark = np.floor(load.directories.total * high_water)
         self.used = load.directories.used.copy()
         self.count = load.replica_counts()
         self.open = receiving_directories(load)
@@ -177,12 +178,14 @@ class _TargetPlanner:
         return max(range(len(pairs)), key=key)
 
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
-        """The least full directory on other brokers: in a rack that none of these has, else in one that only dead ones
-        among them have, else in any."""
+        """The least full directory on other brokers, below its high-water mark if there is one: in a rack that none of
+        these has, else in one that only dead ones among them have, else in any."""
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
-        room = self.used + size <= self.load.directories.total
-        candidates = np.flatnonzero(self.open & ~np.isin(owner, taken) & room)
+        after = self.used + size
+        outside = self.open & ~np.isin(owner, taken) & (after <= self.load.directories.total)
+        below_mark = outside & (after <= self.mark)
+        candidates = np.flatnonzero(below_mark if below_mark.any() else outside)
         if not candidates.size:
             return None
         alive = [broker for broker in taken if self.load.brokers.alive[broker]]

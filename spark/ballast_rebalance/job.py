@@ -132,7 +132,7 @@ def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOption
 
 
 def measure(spark: SparkSession, options: JobOptions) -> Measured:
-    """From Prometheus, from the brokers, or from both."""
+    """Measure the cluster from Prometheus, from the brokers, or from both."""
     if options.metrics is None:
         assert options.bootstrap is not None
         return admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
@@ -275,7 +275,7 @@ class Watch:
 
 
 def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-    """A stream over the directories' fill levels whose trigger runs the batch function."""
+    """Start a stream over the directories' fill levels that calls `on_batch` at each trigger."""
     if options.metrics is None:
         raise ValueError("watching needs Prometheus: the stream is made of its steps")
     reader = (

@@ -125,7 +125,7 @@ class KubernetesStore:
                     GROUP, VERSION, self.namespace, PLURAL, dict(resource)
                 )
             except self._error as error:
-                if error.status == CONFLICT:  # by another job, since all were listed
+                if error.status == CONFLICT:  # by another job, after we listed them all
                     raise Refusal("AlreadyProposed", f"the same plan was proposed just now, as {name}") from error
                 raise
         return answer

@@ -1,4 +1,4 @@
-"""What was measured of a cluster, from whichever source, and whether it is enough to plan from.
+"""Holds what was measured of a cluster, from any source, and checks whether it is enough to plan from.
 
 `check` refuses with a reason rather than let a hole look like free space (REB-08). Driver only; no I/O.
 """
@@ -24,7 +24,7 @@ REPLICA_COLUMNS = (
 EMPTY = "there are no replicas yet: nothing is to be levelled"
 # If each directory of a broker has this share of all its replicas' bytes in use, they surely are on one volume.
 HELD_TOGETHER = 0.9
-# Where replicas take less than this of a volume, a plan cannot be far wrong about it.
+# If replicas take less than this share of a volume, a plan cannot be far wrong about it.
 NOTABLE_SHARE = 0.01
 
 
@@ -50,7 +50,7 @@ class Measured:
     all_known: bool = False
 
     def load(self, horizon_s: float = 0.0) -> ClusterLoad:
-        """The load model, with sizes as they will be after the horizon."""
+        """The load model, with sizes forecast for the horizon."""
         frame = self.replicas
         now = frame["size"].to_numpy(np.float64)
         whole: NDArray[np.int64] = np.rint(now + self._changes(horizon_s) if horizon_s > 0 else now).astype(np.int64)

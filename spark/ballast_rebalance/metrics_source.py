@@ -189,7 +189,7 @@ class _Source:
         return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
     def _replicas(self) -> pd.DataFrame:
-        """Sizes joined in Spark with all that is known of the same replica or partition."""
+        """Replica sizes, joined in Spark with everything else known of the replica or its partition."""
         from pyspark.sql import functions as f
 
         keys, labels, of_partition = list(REPLICA_KEYS), [*REPLICA_KEYS, "log_dir"], (*HISTORY, *TRAFFIC)
@@ -280,7 +280,7 @@ def _complete(replicas: pd.DataFrame) -> list[str]:
 
 
 def _offline(small: pd.DataFrame) -> list[str]:
-    """A note for each failed directory: where replicas are missing, that is why."""
+    """A note for each failed directory: its replicas are in no metrics."""
     rows = small[(small["name"] == OFFLINE) & (small["value"] > 0)].sort_values(["broker", "log_dir"])
     return [
         f"{row.log_dir} on broker {row.broker} is offline: what lies there is in no metrics"
@@ -289,7 +289,7 @@ def _offline(small: pd.DataFrame) -> list[str]:
 
 
 def _silent(small: pd.DataFrame) -> list[str]:
-    """A note for each directory whose disk does not answer just now, and may be about to fail."""
+    """A note for each directory whose disk does not answer now, and may be about to fail."""
     rows = small[(small["name"] == SILENT) & (small["value"] > 0)].sort_values(["broker", "log_dir"])
     return [
         f"the disk of {row.log_dir} on broker {row.broker} does not answer: nothing is moved there"

@@ -1,4 +1,4 @@
-"""Metrics of the job itself: what the last run came to, and why nothing was proposed (REB-08)."""
+"""Exports metrics of the job itself: the outcome of the last run, and why nothing was proposed (REB-08)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast_planner import Plan
 
 
 class OutcomeMetrics:
-    """One registry per job, which looks every `interval_s`; `serve` exposes it."""
+    """One registry for a job that runs every `interval_s`; `serve` exposes it."""
 
     def __init__(self, interval_s: float) -> None:
         self.registry = CollectorRegistry()

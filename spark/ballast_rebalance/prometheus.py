@@ -185,7 +185,7 @@ class PrometheusStreamReader(DataSourceStreamReader):
     def __init__(self, settings: Settings, options: Mapping[str, str]) -> None:
         self.settings = settings
         lowered = {key.lower(): value for key, value in options.items()}
-        # Samples arrive a scrape late; a step is read only when none can arrive any more.
+        # Samples arrive up to a scrape interval late; a step is read only once no more can arrive.
         self.delay_s = float(lowered.get("delay", "30"))
         # Fixed here, as Spark asks twice for the initial offset: a step that ended in between would be in no batch.
         self._begins_s = settings.start_s if settings.start_s is not None else time.time()
@@ -281,7 +281,7 @@ def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
     if all(ask.series is not None for ask in wanted):
         # A task costs more than asking for a few thousand series.
         limit = min(limit, 1 + sum(ask.series or 0 for ask in wanted) // SERIES_PER_SPLIT)
-    # Spark takes an empty list for one unknown split; a split without queries says what is meant.
+    # Spark turns an empty list into one InputPartition(None); a Split without queries says what is meant.
     return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
 
 

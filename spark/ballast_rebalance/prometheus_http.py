@@ -94,7 +94,7 @@ class Endpoint:
         return found
 
     def ask(self, path: str, parameters: Mapping[str, str]) -> Any:
-        """The `data` of an answer; faults that may pass are tried again with growing pauses."""
+        """The `data` of an answer; transient faults are retried with exponential backoff."""
         pause_s = self.first_pause_s
         for attempt in range(1, self.attempts + 1):
             try:
@@ -144,7 +144,7 @@ class Endpoint:
 
 
 class _PassingFaultError(Exception):
-    """Worth another attempt."""
+    """A transient fault, worth another attempt."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -35,7 +35,7 @@ UNDECIDED = frozenset({"", "Planning", "AwaitingApproval"})
 
 @dataclass(frozen=True)
 class ProposalOptions:
-    """What a proposal says besides its moves."""
+    """The parts of a proposal besides its moves."""
 
     cluster: str
     namespace: str = "default"
@@ -127,7 +127,7 @@ def as_good(
         rows = rows_from_resource(older.resource, older.config_maps)
         again = plan_explicit(load, rows, planning)
         unplaced = again.unplaced or (present is not None and plan_explicit(present, rows, planning).unplaced)
-    except ValueError:  # rows that cannot be read, or not be carried out any more
+    except ValueError:  # rows that cannot be read, or no longer carried out
         return False
     if unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
         return False

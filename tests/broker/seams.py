@@ -1,4 +1,4 @@
-"""What a broker is given of the world (seams), as tests of its rooms want it: nothing of it happens by itself."""
+"""Deterministic implementations of the broker's seams (clock, randomness) for unit tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class TurnedClock:
-    """Stands still until the test turns it."""
+    """A clock that stands still until the test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -19,7 +19,7 @@ class TurnedClock:
 
 
 class DrawnRandom:
-    """Draws from a generator that others may draw from as well."""
+    """Draws from a generator that may be shared."""
 
     def __init__(self, drawn_from: random.Random) -> None:
         self._random = drawn_from

@@ -1,4 +1,4 @@
-"""How often others have their turn of the loop while something goes on."""
+"""Controls how long turns of the event loop may be, and counts the turns that others get while some work runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn has been long enough when it begins, however fast the machine is."""
+    """Each turn is over as soon as it begins, however fast the machine is."""
     monkeypatch.setattr(turns, "LONGEST_TURN_S", -1.0)
 
 
 def never_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is ever long, however slow the machine is: what waits for nothing is done at one go, each time."""
+    """No turn is ever too long, however slow the machine is: work that awaits nothing runs in one go."""
     monkeypatch.setattr(turns, "LONGEST_TURN_S", float("inf"))
 
 
@@ -29,7 +29,7 @@ def at_one_go(steps: Iterable[None] | None) -> None:
 
 
 async def beside(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
-    """What it comes to, and how many turns others had until then."""
+    """The result of `work`, and how many turns others had until then."""
     task, had = asyncio.ensure_future(work), 0
     while not task.done():
         await asyncio.sleep(0)

@@ -1,9 +1,8 @@
-"""A real broker that kills itself (SIGKILL) at the nth step of a request that it carries out as the active controller.
+"""A real broker that kills itself (SIGKILL) at the nth step of a request that it handles as the active controller.
 
 `BALLAST_TEST_KILL_AFTER=FILE python -m tests.chaos.killed_controller FILE.properties`. The file holds n and the name of
-the request; whoever begins to carry it out takes the file away. Steps are what a process does to the world: each file
-operation that changes something, and each piece of bytes that is sent. The step at which it ends is done by half where
-that is possible.
+the request; the broker that begins to handle it removes the file. Each mutating file operation and each send is a step.
+The step at which it dies is half done where that is possible.
 """
 
 from __future__ import annotations

@@ -65,14 +65,14 @@ def test_what_is_no_kubernetes_is_told(body: bytes, tmp_path: Path) -> None:
         api.call("GET", "/version")
 
 
-@pytest.mark.parametrize(("code", "passing"), [(403, False), (404, False), (409, False), (429, True), (503, True)])
+@pytest.mark.parametrize(("code", "transient"), [(403, False), (404, False), (409, False), (429, True), (503, True)])
 def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(
-    code: int, passing: bool, tmp_path: Path
+    code: int, transient: bool, tmp_path: Path
 ) -> None:
     answer = f"HTTP/1.1 {code} No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode()
     with server_that_says(answer, tmp_path) as api, pytest.raises(Refused) as raised:
         api.call("GET", "/version")
-    assert raised.value.passing is passing
+    assert raised.value.is_transient is transient
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What each of our own commands does at a cluster that lets it in."""
+"""Runs each of our own commands against a cluster that must admit them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ballast_rebalance.admin import measure_by_admin
 
 
 def all_come_in(bootstrap: str, file: Path, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """By this file of properties; the topic is there."""
+    """All commands get in with this properties file; the topic exists."""
     at = ["--bootstrap", bootstrap, "--command-config", str(file)]
     assert main(["status", *at]) == 0
     said = capsys.readouterr()

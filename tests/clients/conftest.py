@@ -1,4 +1,4 @@
-"""Clients written by others against a real broker: one broker for all tests that do not need one of their own."""
+"""Provides a real broker for third-party clients: one for all tests that do not need their own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
+    """A topic name that no other test uses."""
     return re.sub(r"[^a-zA-Z0-9._-]", "-", f"{request.node.name}-{next(_numbers)}")[-200:]
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
-    """Brokers that a test stops, kills and starts again; those that still run are ended after it."""
+    """Makes brokers that a test may stop, kill and restart; those still running are killed after it."""
     made: list[RunningBroker] = []
 
     def make(**properties: str | int) -> RunningBroker:
@@ -44,6 +44,6 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
 
 @pytest.fixture(autouse=True)
 def sockets_are_forgotten() -> Iterator[None]:
-    """Within the test whose clients left them."""
+    """Clean up within the test whose clients left sockets open."""
     yield
     forget_sockets()

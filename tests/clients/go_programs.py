@@ -1,7 +1,7 @@
-"""Clients written in Go: small programs that do one job each and say in lines of JSON what they saw.
+"""Runs clients written in Go: small programs that do one job and print lines of JSON.
 
-Built once of sources, versions and hashes that are kept in `go/`, and kept in the cache. Go finds modules, and the
-version of itself that go.mod asks for, where its own configuration says.
+They are built once, from the sources, versions and hashes in `go/`, and cached. Go gets modules, and the Go version
+that go.mod asks for, from where its own configuration says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def command(program: str, job: str, bootstrap: str, topic: str) -> list[str]:
 
 
 def told(program: str, job: str, bootstrap: str, topic: str, login: Mapping[str, str] | None = None) -> list[Any]:
-    """What the program says of this job; it must have gone well."""
+    """The program's output for this job, which must succeed."""
     done = subprocess.run(
         command(program, job, bootstrap, topic),
         env=os.environ | dict(login or {}), capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False,
@@ -47,7 +47,7 @@ def told(program: str, job: str, bootstrap: str, topic: str, login: Mapping[str,
 
 @functools.cache
 def built() -> Path:
-    """The folder that has all of them."""
+    """The folder with all programs, built if needed."""
     folder = cache_folder() / "go-clients" / key_of(platform.machine(), files_under(SOURCES), SOURCES)
     if folder.is_dir():
         return folder

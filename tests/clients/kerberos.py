@@ -1,4 +1,4 @@
-"""A broker that believes Kerberos, and how each client shows itself to it."""
+"""A broker with SASL/GSSAPI, and the settings with which each client logs in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVICE = "kafka/localhost"
 
 
 class WithKerberos:
-    """`alice` may do everything; on the listener SAFE her name is written large and a session holds for 3 s."""
+    """`alice` is a superuser; on the listener SAFE principals are upper-cased and a session lasts 3 s."""
 
     def __init__(self, folder: Path, kdc: Kdc) -> None:
         self.kdc = kdc
@@ -59,7 +59,7 @@ class WithKerberos:
         assert "Traceback" not in said, said
 
     def python(self, listener: str) -> dict[str, Any]:
-        """For kafka-python, which takes the tickets that the environment names."""
+        """Settings of kafka-python, which uses the tickets that the environment names."""
         context = None if listener == "OPEN" else believing(self.authority.ca)
         return {
             "bootstrap_servers": self.broker.listeners[listener],

@@ -1,4 +1,4 @@
-"""A broker that takes tokens, the one who gives them out, and how each client comes by one."""
+"""A broker with SASL/OAUTHBEARER, its identity provider, and the settings with which each client gets a token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USER = "alice"
 
 
 class WithTokens:
-    """Its users may do what entries say; `admin` makes them, over a listener that is open to tests."""
+    """Users have the rights that `allow` grants, over the listener PLAINTEXT, on which everybody is a superuser."""
 
     def __init__(self, folder: Path, provider: Provider) -> None:
         self.provider = provider
@@ -54,7 +54,7 @@ class WithTokens:
     @classmethod
     @contextmanager
     def running(cls, folder: Path) -> Iterator[WithTokens]:
-        """What it did was without trouble, and its log shows nobody's token."""
+        """Run it; afterwards its log must have no traceback and no token."""
         with Provider() as provider:
             found = cls(folder, provider)
             found.broker.start()
@@ -77,7 +77,7 @@ class WithTokens:
             done.result(20)
 
     def librdkafka(self, listener: str, token: str | None = None, **how: Any) -> dict[str, Any]:
-        """With tokens from a function of ours; always this one where it is given."""
+        """Settings of librdkafka with tokens from a callback, or always this token."""
 
         def give(_config: str) -> tuple[str, float]:
             return token or self.provider.token(USER), time.time() + 600
@@ -92,7 +92,7 @@ class WithTokens:
         return settings | how
 
     def oidc(self, listener: str) -> dict[str, Any]:
-        """With tokens that librdkafka gets itself."""
+        """Settings with which librdkafka gets tokens itself (OIDC)."""
         settings = self.librdkafka(listener)
         del settings["oauth_cb"]
         return settings | {
@@ -104,7 +104,7 @@ class WithTokens:
         }
 
     def python(self, listener: str) -> dict[str, Any]:
-        """For kafka-python and aiokafka alike, but for who gives the token."""
+        """Settings of kafka-python and aiokafka, without their token providers."""
         context = None if listener == "OPEN" else believing(self.authority.ca)
         return {
             "bootstrap_servers": self.broker.listeners[listener],

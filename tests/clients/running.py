@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, as a person would start it."""
+"""Runs a real broker in a process of its own, as a user would start it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ VOLUMES = 2
 
 
 class RunningBroker:
-    """`bootstrap` is known once `start` has returned. Started again it has the same data and another port."""
+    """A broker process. `bootstrap` is known once `start` has returned; a restart keeps the data, not the port."""
 
     def __init__(self, folder: Path, **properties: str | int) -> None:
         self.folder = folder
         self.log_dirs = [folder / f"volume-{n}" for n in range(VOLUMES)]
         self.bootstrap = ""
-        self.listeners: dict[str, str] = {}  # address of each
+        self.listeners: dict[str, str] = {}  # addresses, by name
         self.metrics = ""
-        self.on_end: list[Callable[[], object]] = []  # clients that do not outlive it
+        self.on_end: list[Callable[[], object]] = []  # called before it ends, such as to close clients
         self._process: subprocess.Popen[str] | None = None
         defaults: dict[str, str | int] = {
             "node.id": 1,
@@ -97,15 +97,15 @@ class RunningBroker:
         return int(self.bootstrap.rpartition(":")[2])
 
     def stays_where_it_is(self) -> None:
-        """Started again, it has the same port."""
+        """Keep the port over restarts."""
         self._properties["listeners"] = f"PLAINTEXT://{self.bootstrap}"
 
     def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
+        """Send SIGTERM; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def stop_impatiently(self) -> int:
-        """SIGTERM again and again, as fast as a person is, until it is gone; answers the exit code."""
+        """Send SIGTERM again and again, as an impatient user would, until it is gone; return the exit code."""
         process = self._process
         assert process is not None
         deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Starts Spark drivers (`spark_driver.py`), tells them what to do, and kills them."""
+"""Starts Spark drivers (`spark_driver.py`), sends them commands, and kills them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Record = dict[str, Any]
 
 
 class SparkFailure(Exception):
-    """What Spark said."""
+    """A command failed; the text is Spark's error."""
 
 
 class RunningSpark:
-    """Python and its Java are one session of processes, which is stopped and killed as one."""
+    """A driver: Python and its JVM are one session of processes, paused and killed together."""
 
     def __init__(self, log: Path, settings: Mapping[str, str] = {}) -> None:
         self._log = log

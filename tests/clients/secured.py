@@ -1,4 +1,4 @@
-"""A broker whose listeners ask who comes in, and how each client answers that."""
+"""A broker whose listeners authenticate clients by TLS or SASL, and the settings with which each client logs in."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ USER, PASSWORD = "alice", 'wonder "land"; x=1'
 MAP = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,MUTUAL:SSL,OPEN:SASL_PLAINTEXT,SAFE:SASL_SSL"
 PROTOCOLS = {"TLS": "SSL", "MUTUAL": "SSL", "OPEN": "SASL_PLAINTEXT", "SAFE": "SASL_SSL"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-# Every way in: listener and mechanism.
+# All combinations of listener and mechanism.
 WAYS = [("TLS", None), ("MUTUAL", None), *((each, how) for each in ("OPEN", "SAFE") for how in MECHANISMS)]
 
 
 def quoted(text: str) -> str:
-    """In a JAAS configuration in a properties file: for the one and for the other."""
+    """Quote for a JAAS configuration within a properties file: backslashes are escaped for both."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\\", "\\\\") + '"'
 
 
@@ -88,7 +88,7 @@ class Secured:
         return context
 
     def python(self, listener: str, mechanism: str | None) -> dict[str, Any]:
-        """For kafka-python and aiokafka alike."""
+        """Settings of kafka-python and aiokafka."""
         settings: dict[str, Any] = {
             "bootstrap_servers": self.broker.listeners[listener],
             "security_protocol": PROTOCOLS[listener],
@@ -100,7 +100,7 @@ class Secured:
         return settings
 
     def java(self, folder: Path, listener: str, mechanism: str | None, password: str = PASSWORD) -> Path:
-        """A file for `--command-config`: a truststore of type PEM, and a keystore made as people make theirs."""
+        """A file for `--command-config`, with a PEM truststore and a PKCS12 keystore."""
         lines = {
             "security.protocol": PROTOCOLS[listener],
             "ssl.truststore.type": "PEM",

@@ -1,6 +1,6 @@
-"""A Spark driver in a process of its own, as a user's program is: told what to do, and answering, a line of JSON each.
+"""A Spark driver in a process of its own, like a user's program, which takes commands and answers in lines of JSON.
 
-It has Spark's own connector (jars in BALLAST_SPARK_JARS) and ends when nobody tells it anything more. Its argument is
+It uses Spark's own Kafka connector (jars in BALLAST_SPARK_JARS) and ends when its standard input does. Its argument is
 the settings that Spark starts with, as JSON.
 """
 
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 
 class Driver:
-    """One method for each thing that it can be told."""
+    """Carries out the commands, each by the method of its name."""
 
     def __init__(self, settings: Options) -> None:
         jars = ",".join(map(str, Path(os.environ["BALLAST_SPARK_JARS"]).glob("*.jar")))
@@ -35,7 +35,7 @@ class Driver:
         self._queries: dict[str, StreamingQuery] = {}
 
     def read(self, options: Options) -> list[Record]:
-        """What a batch read finds."""
+        """The records that a batch read finds."""
         return records(self._session.read.format("kafka").options(**options).load())
 
     def write(self, options: Options, sent: list[Record]) -> None:
@@ -46,8 +46,8 @@ class Driver:
         self._session.createDataFrame(rows, OF_A_RECORD).write.format("kafka").options(**options).save()
 
     def obtain_token(self, cluster: str) -> str:
-        """As Spark does by itself where Hadoop's security is on: its connector asks for a delegation token of this
-        cluster, and from now on its user has it. The token's id."""
+        """Get a delegation token of this cluster through the connector and add it to Spark's user, as Spark does by
+        itself with Hadoop security. Return the token's id."""
         jvm: Any = self._session._jvm
         conf = self._session.sparkContext._jsc.sc().getConf()
         of_cluster = jvm.org.apache.spark.kafka010.KafkaTokenSparkConf.getClusterConfig(conf, cluster)
@@ -56,7 +56,7 @@ class Driver:
         return bytes(token.getIdentifier()).decode()
 
     def stream(self, name: str, source: Options, form: str, sink: Options, trigger: dict[str, Any]) -> None:
-        """Begins a query: into Kafka what makes a record, into files all that was read."""
+        """Start a query that writes keys, values and headers to Kafka, or all columns to files."""
         read = self._session.readStream.format("kafka").options(**source).load()
         if form == "kafka":
             read = read.select("key", "value", "headers")
@@ -64,18 +64,18 @@ class Driver:
         self._queries[name] = (writer.trigger(**trigger) if trigger else writer).start()
 
     def drain(self, name: str) -> None:
-        """Returns when all that is there now has come through."""
+        """Wait until the query has processed everything that is there now."""
         self._queries[name].processAllAvailable()
 
     def end(self, name: str) -> None:
-        """Of a query whose trigger ends it."""
+        """Wait for the end of a query whose trigger ends it."""
         self._queries.pop(name).awaitTermination()
 
     def stop(self, name: str) -> None:
         self._queries.pop(name).stop()
 
     def files(self, path: str) -> list[Record]:
-        """What a query wrote, as Spark reads it: files of batches that were committed."""
+        """What a query wrote, as Spark reads it: only the files of committed batches."""
         return records(self._session.read.parquet(path))
 
 
@@ -106,14 +106,14 @@ def decoded(value: bytearray | None) -> str | None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing that Java prints is an answer
+    os.dup2(2, 1)  # so that what Java prints is not taken for an answer
     driver = Driver(json.loads(sys.argv[1]))
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:
             answer = {"found": getattr(driver, name)(**arguments)}
-        except Exception as error:  # of Java, py4j and Spark: the test says which it wants
+        except Exception as error:  # any error of Java, py4j or Spark: the test decides which it expects
             answer = {"failed": str(error)}
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""Three nodes, each broker and controller, that believe nobody who shows nothing, each other neither."""
+"""Three combined broker and controller nodes that require authentication from everybody, including each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
 class ThreeNodes:
-    """Clients and brokers come in at `listener`, and both it and the one of controllers speak `protocol`."""
+    """`listener` is for clients and brokers; it and the listener of the controllers use `protocol`."""
 
     def __init__(self, folder: Path, listener: str, protocol: str, host: str = "127.0.0.1") -> None:
         ports = free_ports(2 * len(NODES))
@@ -42,7 +42,7 @@ class ThreeNodes:
         ]
 
     def has(self, number: int, properties: dict[str, str | int]) -> None:
-        """What a node has besides."""
+        """Give a node further properties."""
         self.nodes[number - 1]._properties |= properties
 
     @property
@@ -51,7 +51,7 @@ class ThreeNodes:
 
     @contextmanager
     def running(self, *secrets: str) -> Iterator[None]:
-        """Afterwards no log tells of trouble or of a secret."""
+        """Run them; afterwards no log may have a traceback or one of the secrets."""
         try:
             with ThreadPoolExecutor(len(NODES)) as pool:
                 list(pool.map(RunningBroker.start, self.nodes))

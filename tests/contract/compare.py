@@ -1,14 +1,13 @@
-"""Sends the same requests to Apache Kafka and to Ballast, and says field by field where the answers differ.
+"""Sends the same requests to Apache Kafka and to Ballast, and reports field by field where the responses differ.
 
-The requests are in `corpus/*.yaml`, sent in the order of the files and of the cases in them; what an earlier case
-created, later ones may use. Values that cannot be equal (ids, ports, paths, times) are replaced by what they stand
-for; entries of lists are matched by what names them, not by position. Differences that are meant are named, with the
-reason, in `differences.yaml`.
+The requests are in `corpus/*.yaml`, sent in the order of the files and of their cases; later cases may use what earlier
+ones created. Values that cannot be equal (ids, ports, paths, times) are replaced by placeholders; entries of lists are
+matched by their names or ids, not by position. Intended differences are listed, with the reason, in `differences.yaml`.
 
-A case with a `user` is asked by somebody who has said who he is: by PLAIN, or by a delegation token that was saved
-(`$token:NAME` is the one whose answer was saved as NAME).
+A case with a `user` is sent by an authenticated client: with PLAIN, or with a saved delegation token (`$token:NAME` is
+the token whose response was saved as NAME).
 
-    python -m tests.contract.compare KAFKA_PORT BALLAST_PORT     compares two nodes that run already
+    python -m tests.contract.compare KAFKA_PORT BALLAST_PORT KAFKA_DATA BALLAST_DATA     compares two running nodes
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ MAGIC_POSITION = 16
 UNTIL_TIMEOUT_S = 20.0
 UNTIL_PAUSE_S = 0.1
 ABSENT = "(absent)"
-# Of the first record of each batch. Recent, or retention would delete what is compared.
+# The timestamp of the first record of each batch: recent, or retention would delete what is compared.
 TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
-# What names an entry of a list.
+# The fields that identify an entry of a list.
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
@@ -73,12 +72,12 @@ OPAQUE = {
     "token_id": "TOKEN",
     "leader_epoch": "EPOCH",
 }
-# Compared by how far they are away, roughly.
+# Compared roughly, by their distance from now.
 TIMES = frozenset(f"{each}_timestamp{unit}" for each in ("expiry", "issue", "max") for unit in ("", "_ms"))
 TEN_MINUTES_MS = 600_000
-# By the clock of who wrote the record, where it is a marker or its topic has the time of appending.
+# Set by the broker's clock if the record is a marker or its topic has LogAppendTime.
 BROKERS_TIMES = frozenset({"last_timestamp", "log_append_time_ms", "timestamp"})
-NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # what is not replaced, where it is something else than -1
+NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # values that are not replaced, if not -1
 METADATA_TOPIC_ID = UUID(int=1)
 OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
 OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), OF_THE_QUORUM)
@@ -102,7 +101,7 @@ class Case:
 
 
 def corpus(of: str = "corpus") -> list[Case]:
-    """What brokers are asked, or controllers (`of_controllers`), or both with rights (`corpus_acls`)."""
+    """The cases of one folder: `corpus` is for brokers, `of_controllers` for controllers, `corpus_acls` for both."""
     cases: list[Case] = []
     for path in sorted((HERE / of).glob("*.yaml")):
         cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
@@ -123,7 +122,7 @@ def _versions(text: Any) -> Iterator[int]:
 
 
 class Side:
-    """One of the two: its connection, and what its answers have to be stripped of."""
+    """One of the two nodes: its connections, and what must be stripped from its responses."""
 
     def __init__(self, port: int, log_dirs: list[str], controller_port: int = 0) -> None:
         self._ports = {"broker": port, "controller": controller_port}
@@ -137,7 +136,7 @@ class Side:
             client.close()
 
     def _client(self, host: str = LOCAL, at: str = "broker", user: str = "") -> WireClient:
-        """Who is no user is ANONYMOUS; what tells one such client from another is the address that it comes from."""
+        """A connection per origin. Clients without a user are ANONYMOUS and differ by their source address."""
         if (host, at, user) not in self._clients:
             client = self._clients[host, at, user] = WireClient("localhost", self._ports[at], host)
             if user.startswith("$token:"):
@@ -149,7 +148,7 @@ class Side:
         return self._clients[host, at, user]
 
     def ask(self, case: Case, version: int) -> Any:
-        """The answer as plain, comparable values; the text of the error where there is none."""
+        """The response as plain, comparable values, or the name of the error if there was none."""
         deadline = time.monotonic() + UNTIL_TIMEOUT_S
         while True:
             try:
@@ -172,7 +171,7 @@ class Side:
 
     @staticmethod
     def _is_reached(until: dict[str, Any], answer: Any, told: Any) -> bool:
-        """By a `path` in the answer, or where it is `told` as it is compared."""
+        """Whether `until` is reached: a value at its `path` in the response, or at `told` in the stripped response."""
         found = _at(told, until["told"]) if "told" in until else _at(answer, until["path"])
         return bool(found != until["not"] if "not" in until else found == until["is"])
 
@@ -182,7 +181,7 @@ class Side:
             self._topic_ids |= {topic.name: topic.topic_id for topic in answer.topics}
 
     def _filled(self, value: Any) -> Any:
-        """Placeholders become this side's values."""
+        """Replace placeholders by this side's values."""
         if isinstance(value, dict):
             if "$batch" in value:
                 return batch(value["$batch"])
@@ -210,7 +209,7 @@ class Side:
 
     def _stripped(self, api: str, value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
-            if value.get("topic_id") == METADATA_TOPIC_ID:  # how often its quorum has voted is anybody's luck
+            if value.get("topic_id") == METADATA_TOPIC_ID:  # its epochs depend on how many elections there were
                 api = OF_THE_QUORUM[0]
             return {key: self._stripped(api, each, key) for key, each in value.items()}
         if isinstance(value, list):
@@ -252,7 +251,7 @@ class Side:
 
 
 def _without_append_times(batches: bytearray) -> bytearray:
-    """What the broker has put into them by its clock is zeros, and the checksum with it."""
+    """Zero what the broker has set by its clock (LogAppendTime), and the checksum with it."""
     position = 0
     while position + HEADER_BYTES <= len(batches):
         header = Header._make(HEADER.unpack_from(batches, position))
@@ -263,9 +262,9 @@ def _without_append_times(batches: bytearray) -> bytearray:
 
 
 def batch(wanted: dict[str, Any]) -> bytes:
-    """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them;
-    `magic`: it says that it is of this format; `later`: so many milliseconds, and each record `step` after the one
-    before."""
+    """A record batch; the same bytes for both sides. `flip`: corrupt the byte at this position; `times`: repeat the
+    batch; `magic`: the format version it claims; `later`: by how many milliseconds its first timestamp is later, and
+    `step` the milliseconds between records."""
     keywords = dict(wanted)
     magic = keywords.pop("magic", MAGIC)
     values, flip, times = keywords.pop("values"), keywords.pop("flip", None), keywords.pop("times", 1)
@@ -282,7 +281,7 @@ def batch(wanted: dict[str, Any]) -> bytes:
 
 
 def build(kind: Any, values: dict[str, Any], version: int) -> Any:
-    """A message or struct of plain values; fields that this version lacks are left out."""
+    """A message or struct with plain values; fields that this version lacks are left out."""
     fields = kind._struct.fields
     made = {}
     for name, value in values.items():
@@ -309,7 +308,7 @@ def plain(value: Any, version: int) -> Any:
 
 
 def _at(answer: Any, path: str) -> Any:
-    """The whole answer, where the path is empty."""
+    """The value at a dotted path; an empty path means the whole answer."""
     for step in path.split(".") if path else ():
         try:
             answer = answer[int(step)] if step.isdecimal() else answer[step]
@@ -361,7 +360,7 @@ def _name(entry: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A difference that is meant. Patterns are searched in what they are for; `case` and values may be left out."""
+    """An intended difference. All fields but `name` and `reason` are patterns to search for."""
 
     name: str
     reason: str
@@ -395,7 +394,7 @@ def compare(kafka: Side, ballast: Side, cases: list[Case]) -> Iterator[Differenc
 
 
 def check(found: Iterable[Difference], own: Sequence[Known], others: Sequence[Known] = ()) -> None:
-    """Nothing differs but what is known to, and what is known of this corpus (`own`) does."""
+    """Assert that only known differences occur, and that all those known for this corpus (`own`) do."""
     found = list(found)
     unknown = [each for each in found if not any(k.covers(each) for k in (*others, *own))]
     assert not unknown, "\n".join(map(str, unknown))

@@ -1,4 +1,4 @@
-"""Who says who he is before he asks for anything: by a password, or by a delegation token."""
+"""Authenticates a client over SASL, with a password or a delegation token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PASSWORD = "secret"
 
 
 class LoginFailed(Exception):
-    """The text is what the broker told."""
+    """The broker refused; the text is its error."""
 
 
 class TokenClient(ScramClient):
-    """SCRAM by a token: its id is the user, its HMAC in base64 the password."""
+    """SCRAM with a token: its id is the user, its HMAC in base64 the password."""
 
     def __init__(self, mechanism: str, token_id: str, hmac: str, *, extensions: str = "tokenauth=true") -> None:
         super().__init__(mechanism, token_id, hmac, NONCE)
@@ -26,7 +26,7 @@ class TokenClient(ScramClient):
 
 
 def log_in(client: WireClient, user: str, password: str = PASSWORD) -> Any:
-    """By PLAIN; the last answer."""
+    """Log in with PLAIN; return the last response."""
     _shake(client, "PLAIN")
     return _say(client, f"\0{user}\0{password}".encode())
 

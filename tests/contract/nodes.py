@@ -1,4 +1,4 @@
-"""One node of each kind, started for the comparison: Apache Kafka from its jars, and Ballast; equal properties."""
+"""Starts the nodes to compare: Apache Kafka from its jars, and Ballast, with equal properties."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROPERTIES = {
     "offsets.topic.replication.factor": "1",
     "request.timeout.ms": "5000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    "transaction.partition.verification.enable": "false",  # what partitions do with transactions is asked by itself
+    "transaction.partition.verification.enable": "false",  # what partitions do in transactions is compared separately
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",
@@ -110,7 +110,7 @@ class Kafka(Node):
 
 
 class KafkaWithoutTransactions(Kafka):
-    """As far as its features go: what has them is not led by a broker that has not."""
+    """Formatted without transaction.version: a broker that lacks a feature cannot run on metadata that has it."""
 
     features = ("transaction.version=0",)
 

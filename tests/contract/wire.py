@@ -1,4 +1,4 @@
-"""The plainest client there can be: one connection, one request at a time, messages in and messages out."""
+"""A minimal client: one connection, one request at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_S = 30.0
 
 
 class WireClient:
-    """`call` answers the decoded response; a closed connection is a ConnectionError."""
+    """`call` returns the decoded response; ConnectionError if the broker closes the connection."""
 
     def __init__(self, host: str, port: int, own_host: str = "127.0.0.1", client_id: str = "contract") -> None:
         self._client_id = client_id
@@ -35,7 +35,7 @@ class WireClient:
         (correlation_id,) = struct.unpack_from(">i", frame)
         if correlation_id != self._correlation_id:
             raise AssertionError(f"answer {correlation_id} to request {self._correlation_id}")
-        # ApiVersions alone keeps the old response header in every version.
+        # ApiVersions alone has the old response header in every version.
         header_size = 5 if kind.flexible_version_q(version) and kind.API_KEY != 18 else 4
         return kind.decode(frame[header_size:], version=version)
 

@@ -1,7 +1,7 @@
-"""Every command that a page tells people to type, and who types it here: the tables below are all of it.
+"""Finds every command that a documentation page tells users to type, and says which test types it.
 
-A command is a line of a block that begins with a program, or a code span that does. A test that types takes its
-commands from here, so what is on a page is what is run, in the page's order.
+A command is a line of a block, or a code span, that begins with a program. Tests take the commands that they type from
+here, so that exactly what is on a page is run, in the page's order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK = re.compile(rf"^(?: {{4}})?({PROGRAM} (?:.*\\\n)*.*)$", re.MULTILINE)
 SPAN = re.compile(rf"(?<!`)`({PROGRAM}\s[^`]+)`")
 
 KUBERNETES = "tests/docs/test_typed.py::"
-# Page, how its command begins, the test that types it.
+# Page, how the command begins, the test that types it.
 TYPED = (
     ("README.md", r"export|kubectl|\./ballast (?:up|get|status)", f"{KUBERNETES}test_readme"),
     ("README.md", r"\./ballast broker", "tests/docs/test_typed_at_brokers.py::test_a_broker_in_the_foreground"),
@@ -73,7 +73,7 @@ TYPED = (
         "tests/clients/test_changing_voters.py::test_voters_are_changed_as_the_page_says",
     ),
 )
-# Commands that no test types, and what is done instead. Those of `./ballast` are given to their own parsers.
+# Commands that no test types, and what is done instead. Those of `./ballast` are checked by their own parsers.
 NOT_TYPED = (
     (r"\./ballast \w+(?: \.\.\.)?$", "only named, or long: the help of each is asked for (tests/frame)"),
     (r"\./ballast test --spec-report$", "it is what runs these tests"),
@@ -84,7 +84,7 @@ NOT_TYPED = (
     (r"docker|ctr|podman|buildah", "programs of others, which are not here"),
     (r"(?:ballast )?spark-submit ", "parsed by tests/rebalance/test_shipping.py, run in pods by tests/kubernetes"),
 )
-# What is typed otherwise than it stands there, and why.
+# What is typed differently from the page, and why.
 CHANGED = (
     (r"(.* -k manifests/overlays/cluster-wide)$", r"\1 --dry-run=server", "its operator would act beside that of up"),
     (r"(kubectl drain .*)$", r"\1 --dry-run=server", "there is only this one node"),
@@ -114,13 +114,13 @@ class Command:
 
 
 def pages() -> list[str]:
-    """All but docs/spec, which is about what must be, and tells nobody to type."""
+    """All pages but docs/spec, which specifies behaviour and has no commands to type."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/reference").glob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
 def commands(page: str) -> Iterator[Command]:
-    """In their order, without what a comment says to the reader, each on one line."""
+    """The page's commands in order, without comments, each on one line."""
     text = (ROOT / page).read_text("utf-8")
     for found in sorted([*BLOCK.finditer(text), *SPAN.finditer(text)], key=lambda one: one.start()):
         yield Command(page, re.sub(r"\s*\\\n\s*|\s+", " ", found[1].split("  #")[0]).strip())
@@ -135,7 +135,7 @@ def to_type(test: str) -> list[str]:
 
 
 def block(page: str, begins: str) -> str:
-    """The text of the indented block of this page that begins so."""
+    """The page's indented block that begins with this text."""
     text = (ROOT / page).read_text("utf-8")
     found = re.search(rf"^ {{4}}{re.escape(begins)}(?:.*\n(?: {{4}}.*\n|\n(?= {{4}}))*)", text, re.MULTILINE)
     assert found is not None, f"{page} has no block that begins with {begins!r}"

@@ -1,4 +1,4 @@
-"""`./ballast up` as a person has it in one terminal, and the shell of another one, in a folder as the pages know it."""
+"""Runs `./ballast up` as in one terminal, and commands as in another, in a folder laid out as the pages expect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KUBECTL = kubectl()
 
 
 def installed(home: Path) -> None:
-    """`./ballast` finds what it would have installed: the Python that runs the tests."""
+    """Make `./ballast` find its environment installed already: the Python that runs the tests."""
     (home / "env" / "bin").mkdir(parents=True)
     (home / "env" / "stamps").mkdir()
     python = home / "env" / "bin" / "python"
@@ -45,20 +45,20 @@ class Up:
         (folder / "bin").mkdir()
         (folder / "bin" / "kubectl").symlink_to(KUBECTL)
         (folder / "ballast").symlink_to(ROOT / "ballast")
-        for name in ("manifests", "crds"):  # copies, since some pages say what to write into them
+        for name in ("manifests", "crds"):  # copies, since some pages tell users to edit them
             shutil.copytree(ROOT / name, folder / name)
         self.environment = {**os.environ, "BALLAST_HOME": str(folder / ".ballast"), "HOME": str(folder)}
         self.environment["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment["KUBECONFIG"] = str(self.data / "kubeconfig")
         self.idle_before = os.getloadavg()[0] < (os.cpu_count() or 1) / 2
-        # It ends with the tests, however these end.
+        # It ends with the tests, however they end.
         self.process = subprocess.Popen(
             launch.under("./ballast", "up"),
             stdout=subprocess.PIPE, env=self.environment, text=True, cwd=folder,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.printed: list[str] = []
-        # What it still prints when it is ready has to go somewhere.
+        # Reads what it prints after it is ready, so that the pipe does not fill up.
         self._drain = threading.Thread(target=self._read_on, daemon=True)
 
     def await_ready(self) -> None:
@@ -100,12 +100,12 @@ class Up:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def ready_seconds(self) -> float:
-        """As it told itself."""
+        """The time to ready that it printed."""
         found = [re.match(r"ready after ([\d.]+) s", line) for line in self.printed]
         return next(float(one[1]) for one in found if one)
 
     def memory_mb(self) -> float:
-        """Of all processes; what they share is counted once."""
+        """The memory of all processes; shared pages are counted once."""
         rows = [row for pid in self._pids() for row in _read(f"/proc/{pid}/smaps_rollup").splitlines()]
         return sum(int(row.split()[1]) for row in rows if row.startswith("Pss:")) / 1024
 
@@ -151,7 +151,7 @@ def _entries(path: str) -> list[Path]:
 
 
 def _read(path: str) -> str:
-    """Nothing of a process or thread that has ended meanwhile."""
+    """The file's text; empty if the process or thread has ended meanwhile."""
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A small checkout with the real script and installer, and a package index on the loopback that can be held up."""
+"""Provides a small checkout with the real script and installer, and a loopback package index that can be held up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_wheel(name: str, version: str) -> bytes:
 
 
 class Index(ThreadingHTTPServer):
-    """A package index with a few packages; `open_gate` off holds every download up."""
+    """A package index with a few packages; downloads wait while `open_gate` is not set."""
 
     daemon_threads = True
 
@@ -61,7 +61,7 @@ class Index(ThreadingHTTPServer):
         return f"{package}=={version} \\\n    --hash=sha256:{digest}\n"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle of a download is what the tests are about."""
+        """Ignored: tests kill clients in the middle of a download."""
 
 
 class IndexHandler(BaseHTTPRequestHandler):
@@ -91,7 +91,7 @@ class IndexHandler(BaseHTTPRequestHandler):
 
 @dataclass
 class Checkout:
-    """The script in a checkout of its own, and how to start it."""
+    """A checkout with the script, and how to start it."""
 
     root: Path
     home: Path
@@ -126,7 +126,7 @@ class Checkout:
 
 
 def hear_hangups() -> None:
-    """As at a terminal, also where the tests run under `nohup`."""
+    """Let SIGHUP end the child, as at a terminal, even if the tests run under `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -169,7 +169,7 @@ def index(shared_index: Index) -> Iterator[Index]:
 def first_start(
     tmp_path_factory: pytest.TempPathFactory, shared_index: Index
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A home made by a first start, and what that start printed."""
+    """A home directory made by a first start, and that start's output."""
     folder = tmp_path_factory.mktemp("first")
     shared_index.open_gate.set()
     checkout = make_checkout(folder / "root", folder / "home", shared_index)
@@ -178,12 +178,12 @@ def first_start(
 
 @pytest.fixture
 def checkout(tmp_path: Path, index: Index) -> Checkout:
-    """Nothing installed yet."""
+    """A checkout with nothing installed yet."""
     return make_checkout(tmp_path / "root", tmp_path / "home", index)
 
 
 @pytest.fixture
 def ready(checkout: Checkout, first_start: tuple[Path, object]) -> Checkout:
-    """With the environment, and `broker` installed."""
+    """A checkout with the environment and `broker` installed."""
     shutil.copytree(first_start[0], checkout.home, symlinks=True)
     return checkout

@@ -1,4 +1,4 @@
-"""One Kubernetes for all scenarios of a run: BALLAST_E2E_PROVIDER names the provider (host)."""
+"""Provides one Kubernetes for all scenarios of a run; BALLAST_E2E_PROVIDER names the provider (default: host)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    """Ended from outside, or its terminal closed: the node has to be taken down before this process goes."""
+    """Raise on SIGTERM or SIGHUP, so that the node is taken down before this process ends."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt(f"signal {number}")
 
@@ -33,7 +33,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             yield World(provider)
     except ProviderError as error:
         if runs_beside_others(request.config):
-            pytest.fail(str(error), pytrace=False)  # each test that wants one fails so; the others go on
+            pytest.fail(str(error), pytrace=False)  # fails each test that needs it; the others go on
         pytest.exit(str(error), returncode=1)
     finally:
         for number, handler in before.items():
@@ -42,7 +42,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def installed(world: World) -> World:
-    """With the operator and a cluster that is Ready, whatever the scenario before has left."""
+    """A world with the operator and a Ready cluster, whatever the last scenario has left."""
     ensure_operator(world)
     ensure_cluster(world)
     return world
@@ -50,7 +50,7 @@ def installed(world: World) -> World:
 
 @pytest.fixture
 def host(installed: World) -> World:
-    """The same on a node that we may break."""
+    """The same, on a node that tests may break."""
     if installed.provider.name != "host":
         pytest.skip(f"provider {installed.provider.name} lets nobody at its nodes")
     return installed
@@ -58,8 +58,8 @@ def host(installed: World) -> World:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Last comes what takes the node up, but beside others first, as it takes longer than all of them; of it the story
-    first: a cluster must become Ready where none was."""
+    """Run tests that need the node last; in parallel runs first, as they take longer than all others. Of these, the
+    story comes first: a cluster must become Ready where none was."""
     beside = runs_beside_others(config)
     items.sort(key=lambda item: (needs_the_node(item) != beside, item.path.name != "test_story.py"))
 

@@ -1,4 +1,4 @@
-"""A running embedded API in a thread of its own, and a small HTTP client for what its protocol says."""
+"""Provides a running embedded API in a thread of its own, and a small HTTP client for it."""
 
 import asyncio
 import http.client
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Api:
-    """One connection; every answer decoded; refusals raised."""
+    """A client with one connection; it decodes every response and raises refusals."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = json.loads(kubeconfig.read_text())
@@ -85,7 +85,7 @@ class Api:
         return self.call("DELETE", path, body)
 
     def find(self, path: str) -> Any:
-        """The object, or None where there is none (any more); asked once, so that nothing comes in between."""
+        """The object, or None if there is none (any more), in a single request."""
         status, answer = self.raw("GET", path)
         return json.loads(answer) if status == 200 else None
 
@@ -110,13 +110,13 @@ class Api:
 
 
 def _typed(path: str, body: Any) -> Any:
-    """What tests write of a custom resource, with its type, which the API wants to be told."""
+    """The body of a custom resource with its apiVersion and kind, which the API requires and tests leave out."""
     found = re.match(r"/apis/(test\.dev/\w+)/(?:namespaces/[^/]+/)?(\w+)", path)
     return {"apiVersion": found[1], "kind": found[2].rstrip("s").capitalize()} | body if found else body
 
 
 class Running:
-    """A LocalCluster on a loop in a thread."""
+    """A LocalCluster on an event loop in a thread."""
 
     def __init__(self, data: Path, **options: Any) -> None:
         self.data = data
@@ -154,7 +154,7 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        forget_sockets()  # of clients that did not answer the end of their TLS
+        forget_sockets()  # of clients that did not complete the TLS shutdown
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Running]:
-    """One that a test may stop and start."""
+    """An embedded API that a test may stop and start."""
     cluster = Running(tmp_path)
     yield cluster
     cluster.close()
@@ -252,7 +252,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 @pytest.fixture
 def widgets(api: Api, namespace: str) -> str:
-    """The path of a collection of custom resources in a namespace of the test's own."""
+    """The path of a collection of custom resources in the test's own namespace."""
     if not api.exists(f"{DEFINITIONS}/widgets.test.dev"):
         api.post(DEFINITIONS, definition())
     return f"/apis/test.dev/v1/namespaces/{namespace}/widgets"
@@ -289,7 +289,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _prepared(api: Api) -> Api:
     made = definition()
     spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real one finds it too costly
+    del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real kube-apiserver finds it too costly
     api.post(DEFINITIONS, made)
     eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, seconds=60)
     return api

@@ -1,4 +1,4 @@
-"""A real kube-apiserver on a real etcd, both on loopback and nothing else: no controllers, no node, no root."""
+"""Runs a real kube-apiserver on a real etcd, both on loopback, without controllers, nodes or root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_SECONDS = 120.0
 
 
 class RealApi:
-    """Use as a context manager; `kubeconfig` names it as the embedded one's does."""
+    """A context manager; `kubeconfig` has the same form as the embedded API's."""
 
     def __init__(self, programs: Path, data: Path) -> None:
         self._programs, self._data = programs, data

@@ -1,8 +1,8 @@
-"""Makes `recorded.jsonl` anew, with a kubectl that is built or named and what `./ballast test` has installed:
+"""Records `recorded.jsonl` again, with a kubectl that is built or named and what `./ballast test` has installed:
 
     PYTHONPATH=broker-image:operator:spark .ballast/env/bin/python -m tests.local.record
 
-kubectl's commands and the operator (Kopf and our own client) talk to an embedded API that writes down what it is asked.
+kubectl and the operator (Kopf and our own client) talk to an embedded API that records their requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def topic(name: str, partitions: int, more: str = "") -> str:
     return f"apiVersion: ballast.dev/v1alpha1\nkind: KafkaTopic\nmetadata: {{name: {name}}}\n{spec}\n{more}"
 
 
-# (arguments, standard input); what is refused is recorded as well.
+# (arguments, standard input); refused requests are recorded as well.
 STORY: tuple[tuple[str, str | None], ...] = (
     ("version", None),
     ("api-resources", None),
@@ -97,7 +97,7 @@ STORY: tuple[tuple[str, str | None], ...] = (
 
 
 class Recorder:
-    """Stands before the server's dispatch."""
+    """Records all requests by wrapping the server's dispatch."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -117,7 +117,7 @@ class Recorder:
         Server._dispatch = record  # type: ignore[method-assign, assignment]
 
     def kept(self) -> list[dict[str, Any]]:
-        """Without what is only asked again: documents, the same reading twice in a row, renewals of the lease."""
+        """The requests without repetitions: of documents, of the same GET twice in a row, of Lease renewals."""
         kept: list[dict[str, Any]] = []
         for row in self.rows:
             same = sum(one["path"] == row["path"] and one["method"] == row["method"] for one in kept)
@@ -137,13 +137,13 @@ def row_of(request: web.Request, body: bytes) -> dict[str, Any]:
         "accept": headers.get("Accept", ""),
         "kind": headers.get("Content-Type", ""),
         "body": _body(request, body) if body else None,
-        "status": 200,  # of what still runs at the end: a watch
+        "status": 200,  # stays for what still runs at the end: a watch
     }
 
 
 def _path(path: str) -> str:
-    """A watch is asked for what is there, and ends; a document for whatever its hash is. Not every etcd has bookmarks
-    for a watch from 0, so they are left out."""
+    """Make a path replayable: a watch begins with what is there and ends after a second, and documents lose their
+    hashes. Not every etcd supports bookmarks for a watch from 0, so they are left out."""
     path = re.sub(r"hash=[0-9A-F]+&?", "", path)
     if "watch=" not in path:
         return path

@@ -1,7 +1,7 @@
-"""The recording of what clients ask, replayed: against any API server, and what of two answers has to be the same.
+"""Replays recorded requests of clients against any API server, and compares the answers of two servers.
 
 `recorded.jsonl` holds requests in the order in which kubectl, Kopf and our clients sent them, each with the status of
-its answer; `record.py` makes it. What differs by nature is left out of a comparison: identities, versions and times.
+its response; `record.py` makes it. Comparisons leave out what differs by nature: ids, versions and times.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def is_definition(request: Request) -> bool:
 
 
 def send(api: Api, request: Request) -> tuple[int, Any]:
-    """Status and decoded answer; the lines of a watch are a list."""
-    # Beside protobuf the real one would take it; the embedded API answers in the next form that is offered.
+    """Status and decoded response; the lines of a watch are a list."""
+    # The real server would answer in protobuf where it is offered, the embedded one in the next format that is.
     offers = [offer for offer in request.accept.split(",") if "protobuf" not in offer]
     headers = {"Accept": ",".join(offers) or request.accept or "application/json", "User-Agent": f"{request.agent}/1"}
     status, answer = api.raw(request.method, request.path, _body(api, request), request.kind, **headers)
@@ -85,7 +85,7 @@ def _body(api: Api, request: Request) -> bytes | None:
 
 
 def comparable(value: Any) -> Any:
-    """What two servers have to say alike."""
+    """The part of a response that must be equal for two servers."""
     if isinstance(value, list):
         return [comparable(item) for item in value]
     if not isinstance(value, dict):
@@ -108,7 +108,7 @@ def _table(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def served(document: Any) -> Any:
-    """What a discovery document says of the resources that both serve; others are no difference."""
+    """What a discovery document says, by resource or group, so that those that both servers have can be compared."""
     if document.get("kind") == "APIResourceList":
         keep = ("kind", "namespaced", "shortNames", "singularName", "categories")
         return {one["name"]: {key: one.get(key) for key in keep} for one in document["resources"]}
@@ -118,7 +118,7 @@ def served(document: Any) -> Any:
 
 
 def differences(path: str, embedded: Any, real: Any) -> Iterator[str]:
-    """Where two comparable answers are not the same."""
+    """Where two comparable responses differ."""
     if isinstance(embedded, dict) and isinstance(real, dict):
         for name in sorted({*embedded, *real}):
             below = f"{path}.{name}"

@@ -12,7 +12,7 @@ from tests.local.conftest import Api, Running
 from tests.waiting import eventually
 
 from ballast_local.workloads import node
-from ballast_local.workloads.container import Container, Launch, Surroundings
+from ballast_local.workloads.container import Container, Launch, PodContext
 from ballast_local.workloads.pod import PodRunner
 from ballast_local.workloads.process import start_time
 
@@ -27,7 +27,7 @@ def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None],
         interrupt()
         return tmp_path / "logs" / "c.log"
 
-    around = Surroundings(
+    context = PodContext(
         prepare=prepare,
         log=log,
         record=tmp_path / "pids" / "c",
@@ -37,7 +37,7 @@ def container(tmp_path: Path, command: list[str], interrupt: Callable[[], None],
         running=lambda name, running: None,
         restart_policy="Never",
     )
-    return Container({"name": "c", "terminationMessagePolicy": policy}, around, 0)
+    return Container({"name": "c", "terminationMessagePolicy": policy}, context, 0)
 
 
 @pytest.mark.parametrize("grace", [0.0, 5.0])
@@ -101,7 +101,7 @@ async def test_a_fault_of_ours_leaves_no_process(tmp_path: Path) -> None:
     def refuse(*told: object) -> None:
         raise KeyError(told)
 
-    one._around.event = refuse
+    one._context.event = refuse
     with pytest.raises(KeyError):
         await one.run()
     assert running_with(str(tmp_path)) == []

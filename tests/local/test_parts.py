@@ -1,6 +1,7 @@
 """The parts that need no server: schedules, addresses, substitution, patches, field sets, tables, protobuf."""
 
 import asyncio
+import io
 import json
 import ssl
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from ballast_local.quantity import parse_quantity
 from ballast_local.table import duration
 from ballast_local.workloads.addresses import Addresses
 from ballast_local.workloads.housekeeping import cut_logs, remove_old_events
-from ballast_local.workloads.logs import Run
+from ballast_local.workloads.logs import CHUNK_BYTES, Run, _tail_start
 from ballast_local.workloads.process import run_command
 from ballast_local.workloads.schedule import Schedule
 from ballast_local.workloads.substitution import Substitution, expand
@@ -303,6 +304,26 @@ def test_who_follows_a_log_reads_all_of_it_when_it_is_cut(tmp_path: Path) -> Non
         cut_logs(tmp_path, limit_bytes=0)
         writer.write(b"third\n")
         assert [run.read(100)[0], run.read(100)[0], run.read(100)[0]] == [b"second\n", b"third\n", b""]
+
+
+@pytest.mark.parametrize(
+    ("written", "lines", "start"),
+    [
+        (b"a\nb", 0, 3),
+        (b"a\nb", 1, 2),
+        (b"a\nb", 2, 0),
+        (b"a\nb\n", 0, 4),
+        (b"a\nb\n", 1, 2),
+        (b"a\n\n", 1, 2),
+        (b"a", 1, 0),
+        (b"", 0, 0),
+        (b"", 1, 0),
+        (b"a\n" + b"b" * CHUNK_BYTES, 1, 2),
+        (b"a\n" + b"b" * CHUNK_BYTES + b"\n", 1, 2),
+    ],
+)
+def test_where_the_last_lines_of_a_log_begin(written: bytes, lines: int, start: int) -> None:
+    assert _tail_start(io.BytesIO(written), lines) == start
 
 
 def test_a_log_that_goes_while_it_is_looked_at_is_no_fault(tmp_path: Path) -> None:

@@ -229,6 +229,13 @@ def test_discovery_plain_and_aggregated_agree(api: Api, widgets: str) -> None:
     assert {group["name"] for group in api.get("/apis")["groups"]} == groups.keys()
 
 
+def test_what_only_begins_like_a_path_is_none(api: Api) -> None:
+    for path in ("/apifoo", "/apisfoo", "/openapi/v3foo", "/openapi/v2foo"):
+        assert api.raw("GET", path)[0] == 404, path
+    for path in ("/api", "/api/", "/apis", "/apis/", "/openapi/v3", "/openapi/v3/"):
+        assert api.raw("GET", path)[0] == 200, path
+
+
 def test_openapi_describes_custom_and_built_in_kinds(api: Api, widgets: str) -> None:
     index = api.get("/openapi/v3")["paths"]
     custom = api.get(index["apis/test.dev/v1"]["serverRelativeURL"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -27,6 +28,24 @@ from tests.local.test_alike import config_map, deployment, pod, template
         ),
         ({"restartPolicy": "Often"}, {}, 'spec.restartPolicy: Unsupported value: "Often"'),
         ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds: Invalid value: 0"),
+        ({"initContainers": [{"name": "i", "image": "i"}]}, {"name": "A_b"}, "spec.containers[0].name: Invalid value"),
+        ({"initContainers": [{"name": "A_b", "image": "i"}]}, {}, "spec.initContainers[0].name: Invalid value"),
+        ({"initContainers": [{"name": "c", "image": "i"}]}, {}, 'spec.initContainers[0].name: Duplicate value: "c"'),
+        (
+            {"initContainers": [{"name": "i", "image": "i"}]},
+            {"livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": -1}},
+            "spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1",
+        ),
+        (
+            {"initContainers": [{"name": "i", "image": "i", "startupProbe": {"tcpSocket": {"port": 1}}}]},
+            {},
+            "spec.initContainers[0].startupProbe: Forbidden: may not be set for init containers",
+        ),
+        (
+            {"initContainers": [{"name": "i", "image": "i", "lifecycle": {"preStop": {"exec": {"command": ["a"]}}}}]},
+            {},
+            "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers",
+        ),
     ],
 )
 def test_what_no_node_could_run_is_refused(
@@ -37,6 +56,25 @@ def test_what_no_node_could_run_is_refused(
     body["spec"]["containers"][0] |= container
     code, told = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", body)
     assert (code, said in told) == (422, True), told
+
+
+def test_data_are_as_large_as_they_are_without_base64(server: Api, place: str) -> None:
+    limit = 1024 * 1024
+
+    def body(kind: str, field: str, size: int) -> dict[str, Any]:
+        data = {"k": base64.b64encode(bytes(size)).decode()}
+        return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "d"}, field: data}
+
+    secrets, maps = (f"/api/v1/{place}/{kind}?dryRun=All" for kind in ("secrets", "configmaps"))
+    server.call("POST", secrets, body("Secret", "data", limit))
+    server.call("POST", maps, body("ConfigMap", "binaryData", limit))
+    for path, larger in (
+        (secrets, body("Secret", "data", limit + 1)),
+        (maps, body("ConfigMap", "binaryData", limit + 1)),
+        (maps, config_map(k="x" * (limit - 1) + "é")),
+    ):
+        code, told = refusal(server, "POST", path, larger)
+        assert (code, "may not be more than 1048576 bytes" in told) == (422, True), told
 
 
 def test_zero_is_what_is_usual(server: Api, place: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.local.conftest import DEFINITIONS, Api, Refused, definition
 
 from ballast_local.cel import CelError, CelSyntaxError, compile_expression
+from ballast_local.rules import rule_faults
 from ballast_local.schema import apply_defaults, prune, validate
 
 
@@ -72,13 +73,26 @@ def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
             lambda spec: spec["x-kubernetes-validations"].append({"rule": "frob(self)"}),
             "undeclared reference to 'frob'",
         ),
+        (
+            lambda spec: spec["x-kubernetes-validations"].append({"rule": "self.size > 1" + "0" * 5000}),
+            "compilation failed: .*invalid int literal",
+        ),
         (lambda spec: spec["properties"]["parts"].pop("x-kubernetes-list-map-keys"), "must not be empty"),
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
+        (lambda spec: spec["properties"]["mode"].update(pattern="a{9999999999}"), "must be a valid regular expression"),
     ],
 )
 def test_refused_definitions(api: Api, change: Callable[[dict[str, Any]], object], message: str) -> None:
     with pytest.raises(Refused, match=message):
         api.post(DEFINITIONS, version(change))
+
+
+@pytest.mark.timeout(5)
+def test_a_rule_of_many_calls_is_checked_at_once() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"s": {"type": "string"}}}
+    for field, causes in (("s", 0), ("t", 1)):
+        schema["x-kubernetes-validations"] = [{"rule": f"self.{field}{'.trim()' * 50} == ''"}]
+        assert len(rule_faults(schema, "")) == causes
 
 
 def test_a_definition_says_nothing_of_metadata_but_its_names(api: Api) -> None:
@@ -110,6 +124,10 @@ def test_defaults_pruning_and_nulls() -> None:
     ("schema", "good", "bad"),
     [
         ({"type": "string", "pattern": "^a+$"}, "aaa", "aaa\n"),
+        ({"type": "string", "pattern": "^a$|^b$"}, "a", "a\n"),
+        ({"type": "string", "pattern": r"^\\$"}, "\\", "\\\n"),
+        ({"type": "string", "pattern": "^[a|$)]+$"}, "a|$", "b"),
+        ({"type": "string", "pattern": "(?m)^a$"}, "a\nb", "ab"),
         ({"type": "string", "format": "date-time"}, "2025-01-01T00:00:00Z", "2025-01-01"),
         ({"type": "integer", "format": "int32"}, 2**31 - 1, 2**31),
         ({"type": "number", "exclusiveMinimum": True, "minimum": 0}, 0.1, 0),
@@ -168,6 +186,16 @@ SELF = {
         "type(self.n) == int && 'a%d' .format([1]) == 'a1'",
         "'10.0.0.1'.matches('^\\\\d+') && isIP('10.0.0.1') && url('https://h:1/p').getHost() == 'h:1'",
         "size('é') == 1 && null == null && 1 == 1.0",
+        r"'\x41\X42\103' == 'ABC' && '\\\'\"\`\?'.size() == 5",
+        "!'a\\n'.matches('^a$|^b$') && 'a$'.matches('^[a$)]+$') && 'a\\nb'.matches('(?m)^a$')",
+        "[1, 'aba'].exists(x, x.reverse() == 'aba') && ![1, 'aba'].all(x, x.reverse() == 'x')",
+        "[1, 'x'].exists(x, url('http://[').getHost() == x || x == 'x')",
+        "int(1e308 * 10.0) > 0 || true",
+        "!(int(1e308 * 10.0) > 0 && false)",
+        "url('http://[').getHost() == '' || true",
+        "007 == 7 && 0x1F == 31 && 08u == 8",
+        "'\\U0001F600'.size() == 1 && '\\uD800' == '\\uFFFD' && b'\\uD800'.size() == 3",
+        "-9223372036854775808 < 0 && 18446744073709551615u > 0",
     ],
 )
 def test_cel(rule: str) -> None:
@@ -186,8 +214,13 @@ def test_cel_that_cannot_be_evaluated(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for"]
-)
+    "rule",
+    ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for",
+     "9223372036854775808 > 0", "18446744073709551616u > 0", "1e400 > 0.0", "1" + "0" * 5000 + " > 0",
+     r"self.s.matches('\d')", r"'\400' == ''", r"'\x4' == ''",
+     r"'\UFFFFFFFF' == ''", r"'\U00110000' == ''", "!" * 2000 + "true", "1" + " + 1" * 2000 + " > 0"],
+    ids=lambda rule: rule[:30],
+)  # fmt: skip
 def test_cel_that_is_not_cel(rule: str) -> None:
     with pytest.raises(CelSyntaxError):
         compile_expression(rule, ("self",))

@@ -1,4 +1,4 @@
-"""Broker processes whose replicas are moved: broker 0 is the controller too, each has three directories."""
+"""Broker processes between whose directories replicas are moved; broker 0 is the controller as well."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH_BYTES = 16_384
 
 
 class Brokers:
-    """Those of `started` run; the others join when `join` is called. A context manager."""
+    """A context manager; the brokers of `started` run, the others after `join`."""
 
     def __init__(
         self, folder: Path, count: int, started: Iterable[int], racks: Sequence[str] = (), **properties: str
@@ -61,7 +61,7 @@ class Brokers:
     def __exit__(self, *_: object) -> None:
         for broker in self.brokers:
             broker.kill()
-            print(f"--- broker {broker.node_id}", *broker.last_lines(), sep="\n")  # shown where a test fails
+            print(f"--- broker {broker.node_id}", *broker.last_lines(), sep="\n")  # shown if the test fails
 
     def join(self, node_id: int) -> None:
         self.brokers[node_id].start()
@@ -74,9 +74,9 @@ class Brokers:
     def bootstrap(self) -> str:
         return self.brokers[0].address
 
-    # -- what lies where ----------------------------------------------------------------------------------------------
+    # -- where replicas are -------------------------------------------------------------------------------------------
     def directory_of(self, node_id: int, topic: str, partition: int) -> str | None:
-        """The one directory in which this broker has the current log; None without one."""
+        """The one directory in which this broker has the current log, or None."""
         found = [volume for volume in self.brokers[node_id].volumes if (volume / f"{topic}-{partition}").is_dir()]
         assert len(found) < 2, found
         return str(found[0]) if found else None
@@ -129,8 +129,8 @@ class Brokers:
         return all(set(each.isrs) == set(each.replicas) for each in self.metadata(topic).values())
 
     def until_nobody_is_told_of(self, node_id: int) -> None:
-        """By the others, after it was killed. kafka-python asks any broker that it was told of, and where nobody
-        listens it leaves a socket open."""
+        """After a broker was killed, wait until the others no longer list it in Metadata: kafka-python asks any broker
+        that it was told of, and leaves a socket open where nobody listens."""
         others = [broker for broker in self.brokers if broker.is_running]
         eventually(lambda: not any(node_id in brokers_told(broker.address) for broker in others))
 

@@ -1,7 +1,7 @@
-"""A real broker that kills itself (SIGKILL) at the nth file operation after a future log was begun.
+"""A real broker that kills itself (SIGKILL) at the nth mutating file operation after it has begun a future log.
 
-`BALLAST_TEST_KILL_AFTER=n python -m tests.moves.killed_broker FILE.properties`. The operation at which it ends is done
-by half where that is possible. Reading does not count.
+`BALLAST_TEST_KILL_AFTER=n python -m tests.moves.killed_broker FILE.properties`. The operation at which it dies is half
+done where that is possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ballast_broker.storage.disk import RealDisk, RealFile
 
 
 class Countdown:
-    """Any thread."""
+    """Counts operations down to the fatal one. Thread-safe."""
 
     def __init__(self) -> None:
         self._left = 0

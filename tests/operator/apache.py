@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka in processes of its own, for the tests that prove that the operator serves any cluster.
+"""Runs an Apache Kafka cluster, for tests that prove that the operator works with any Kafka cluster.
 
 The jars come from the directory that BALLAST_KAFKA_JARS names; nothing is downloaded.
 """
@@ -18,12 +18,12 @@ from tests.apache_java import java
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 MEMORY = "384m"
-# A busy machine takes its time.
+# On a busy machine a start takes long.
 START_SECONDS = 150.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; all are held until the last is found, so they differ."""
+    """Ports that were free a moment ago; each stays bound until the last is found, so they differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -33,10 +33,10 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class ApacheKafka:
-    """Brokers 0..n-1, each with several log directories; the first one is the controller.
+    """Brokers 0..n-1, each with several log directories; broker 0 is the controller as well.
 
-    `protocols` names further listeners and their security protocols, `settings` what these need; `format_options` are
-    given to Kafka's tool that formats the directories, `java_options` to Java.
+    `protocols` maps further listeners to their security protocols, `settings` are further broker properties;
+    `format_options` are passed to Kafka's StorageTool, `java_options` to the JVM.
     """
 
     directory: Path

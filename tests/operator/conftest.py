@@ -1,4 +1,4 @@
-"""One cluster for all scenarios that leave it as they found it; it ends with the last test of this directory."""
+"""One cluster that all scenarios share that leave it as they found it; it stops after this directory's last test."""
 
 from __future__ import annotations
 

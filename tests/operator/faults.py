@@ -1,9 +1,9 @@
-"""A proxy between the operator and the Kubernetes API that does what networks and busy API servers do.
+"""A proxy between the operator and the Kubernetes API that fails as networks and busy API servers do.
 
-It refuses (409, 410, 429, 500, 503, and 403 where a policy of the test says so), carries a request out and loses the
-answer, is gone for a while, and doubles, drops and cuts off watch events. What it did is counted, so that a test can
-tell that something happened at all. The operator gets a kubeconfig of its own; Leases are left alone, since who leads
-is not what is tested. What the operator asked for is kept, as a role would have to name it.
+It refuses requests (409, 410, 429, 500, 503, and 403 by a policy of the test), carries a request out and loses the
+answer, is unreachable for a while, and duplicates, drops and truncates watch events. It counts its faults, so that a
+test can tell that there were any. The operator gets a kubeconfig of its own; Leases are left alone, since leader
+election is not what is tested. The rights that the operator's requests need are recorded, in the terms of RBAC.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chances:
 
 
 class FaultyApi:
-    """Start it on the loop of the test; `chances` None means an honest proxy."""
+    """The proxy; start it on the test's event loop. Without `chances` it only forwards."""
 
     def __init__(self, kubeconfig: Path, seed: int) -> None:
         self._config = json.loads(kubeconfig.read_text())
@@ -60,14 +60,14 @@ class FaultyApi:
         self._runner: web.AppRunner | None = None
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
-        # How long each request takes before anything is done about it.
+        # The delay, from and to, before a request is handled.
         self.slow = (0.0, 0.0)
-        # How many requests of each kind ("METHOD plural") there were at the same time at most.
+        # The most concurrent requests of each kind ("METHOD plural").
         self.most: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
         # What a policy or an admission webhook refuses, as patterns of "METHOD path".
         self.policy: list[str] = []
-        # What gets no answer of its own however often it is asked, as such patterns.
+        # What is always answered with 503, as such patterns.
         self.silent: list[str] = []
         self.did: Counter[str] = Counter()
         self.rights: set[Right] = set()
@@ -97,7 +97,7 @@ class FaultyApi:
             await self._runner.cleanup()
 
     async def go_down(self, seconds: float) -> None:
-        """An outage: connections are cut and nobody answers."""
+        """An outage: watches are cut and requests get no answer."""
         self._down_until = time.monotonic() + seconds
         self.did["outage"] += 1
         self._hang_up()
@@ -147,7 +147,7 @@ class FaultyApi:
             self._now[kind] -= 1
 
     def _fault(self, request: web.Request, body: bytes) -> web.Response | None:
-        """An answer that the API server never gave."""
+        """A refusal that does not come from the API server, if one is due."""
         if any(re.fullmatch(refused, f"{request.method} {request.path}") for refused in self.policy):
             self.did["refused"] += 1
             return _refusal(403, "Forbidden")
@@ -192,12 +192,12 @@ class FaultyApi:
 
 
 def _rights(request: web.Request, made: bool = False) -> set[Right]:
-    """What a request needs. Server-side apply of what is not there yet creates it."""
+    """The rights that a request needs; a server-side apply that created its object (`made`) needs `create` as well."""
     parts = request.path.strip("/").split("/")
-    if parts[0] == "openapi":  # which everybody may read who logs in
+    if parts[0] == "openapi":  # any authenticated user may read it
         return set()
     group, rest = ("", parts[2:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[3:])
-    if not rest:  # discovery, which everybody may do
+    if not rest:  # discovery, which is open to all
         return set()
     resource, *named = rest[2:] if rest[0] == "namespaces" and len(rest) > 2 else rest
     resource = "/".join([resource, *named[1:]])
@@ -226,7 +226,7 @@ def _refusal(code: int, reason: str, headers: Mapping[str, str] | None = None) -
 
 @contextmanager
 def behind_faults(world: World) -> Iterator[FaultyApi]:
-    """The operator of the world, behind an API that refuses what its policy says."""
+    """Run the world's operator behind a faulty API, at first one without faults."""
     proxy = FaultyApi(world.kubeconfig, seed=1)
     world.run(proxy.start())
     world.kill_operator()

@@ -1,8 +1,8 @@
-"""An operator that is killed after every few changes, by turns with a world that goes on step by step.
+"""Runs an operator that is killed after every few changes, in turn with a world that advances step by step.
 
-No process, no socket, no clock but its own: a life is a `ClusterCycle` with all that belongs to it, and it ends in the
-middle of a request, whose answer it never gets. What the operator knows it has from the objects, as after a start. Not
-played is what looks for work: queues, timers, watches. In each look all there is is looked at.
+There are no processes, sockets or real clocks: a life of the operator is a `ClusterCycle` with its collaborators, and
+it ends in the middle of a request, whose answer it never gets. The next life knows only what is in the objects, as
+after a restart. What schedules work (queues, timers, watches) is left out: each pass looks at everything.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ CHANGES = ("Alter", "Create", "Delete", "Incremental", "Update", "Add", "Remove"
 
 
 class Killed(BaseException):
-    """The operator is no more."""
+    """The operator has been killed."""
 
 
 class Trouble:
-    """What befalls requests to Kubernetes: no answer, though what was asked is done or though it is not; refusals for
-    the moment; for a while nothing at all about one object or kind."""
+    """Faults of requests to Kubernetes: no answer, whether or not the request took effect; temporary refusals; for some
+    time no answer at all about one object or kind."""
 
     def __init__(self, seed: int, requests: int = TROUBLED_REQUESTS) -> None:
         self.random = random.Random(seed)
@@ -72,7 +72,7 @@ class Trouble:
         self.befell = 0
 
     def of(self, path: str) -> str:
-        """Of one request, as often as it is tried."""
+        """The fault of one attempt of a request; "" for none."""
         self._left -= 1
         if self._left < 0:
             return ""
@@ -91,10 +91,11 @@ class Trouble:
 
 @dataclass
 class Life:
-    """It ends with its `most`-th change, which is made and whose answer nobody gets; None is one that is let be.
+    """One life of the operator. It ends with its `most`-th change, which is made but not answered; None: it is not
+    killed.
 
-    Those of Kafka count where `of_kafka` says so. With few of them there would be no end: nobody can see that a broker
-    was told where a replica is to go that comes only then, and each operator puts back throttles once more.
+    Changes in Kafka count only if `of_kafka`. With a small `most` a story would never end: nobody can see that a broker
+    has been told the directory of a replica that does not exist yet, and each new operator resets throttles again.
     """
 
     most: int | None = None
@@ -114,7 +115,7 @@ class Life:
 
 
 class LivingApi(KubernetesApi):
-    """The operator's own way to its API, but for the network."""
+    """The operator's own API client, without the network."""
 
     def __init__(self, world: LivesWorld, life: Life) -> None:
         super().__init__(ApiAccess("nowhere"))
@@ -141,7 +142,7 @@ class LivingApi(KubernetesApi):
 
 
 class Time:
-    """Stands still but for those who wait."""
+    """The clock of the world, which advances only with its steps."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -157,7 +158,7 @@ class Time:
 
 
 class LivesWorld:
-    """Kubernetes, Kafka and one operator after the other."""
+    """Kubernetes, Kafka, and one life of the operator after the other."""
 
     def __init__(self, data: Path) -> None:
         self.time = Time()
@@ -169,7 +170,7 @@ class LivesWorld:
         self.most_down = 1
         self._were_up: set[str] = set()
 
-    # What a person does.
+    # What a user does.
 
     async def apply(self, kind: str, name: str, spec: Mapping[str, Any], **annotations: str) -> None:
         metadata = {"name": name, "namespace": KEY.namespace, "annotations": annotations}
@@ -198,7 +199,7 @@ class LivesWorld:
     # Lives.
 
     async def live(self, most: int | None, looks: int = MOST_LOOKS) -> bool:
-        """Whether it came to its end by itself, with nothing left to do."""
+        """Run one life; whether it ended with nothing left to do, rather than being killed."""
         life = Life(most, most is not None and most >= KAFKA_COUNTS_FROM, self.trouble)
         self.lives.append(life)
         with self._at_work(life):
@@ -226,7 +227,7 @@ class LivesWorld:
         return False
 
     async def settle(self, most: int | None = None, lives: int = 1, looks: int = MOST_LOOKS) -> None:
-        """One life after the other, until one has nothing left to do."""
+        """Run one life after the other until one has nothing left to do."""
         for _ in range(lives):
             if await self.live(most, looks):
                 return
@@ -255,7 +256,7 @@ class LivesWorld:
 
     @contextmanager
     def _at_work(self, life: Life) -> Iterator[None]:
-        """No thread, no time and no chance but those of this world."""
+        """Replace threads, time, randomness and Kafka connections by those of this world."""
 
         def asked(_: Any) -> None:
             life.goes_on()
@@ -284,7 +285,7 @@ class LivesWorld:
         if seconds:
             self.step(seconds)
 
-    # What goes on by itself, and what must never be.
+    # What happens by itself, and what must never happen.
 
     def step(self, seconds: float = LOOK_SECONDS) -> None:
         self.time.passed += seconds
@@ -342,7 +343,7 @@ class LivesWorld:
         return json.dumps([kafka, objects, self.kafka.brokers], default=str)
 
     def end(self) -> Object:
-        """What is there, but for what may be another way each time: ids, times, where a replica lies."""
+        """The final state, without what may differ from run to run: ids, times, which broker has a replica."""
         found: Object = {}
         for key in self.kube.store.resources():
             if key.startswith(("controllerrevisions.", "events.")):
@@ -398,7 +399,7 @@ def _without_volatile(found: Any) -> Any:
 
 
 def differences(one: Object, other: Object) -> list[str]:
-    """Where two ends are not the same."""
+    """Where two final states differ."""
     return list(_differences("", one, other))
 
 
@@ -415,7 +416,8 @@ Deed = Callable[[LivesWorld], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Story:
-    """Deeds before; then what is asked for, and what comes in the midst of it, each a few lives or looks later."""
+    """Deeds that set the scene, each until all is settled; then the deeds of the story, `apart` short lives apart, so
+    that a deed comes in the middle of what the last one caused."""
 
     before: Sequence[Deed]
     deeds: Sequence[Deed]
@@ -425,7 +427,7 @@ class Story:
 async def told(
     story: Story, data: Path, most: int | None, lives: int = MOST_LIVES, trouble: Trouble | None = None
 ) -> LivesWorld:
-    """The world at the end of a story in which each life ends with its `most`-th change, or that has such trouble."""
+    """Play a story in which each life ends with its `most`-th change, or with such faults; return its world."""
     world = LivesWorld(data)
     await world.kube.begin()
     for deed in story.before:

@@ -1,4 +1,4 @@
-"""Objects for the planning tests, with everything that a test does not speak of left to defaults."""
+"""Makes objects for the planning tests, with defaults for everything that a test does not mention."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cluster(
 def topic_view(
     *replicas: tuple[int, ...], topic_id: str = TOPIC_ID, isr: Mapping[int, tuple[int, ...]] | None = None
 ) -> TopicView:
-    """A topic whose partitions have these replicas, all in sync, each led by its first."""
+    """A topic whose partitions have these replicas, by default all in sync, each led by its first."""
     return TopicView(
         topic_id,
         {index: PartitionView(row[0], row, (isr or {}).get(index, row)) for index, row in enumerate(replicas)},
@@ -100,7 +100,7 @@ def view(
         cluster_id="id",
         controller=0,
         brokers={b: BrokerView(b, f"host-{b}", 9092, None, b not in lost) for b in ids},
-        fenced_told=True,
+        lists_fenced=True,
         topics=topics or {},
         logs={ReplicaId(*key): value for key, value in (logs or {}).items()},
         ongoing={TopicPartition(*key): value for key, value in (ongoing or {}).items()},
@@ -116,7 +116,7 @@ def view(
 
 
 def changed(before: str | None, setting: Setting) -> str | None:
-    """As a controller does it: a list from which everything was taken is empty, which is not the same as absent."""
+    """The value after a change, as a controller makes it: a list from which all was subtracted is empty, not absent."""
     if isinstance(setting, Appended):
         return ",".join(dict.fromkeys([*split(before), *setting.entries]))
     if isinstance(setting, Subtracted):

@@ -1,7 +1,8 @@
-"""Topics and Reassignments changed at random while the operator is killed and its API fails; then: is all as wanted?
+"""Changes topics and Reassignments at random while the operator is killed and its API fails; in the end all must be as
+wanted.
 
-The test runs a short one, `./ballast soak operator` a long one. What a person does goes straight to the API; only the
-operator lives behind the faults. Everything follows from the seed, but for what the processes make of it.
+The test runs a short ordeal, `./ballast soak operator` a long one. The user's changes go straight to the API; only the
+operator is behind the faults. Everything follows from the seed, except for the timing of the processes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ENDED = ("Succeeded",)
 
 @dataclass(frozen=True)
 class Settings:
-    """`steps` things are done; before some of them the operator is killed, or its API goes away for a moment."""
+    """How many topics and Reassignments there are, and how often the operator is killed or its API goes down."""
 
     seed: int
     topics: int
@@ -41,7 +42,7 @@ class Settings:
 
 @dataclass
 class Wanted:
-    """What a topic should be at the end; `id` is the one that it was first seen with."""
+    """What a topic should be in the end; `id` is the topic id that it was first seen with."""
 
     partitions: int
     config: dict[str, str]
@@ -60,7 +61,7 @@ class Verdict:
 
 
 class Ordeal:
-    """One run against one world, whose operator it takes over and gives back."""
+    """One run in a world; its operator is replaced by one behind faults, and restored afterwards."""
 
     def __init__(self, world: World, settings: Settings, say: Callable[[str], None] = lambda _: None) -> None:
         self._world = world
@@ -98,7 +99,7 @@ class Ordeal:
         self._verdict.seconds = time.monotonic() - began
         return self._verdict
 
-    # What is moved is there before, with something in it.
+    # The topics that are moved exist before, with records in them.
 
     def _moving(self, index: int) -> str:
         return f"{self._settings.prefix}-moving-{index:02d}"
@@ -133,7 +134,7 @@ class Ordeal:
             self._look()
 
     def _storm(self, faulty: FaultyApi) -> None:
-        """The last operator, which is not killed, has to live through every kind of fault."""
+        """The last operator, which is not killed, must survive every kind of fault."""
         wanted = {one.name for one in fields(Chances)} - {"expired"}
         end = time.monotonic() + self._settings.calm_seconds
         while not wanted <= faulty.did.keys() and time.monotonic() < end:
@@ -141,7 +142,7 @@ class Ordeal:
             self._look()
 
     def _kill(self, faulty: FaultyApi) -> None:
-        """At any moment of its life, at times before it leads."""
+        """Kill it at any moment of its life, sometimes before it holds the Lease."""
         if self._chance.random() < 0.8:
             self._world.until("it leads", lambda: self._world.leader() != "", 60)
         self._pause(self._chance.choice([0.1, 0.5, 1.0, 2.0]) * self._chance.random())
@@ -202,7 +203,7 @@ class Ordeal:
         self._world.reassign(name, partitions=rows, throttle={"interBroker": "2Mi", "intraBroker": "2Mi"})
 
     def _look(self) -> None:
-        """What may never change is noted whenever it is seen."""
+        """Record what must never change: the hashes of plans and the ids of topics."""
         for body in self._world.list("Reassignment"):
             told = (body.get("status") or {}).get("plan") or {}
             if told.get("hash"):
@@ -262,7 +263,7 @@ class Ordeal:
                 if topic is not None:
                     self._finding(f"topic {name} should have been deleted")
             elif topic is None:
-                # One that was deleted before the operator ever saw it was never made.
+                # A topic that was deleted before the operator ever saw it was never created.
                 if not wanted.deleted or wanted.id is not None:
                     self._finding(f"topic {name} is gone")
             elif wanted.id is not None and topic.id != wanted.id:

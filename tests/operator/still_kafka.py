@@ -1,7 +1,7 @@
-"""A Kafka cluster that goes on only when it is told to: what the operator asks, answered out of a few dictionaries.
+"""A Kafka cluster that advances only when told to: it answers the operator's requests from a few dictionaries.
 
-It knows what is on which claim, so that it notices when a replica is lost. Who follows, follows at once; a partition
-that moves takes a few steps for it.
+It knows which replica is on which PersistentVolumeClaim, so that it notices when one is lost. Followers are always in
+sync; a partition that is reassigned takes a few steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_TOPIC, NOT_YET, EXISTS, NO_MOVE = 3, 9, 36, 85
 
 @dataclass
 class Node:
-    """What runs in a pod that is ready: the claims of its directories, whether it is a controller, too, and what of its
-    configuration never changes, by the directory of the metadata log and the replicas of a topic."""
+    """What runs in a ready pod: the claims of its log directories, whether it is a controller as well, and the part of
+    its configuration that must never change (the metadata log's directory and the default replication factor)."""
 
     claims: Mapping[str, str]
     controls: bool
@@ -85,10 +85,10 @@ class StillKafka:
     def brokers(self) -> list[int]:
         return sorted(node for node in self.nodes if node < FIRST_CONTROLLER_ID)
 
-    # What goes on by itself.
+    # What happens by itself.
 
     def step(self, nodes: Mapping[int, Node], voters: Collection[int], cluster_id: str) -> None:
-        """With these nodes; who votes at the birth is told each time."""
+        """Advance with these nodes. Only the first `voters` that are not empty count."""
         self.nodes, self.cluster_id = dict(nodes), cluster_id
         self.voters = self.voters or set(voters)
         self.offset += 1
@@ -122,7 +122,7 @@ class StillKafka:
             part.replicas, part.target, part.steps = part.target, None, 0
 
     def _placed(self, broker: int, asked_for: str | None) -> Log:
-        """In the directory that was asked for before it came, else in the one with the fewest that takes any."""
+        """A new replica, in the directory requested in advance, else in the emptiest one that is not cordoned."""
         cordoned = self.configs.get(broker, {}).get(CORDON, "").split(",")
         free = [one for one in self.nodes[broker].claims if one not in cordoned and "*" not in cordoned]
         if not free:
@@ -141,7 +141,7 @@ class StillKafka:
         topic = self.topics[name] = Topic(UUID(int=self._ids), [Partition(list(row)) for row in rows], dict(config))
         return topic.id
 
-    # What is asked.
+    # Read requests.
 
     def answer(self, request: Any, node: int | None) -> Any:
         if node is not None and node not in self.nodes:
@@ -267,7 +267,7 @@ class StillKafka:
             results.append(Row(error_code=0, log_dir=directory, topics=topics, **room))
         return Row(error_code=0, results=results)
 
-    # What is changed.
+    # Changing requests.
 
     def _CreateTopics(self, request: Any, _: int | None) -> Any:
         rows = []
@@ -364,8 +364,8 @@ def _change(held: dict[str, str], key: str, operation: int, value: str | None) -
 
 
 class StillConnection:
-    """In the place of a KafkaConnection. `asked` is told of every request before it is answered and `answered`
-    afterwards; either may end a life by it."""
+    """Replaces KafkaConnection. `asked` is called with each request before it is answered, `answered` afterwards;
+    either may end the operator's life."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The embedded Kubernetes API in this very process, without a server, a disk or processes: it goes on step by step.
+"""The embedded Kubernetes in the test's own process, without a server, a disk or pods; it advances step by step.
 
-Objects are stored, checked and merged as ever, and the controllers are its own; a kubelet that has nothing to run says
-of each pod that it is ready a step later, and lets those go that are deleted.
+Objects are stored, validated and merged by the real code, and its own controllers run. Instead of a kubelet, each step
+marks new pods as Ready and removes those that are being deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _definitions() -> tuple[str, ...]:
 
 
 class _Nowhere:
-    """Where nothing is kept."""
+    """A storage that keeps nothing."""
 
     def put(self, *_: object) -> None:
         pass
@@ -106,7 +106,7 @@ class StillKubernetes:
         return answer.status, answer.body
 
     async def ask(self, method: str, path: str, body: Object | None = None, **query: str) -> Object:
-        """As a person, who is not refused."""
+        """Make a request as a user; it must succeed."""
         kind = "application/json"
         if method == "PATCH":
             kind = "application/apply-patch+yaml" if "fieldManager" in query else "application/merge-patch+json"
@@ -114,10 +114,10 @@ class StillKubernetes:
         assert status < 400, text
         return dict(json.loads(text))
 
-    # What goes on by itself.
+    # What happens by itself.
 
     def step(self) -> None:
-        """The kubelet does one thing with each pod, and the controllers do what there is to do."""
+        """Do the kubelet's next thing with each pod, then run the controllers until nothing changes."""
         for pod in self.client.find("pods."):
             self._tend(pod)
         for _ in range(ROUNDS):
@@ -144,7 +144,7 @@ class StillKubernetes:
             status = {**(pod.get("status") or {}), "phase": "Running", "podIP": f"ip-{metadata['name']}"}
             self.client.set_status("pods.", metadata["namespace"], metadata["name"], {**status, "conditions": [ready]})
 
-    # What there is.
+    # The state.
 
     def find(self, api_version: str, plural: str, name: str) -> Object | None:
         row = requests.parse_target(self._registry, path_of(api_version, plural, "default", name)).resource
@@ -155,7 +155,7 @@ class StillKubernetes:
         return self.client.find(key, "default")
 
     def nodes(self, cluster: str) -> dict[int, Node]:
-        """What runs in the pods that are ready, as their configuration says."""
+        """What runs in the ready pods, according to their configuration."""
         found = {}
         for pod in self.client.find("pods.", "default"):
             name = pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""What may be asked of a cluster that the operator runs, told for `tests.operator.lives`."""
+"""The stories that `tests.operator.lives` plays: what users may ask of a cluster that the operator runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def move(world: LivesWorld) -> None:
 async def approve(world: LivesWorld) -> None:
     found = world.get("Reassignment", "move")
     told = ((found or {}).get("status") or {}).get("plan") or {}
-    if not told.get("hash"):  # nobody can name it yet
+    if not told.get("hash"):  # there is no plan to approve yet
         await world.settle()
         return await approve(world)
     await world.merge(API_VERSION, "reassignments", "move", {"spec": {"approvedPlan": told["hash"]}})
@@ -78,7 +78,7 @@ async def lose_identity(world: LivesWorld) -> None:
 
 
 async def identity_of_before(world: LivesWorld) -> None:
-    """Versions before this one did not keep where the metadata log is."""
+    """Earlier versions of the operator did not record where the metadata log is."""
     await world.merge("v1", "configmaps", f"{KEY.name}-identity", {"data": {"metadataVolume": None}})
 
 

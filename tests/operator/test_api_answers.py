@@ -23,11 +23,11 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting
-from ballast_operator.handlers.telling import Telling
 from ballast_operator.handlers.topics import TopicHandler
 from ballast_operator.kafka_client import REQUEST_TIMEOUT_MS, KafkaUnavailableError
 from ballast_operator.kubeconfig import ApiAccess
@@ -37,12 +37,12 @@ from ballast_operator.model.actions import CreateTopic
 from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.plan.kube import PodFacts
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import Intent, TopicFacts
 from ballast_operator.resources import others
 from ballast_operator.side_by_side import AT_ONCE
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 from ballast_planner import Plan
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -171,9 +171,9 @@ async def test_an_outage_is_one_line_for_all_that_could_not_be_written(caplog: p
     async with server(refuse) as api:
         events = Events(api, lambda: NOW)
         handler = TopicHandler(Key("default", "demo"), cache, Writer(api, cache), events)
-        again = Again()
-        await handler.handle([topic.key for topic in cache.topics], NOW, again)
-    assert len(again.topics) == 40
+        requeue = Requeue()
+        await handler.handle([topic.key for topic in cache.topics], NOW, requeue)
+    assert len(requeue.topics) == 40
     told = [line.getMessage() for line in caplog.records if "not written" in line.getMessage()]
     assert sum(int(re.findall(r" and (\d+) more", line + " and 0 more")[0]) + 1 for line in told) == 40
     assert len(told) <= AT_ONCE  # those that were under way when the first one failed
@@ -197,7 +197,7 @@ async def test_of_a_slow_api_so_much_is_asked_at_a_time_that_topics_keep_their_p
 
     async with server(slow) as api:
         handler = TopicHandler(Key("default", "demo"), cache, Writer(api, cache), Events(api, lambda: NOW))
-        await handler.handle([topic.key for topic in cache.topics], NOW, Again())
+        await handler.handle([topic.key for topic in cache.topics], NOW, Requeue())
         assert api.requests == {"PATCH": 100}
     assert most >= 30
 
@@ -229,12 +229,12 @@ async def test_what_kafka_did_not_do_in_time_is_looked_at_before_anything_is_tol
 
     monkeypatch.setattr(handler, "_observe", observe)
     monkeypatch.setattr(handler, "_act_on_kafka", act)
-    again = Again()
+    requeue = Requeue()
     with pytest.raises(KafkaUnavailableError) if fails else nullcontext():
-        await handler.handle([topic.key], NOW, again, cast(Any, object()), ledger())
+        await handler.handle([topic.key], NOW, requeue, cast(Any, object()), ledger())
     assert told.reasons == ({} if fails else {"orders": "Ready"})
     assert events == ["looks", "acts"] + ["looks"] * (not fails)
-    assert again.topics == set()
+    assert requeue.topics == set()
 
 
 @pytest.mark.spec("OPR-05")
@@ -253,13 +253,13 @@ async def test_a_deletion_that_is_not_let_go_for_a_conflict_is_tried_again_after
 
     async with server(refuse) as api:
         shared = Shared(api, cache, Writer(api, cache), Events(api, lambda: NOW), Metrics(), lambda: NOW)
-        resting = Resting(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
+        finished = Finished(shared, Plans(Key("default", "demo"), shared), Refusals(shared.events))
         going = {"deletionTimestamp": NOW, "finalizers": [FINALIZER]}
-        again = Again()
-        assert await resting.looked_after(
-            reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), again
+        requeue = Requeue()
+        assert await finished.conclude(
+            reassignment(drainBrokers=[1], meta=going, status={"phase": "Succeeded"}), requeue
         )
-        assert again.reassignments_seconds == LOOK_SECONDS
+        assert requeue.reassignments_seconds == LOOK_SECONDS
 
 
 @pytest.mark.spec("OPR-05", "OPR-33")
@@ -273,14 +273,14 @@ async def test_what_somebody_else_has_changed_is_looked_at_when_that_is_heard_of
     async with server(refuse) as api:
         events = Events(api, lambda: NOW)
         shared = Shared(api, cache, Writer(api, cache), events, Metrics(), lambda: NOW)
-        telling = Telling(shared, Plans(Key("default", "demo"), shared), Refusals(events))
+        statuses = ReassignmentStatuses(shared, Plans(Key("default", "demo"), shared), Refusals(events))
         subject = reassignment(drainBrokers=[1])
         plan = keep(Plan((move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b"))),)))
-        begins = next_step(Scene(subject, plan, seen))
+        begins = next_step(ReassignmentFacts(subject, plan, seen))
         for step in (begins, replace(begins, starts=False, holds_throttles=False)):
-            again = Again()
-            assert not await telling.write(Case(subject, plan=plan, step=step), again)
-            assert again.reassignments_seconds == LOOK_SECONDS
+            requeue = Requeue()
+            assert not await statuses.write(Case(subject, plan=plan, step=step), requeue)
+            assert requeue.reassignments_seconds == LOOK_SECONDS
 
 
 @pytest.mark.spec("OPR-06")

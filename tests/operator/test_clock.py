@@ -9,7 +9,7 @@ import pytest
 from tests.operator.making import reassignment
 
 from ballast_operator.clock import ServerClock
-from ballast_operator.handlers.telling import Telling
+from ballast_operator.handlers.reassignment_statuses import ReassignmentStatuses
 from ballast_operator.model.times import seconds_of
 
 NINE = 1_767_258_000.0  # 2026-01-01T09:00:00Z
@@ -75,6 +75,6 @@ def test_the_parts_of_a_second_that_answers_leave_out_do_not_make_it_late() -> N
 def test_progress_that_a_wrong_clock_has_measured_is_told_anew(measured_at: str, due: bool) -> None:
     """It was told nothing more of until that time had come."""
     clock = Here(NINE).server
-    telling = Telling(cast(Any, SimpleNamespace(now=clock.now)), cast(Any, None), cast(Any, None))
+    statuses = ReassignmentStatuses(cast(Any, SimpleNamespace(now=clock.now)), cast(Any, None), cast(Any, None))
     before = reassignment(status={"progress": {"measuredAt": f"2026-01-01T{measured_at}Z"}}).status
-    assert telling.progress_due(before) is due
+    assert statuses.progress_due(before) is due

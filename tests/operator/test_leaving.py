@@ -19,7 +19,7 @@ from ballast_operator.handlers import managed as managed_handler
 from ballast_operator.handlers import scene as scene_module
 from ballast_operator.handlers import voters as voters_handler
 from ballast_operator.handlers.clusters import ClusterHandler
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.leaving import CORDON, Leaving
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.scene import Scene
@@ -33,7 +33,7 @@ from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
 from ballast_operator.resources import pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.status import CLUSTER, Verdict
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 
 FOUR = KubeFacts(exists=True, replicas=4, pods={n: PodFacts(f"demo-{n}", "uid", n, ready=True) for n in range(4)})
 
@@ -63,15 +63,15 @@ class Told:
         self.evicted.append(pod.name)
         return True
 
-    async def apply_layout(self, layout: Any, _: KubeFacts) -> Beside:
+    async def apply_layout(self, layout: Any, _: KubeFacts) -> LayoutRefusals:
         self.replicas.append(layout.brokers)
-        return Beside()
+        return LayoutRefusals()
 
     async def apply_monitor(self, _: object) -> None: ...
 
     async def drop_old_configs(self, *_: object) -> None: ...
 
-    async def forget_remaking(self, _: object) -> None: ...
+    async def forget_recreation(self, _: object) -> None: ...
 
     async def hold_evictions(self, _: object, lagging: Collection[int]) -> None: ...
 
@@ -90,7 +90,7 @@ def scene_of(seen: KafkaView, cache: Cache | None = None, **spec: Any) -> tuple[
     kube = KubeFacts(
         exists=True, replicas=4, pods=FOUR.pods, volumes={volume.name: volume for volume in subject.spec.volumes}
     )
-    return managed, Scene(subject, Identity("id", (0, 1, 2)), kube, seen, cast(Any, None), Again()), told
+    return managed, Scene(subject, Identity("id", (0, 1, 2)), kube, seen, cast(Any, None), Requeue()), told
 
 
 @pytest.mark.spec("OPR-42")
@@ -215,9 +215,9 @@ async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monke
 @pytest.mark.spec("OPR-04")
 async def test_a_reassignment_that_was_made_is_looked_at_although_its_event_tells_nothing_new() -> None:
     managed, scene, told = scene_of(view(brokers=range(4)))
-    before = scene.again.reassignments_seconds
+    before = scene.requeue.reassignments_seconds
     await managed._own.create(scene, "demo-drain-brokers-1", {"drainBrokers": [3]})
-    assert (told.created, before, scene.again.reassignments_seconds) == (["demo-drain-brokers-1"], None, 0.0)
+    assert (told.created, before, scene.requeue.reassignments_seconds) == (["demo-drain-brokers-1"], None, 0.0)
 
 
 @pytest.mark.spec("OPR-46")
@@ -255,11 +255,11 @@ async def test_who_votes_is_not_chosen_a_second_time() -> None:
     grown = cluster({"clusterId": "known", "voters": [0]}, brokers=5)
     objects = KubeObjects(cast(Any, SimpleNamespace(api=Api())))
     identity = await objects.identity(grown)
-    assert (identity.cluster_id, identity.voters, identity.dedicated) == ("known", (0,), False)
+    assert (identity.cluster_id, identity.controllers, identity.dedicated) == ("known", (0,), False)
     assert not identity.dynamic
     changed = cluster({"clusterId": "known", "voters": [100_000, 100_001], "kraftVersion": 1})
     identity = await KubeObjects(cast(Any, SimpleNamespace(api=Api()))).identity(changed)
-    assert (identity.voters, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
+    assert (identity.controllers, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
 
 
 @pytest.mark.spec("OPR-04")
@@ -267,9 +267,9 @@ async def test_a_cluster_that_was_made_anew_at_once_does_not_get_what_the_former
     handler = ClusterHandler(Key("default", "demo"), cast(Any, SimpleNamespace(api=None, cache=None)))
     external = {"bootstrapServers": "kafka:9092"}
     former = handler._managed
-    await handler.prepare(cluster(external=external), True, Again())
+    await handler.prepare(cluster(external=external), True, Requeue())
     assert handler._managed is former
-    await handler.prepare(cluster(meta={"uid": "another"}, external=external), True, Again())
+    await handler.prepare(cluster(meta={"uid": "another"}, external=external), True, Requeue())
     assert handler._managed is not former
 
 
@@ -341,7 +341,7 @@ async def test_what_is_wanted_again_counts_as_empty_no_more_before_it_takes_anyt
     told.mark_claim = mark  # type: ignore[method-assign]
     drained = ClaimFacts("a-demo-3", "u", "a", "demo-3", "10Gi", drained=True)
     managed._identity, managed._kube = scene.identity, replace(scene.kube, claims=(drained,))
-    await managed.finish(cluster(brokers=4), scene.kafka, seen, ClusterStatus(), Again())
+    await managed.finish(cluster(brokers=4), scene.kafka, seen, ClusterStatus(), Requeue())
     assert done[:2] == ["a-demo-3: False", "broker 3: None"]
 
 
@@ -386,16 +386,16 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
     managed, scene, _ = scene_of(seen)
     managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3)
     known = replace(scene.cluster.status, retained_claims=("a-demo-7",))
-    subject, again = replace(scene.cluster, status=known), Again()
+    subject, requeue = replace(scene.cluster, status=known), Requeue()
     if told is None:
         with pytest.raises(type(error)):
-            await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
+            await managed.finish(subject, scene.kafka, seen, ClusterStatus(), requeue)
         return
-    verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
+    verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), requeue)
     silent = isinstance(error, ApiUnavailableError) and error.answer is None
     assert (verdict.reason, told in verdict.message) == ("KubernetesSilent" if silent else "KubernetesRefused", True)
     assert tidied, "what comes after it does not wait for it"
-    assert again.failed == {Part.CLUSTER}
+    assert requeue.failed == {Part.CLUSTER}
     assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
 
 
@@ -436,7 +436,7 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=layout, apply_monitor=monitor)
     managed._objects = cast(Any, objects)
     managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
-    reach = await managed.prepare(scene.cluster, True, Again())
+    reach = await managed.prepare(scene.cluster, True, Requeue())
     assert reach is not None
     assert reach.bootstrap == "10.0.0.1:9092"
     said = managed.explain()
@@ -642,5 +642,5 @@ async def test_a_change_that_waits_for_a_pod_that_cannot_run_does_not_say_that_i
     subject = replace(scene.cluster, spec=replace(scene.cluster.spec, brokers=brokers))
     loops = PodFacts("demo-2", "uid", 2, trouble="CrashLoopBackOff: see its logs")
     managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3, pods={**FOUR.pods, 2: loops})
-    verdict, _status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), Again())
+    verdict, _status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), Requeue())
     assert (verdict.reason, "CrashLoopBackOff" in verdict.message) == (told, told == "BrokersOffline")

@@ -22,7 +22,7 @@ from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.meta import Key
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.topics import Intent, TopicFacts
-from ballast_operator.worker import Again, Part, Work
+from ballast_operator.worker import Part, Requeue, Work
 
 CREATION = Intent("orders", create=True, config=("retention.ms",))
 
@@ -211,9 +211,9 @@ async def test_a_ledger_that_somebody_else_has_written_is_read_anew_and_no_cycle
     monkeypatch.setattr(handler, "_observe", observe)
     monkeypatch.setattr(handler, "_act_on_kafka", act)
     await held.load()
-    again = Again()
-    await handler.handle([topic.key], NOW, again, cast(Any, object()), held)
-    assert (events, again.topics) == (["looks", "looks", "acts", "looks"], set())
+    requeue = Requeue()
+    await handler.handle([topic.key], NOW, requeue, cast(Any, object()), held)
+    assert (events, requeue.topics) == (["looks", "looks", "acts", "looks"], set())
     cache.whole = True
     api.somebody_writes()
     await held.prune(cache)
@@ -265,21 +265,21 @@ def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(
     cycle._ledger = Ledger(broken, subject)
     handle = cycle._topics.handle
 
-    async def scenario() -> Again:
-        again = Again()
+    async def scenario() -> Requeue:
+        requeue = Requeue()
 
-        async def needs_the_ledger(keys: Any, now: str, again: Again, *rest: Any, **more: Any) -> None:
+        async def needs_the_ledger(keys: Any, now: str, requeue: Requeue, *rest: Any, **more: Any) -> None:
             if rest:
                 await rest[1].record({"u": CREATION}, cache)
-            await handle(keys, now, again, *rest, **more)
+            await handle(keys, now, requeue, *rest, **more)
 
         monkeypatch.setattr(cycle._topics, "handle", needs_the_ledger)
         kafka: Any = object()
-        await cycle._serve(Work({Key("default", "orders")}), again, kafka, None, subject)
-        return again
+        await cycle._serve(Work({Key("default", "orders")}), requeue, kafka, None, subject)
+        return requeue
 
-    again = asyncio.run(scenario())
-    assert (told.reasons, again.failed, again.topics) == (
+    requeue = asyncio.run(scenario())
+    assert (told.reasons, requeue.failed, requeue.topics) == (
         {"orders": "LedgerUnusable"},
         {Part.TOPICS},
         {Key("default", "orders")},

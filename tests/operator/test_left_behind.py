@@ -38,14 +38,14 @@ from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicParti
 from ballast_operator.model.meta import FINALIZER, Key, Meta
 from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
 from ballast_operator.model.topic import KafkaTopic
-from ballast_operator.plan.lifecycle import Scene, Step, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, Step, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
 from ballast_operator.runtime import Runtime
 from ballast_operator.side_by_side import AT_ONCE
 from ballast_operator.status import REASSIGNMENT
-from ballast_operator.worker import Again, Part, Work
+from ballast_operator.worker import Part, Requeue, Work
 from ballast_planner import Plan
 
 NOBODY = ApiAccess("http://127.0.0.1:1")
@@ -100,7 +100,7 @@ def topics_by(cache: Cache, writer: object) -> TopicHandler:
 def test_the_plan_of_a_proposal_that_was_deleted_is_forgotten() -> None:
     handler = ReassignmentHandler(CLUSTER, shared_by(Cache()))
     handler._plans._known["deleted"] = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
-    asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
+    asyncio.run(handler.handle(cast(KafkaConnection, None), Requeue()))
     assert handler._plans._known == {}
 
 
@@ -195,18 +195,18 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
 
         kafka = cycle._left = cast(KafkaConnection, object())
 
-        async def handle(found: KafkaConnection, again: Again, leaving: bool = False) -> None:
+        async def handle(found: KafkaConnection, requeue: Requeue, leaving: bool = False) -> None:
             looks.append((found is kafka, leaving))
             if not answers:
                 raise KafkaUnavailableError("nobody is there")
 
         monkeypatch.setattr(cycle._reassignments, "handle", handle)
-        again = await cycle.run(Work(reassignments=True, cluster=True))
+        requeue = await cycle.run(Work(reassignments=True, cluster=True))
         assert looks == [(True, True)]
         assert told.reasons == {"staying": "ClusterNotFound"}
         assert told.finalizers == ({} if answers else {"going": False})
         assert left() == ([] if answers else ["LeftInKafka"])
-        assert (again.cluster_seconds is not None) is answers
+        assert (requeue.cluster_seconds is not None) is answers
         monkeypatch.setattr(cycle_module, "LEAVE_SECONDS", 0.0)
         await cycle.run(Work(reassignments=True, cluster=True))
         assert told.finalizers == {"going": False}
@@ -250,10 +250,10 @@ def test_a_cluster_that_was_not_listed_yet_is_not_gone() -> None:
     work = Work({Key("default", "kept")}, reassignments=True, cluster=True)
 
     async def scenario() -> None:
-        again = await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
+        requeue = await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
         assert (told.finalizers, told.reasons) == ({}, {})
-        assert again.topics == work.topics
-        assert None not in (again.reassignments_seconds, again.cluster_seconds)
+        assert requeue.topics == work.topics
+        assert None not in (requeue.reassignments_seconds, requeue.cluster_seconds)
         cache.whole = True
         await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
         assert told.finalizers == {"kept": False}
@@ -297,11 +297,11 @@ def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypa
         monkeypatch.setattr(cycle._reassignments, "handle", refused)
         monkeypatch.setattr(cycle._topics, "handle", handle)
         monkeypatch.setattr(Ledger, "prune", lambda *_: asyncio.sleep(0))
-        again = Again()
+        requeue = Requeue()
         external = cluster(volumes=[], external={"bootstrapServers": "127.0.0.1:1"})
-        await cycle._serve(work, again, cast(KafkaConnection, object()), None, external)
+        await cycle._serve(work, requeue, cast(KafkaConnection, object()), None, external)
         assert looked_at == [Key("default", "orders")]
-        assert (again.failed, again.reassignments_seconds) == ({Part.REASSIGNMENTS}, 0.0), (
+        assert (requeue.failed, requeue.reassignments_seconds) == ({Part.REASSIGNMENTS}, 0.0), (
             "it is tried again, ever more seldom"
         )
 
@@ -321,14 +321,14 @@ def test_what_kubernetes_does_not_let_the_operator_read_is_told(
     async def refused(*_: Any) -> None:
         raise ApiError(status, "Refused", 'configmaps "demo-identity" is forbidden')
 
-    async def scenario() -> Again:
+    async def scenario() -> Requeue:
         shared = shared_by(cache, told)
         monkeypatch.setattr(shared.api, "find", refused)
         work = Work({Key("default", "orders")}, reassignments=True, cluster=True)
         return await ClusterCycle(CLUSTER, shared).run(work)
 
-    again = asyncio.run(scenario())
-    assert (again.failed, again.topics) == (set(Part), {Key("default", "orders")})
+    requeue = asyncio.run(scenario())
+    assert (requeue.failed, requeue.topics) == (set(Part), {Key("default", "orders")})
     assert told.reasons.get("demo") == reason
     assert told.reasons.get("orders") == (reason and "ClusterUnreachable")
     assert reason is None or "demo-identity" in told.messages["demo"]
@@ -346,7 +346,7 @@ async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
             asked.append(resource.meta.name)
             raise ApiError(kind, "Invalid", "spec.podTemplate: The operator sets volumes itself; remove them here")
 
-    cache, again = Cache(), Again()
+    cache, requeue = Cache(), Requeue()
     cache.clusters.put(body("demo", {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}))
     subject = cache.clusters.get(CLUSTER)
     assert subject is not None
@@ -355,11 +355,11 @@ async def test_a_status_of_a_cluster_that_is_refused_is_tried_again_seldom(
     monkeypatch.setattr(clusters_module, "monotonic", lambda: now[0])
     if kind == 429:
         with pytest.raises(ApiError):
-            await handler.starting(subject, again)
+            await handler.starting(subject, requeue)
         return
     for seconds in (0, 1, 14):
         now[0] += seconds
-        await handler.starting(subject, again)
+        await handler.starting(subject, requeue)
     assert asked == ["demo", "demo"]
     assert "remove them here" in str(shared.events._queue.get_nowait()["message"])
 
@@ -392,9 +392,9 @@ async def test_a_cluster_that_stays_unwell_is_looked_at_seldom_and_soon_again_wh
     monkeypatch.setattr(clusters_module, "monotonic", lambda: now[0])
 
     async def look(heard: bool = False) -> float | None:
-        again = Again()
-        await handler.observe(subject, cast(KafkaConnection, None), True, heard, again)
-        return again.cluster_seconds
+        requeue = Requeue()
+        await handler.observe(subject, cast(KafkaConnection, None), True, heard, requeue)
+        return requeue.cluster_seconds
 
     looks, began = 0, now[0]
     while now[0] < began + 600:
@@ -730,7 +730,7 @@ def test_plans_that_went_stale_before_they_were_approved_do_not_pile_up() -> Non
     told = {"phase": "AwaitingApproval", "plan": {"hash": plan.hash, "configMaps": ["plan-0", "plan-1"]}}
     stale = reassignment(status=told, addBrokers=[0], approval="Required")
     seen = view({"orders": topic_view((2,))})
-    step = next_step(Scene(stale, plan, seen))
+    step = next_step(ReassignmentFacts(stale, plan, seen))
     assert step.replan
     plans = Plans(CLUSTER, replace(shared_by(Cache()), api=cast(Any, Api())))
     asyncio.run(plans.discard(stale))
@@ -791,10 +791,10 @@ def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as
     handler = ReassignmentHandler(CLUSTER, shared)
 
     cache.put_reassignment(body("old", spec, {**ended, "conditions": [ready]}, **tracked))
-    asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
+    asyncio.run(handler.handle(cast(KafkaConnection, None), Requeue()))
     assert shared.events._queue.empty(), "it was told when that ended"
     (known,) = cache.reassignments_of(CLUSTER)
-    handler._telling.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    handler._statuses.announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
     told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
     assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
 
@@ -954,6 +954,6 @@ def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> No
         handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
         step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
         case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
-        return await handler._telling.write(case, Again())
+        return await handler._statuses.write(case, Requeue())
 
     assert asyncio.run(scenario()) is keeps

@@ -26,7 +26,7 @@ from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.logs import CLUSTER, JsonLines, KopfOnce, about
 from ballast_operator.model.meta import Key
 from ballast_operator.runtime import STUCK_SECONDS, Runtime
-from ballast_operator.worker import Again, Work, Worker
+from ballast_operator.worker import Requeue, Work, Worker
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (ballast_operator_\w+) \| (gauge|counter|histogram) \|", re.MULTILINE)
@@ -124,7 +124,7 @@ class Asks:
         self.said: list[str | None] = []
         self.done = asyncio.Event()
 
-    async def run(self, work: Work) -> Again:
+    async def run(self, work: Work) -> Requeue:
         kafka = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
         for ask in (self._api.find("/api/v1"), kafka.send(None)):
             assert self.worker is not None
@@ -134,7 +134,7 @@ class Asks:
             self.said.append(self._told())
         await kafka.close()
         self.done.set()
-        return Again()
+        return Requeue()
 
     async def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from ballast_operator.model.kafka import Outcome
 from ballast_operator.model.quorum import DYNAMIC, STATIC, Member, QuorumView
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources.layout import Identity, read_identity, write_identity
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 pytestmark = pytest.mark.spec("OPR-42", "OPR-04")
 THREE = {"mode": "Combined", "count": 3}
@@ -55,9 +55,9 @@ def member(node: int, fetched_ms: int = 1_000_000) -> Member:
 
 def scene(identity: Identity, version: int, *nodes: Member, looking_on: tuple[Member, ...] = (), **spec: Any) -> Scene:
     found = QuorumView(version, nodes[0].node, 9, {one.node: one for one in nodes}, looking_on)
-    seen = replace(view(brokers=range(3)), controllers=dict.fromkeys(identity.voters, True))
+    seen = replace(view(brokers=range(3)), controllers=dict.fromkeys(identity.controllers, True))
     kube = KubeFacts(exists=True, replicas=3)
-    return Scene(cluster(brokers=3, **spec), identity, kube, seen, cast(Any, None), Again(), found)
+    return Scene(cluster(brokers=3, **spec), identity, kube, seen, cast(Any, None), Requeue(), found)
 
 
 async def bring(asked: Asked, what: Scene, restarts: bool = False) -> tuple[str, str, bool]:
@@ -136,6 +136,6 @@ async def test_an_identity_that_somebody_else_has_changed_is_left_alone() -> Non
     kept.version = 7
     await objects.change_identity(cluster(), before, after)
     assert await objects.identity(cluster()) == after
-    kept.data = write_identity(replace(after, voters=(0,)))
-    await objects.change_identity(cluster(), after, replace(after, voters=(0, 1)))
-    assert read_identity(kept.data).voters == (0,)
+    kept.data = write_identity(replace(after, controllers=(0,)))
+    await objects.change_identity(cluster(), after, replace(after, controllers=(0, 1)))
+    assert read_identity(kept.data).controllers == (0,)

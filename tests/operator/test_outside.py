@@ -11,7 +11,7 @@ import pytest
 from tests.operator.making import cluster
 
 from ballast_operator.apply.kubernetes import ApiError
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.properties import config_map_name
@@ -62,7 +62,7 @@ class Api:
 async def lay_out(
     objects: KubeObjects, brokers: int, generation: int, monitor: bool = False, before: Collection[int] = (),
     there: int | None = None, **listener: Any,
-) -> Beside:  # fmt: skip
+) -> LayoutRefusals:  # fmt: skip
     """`before`: brokers that run with another configuration yet; `there`: how many the set has, all if that is None."""
     listeners = [{"name": "INSIDE", "port": 9092}, *([listener] if listener else [])]
     metrics = {"podMonitor": monitor}
@@ -73,9 +73,9 @@ async def lay_out(
         n: PodFacts(f"demo-{n}", "u", n, config="of-before" if n in before else config_map_name(layout), ports=PORTS)
         for n in range(there)
     }
-    beside = await objects.apply_layout(layout, KubeFacts(exists=there > 0, replicas=there, pods=pods))
+    refusals = await objects.apply_layout(layout, KubeFacts(exists=there > 0, replicas=there, pods=pods))
     await objects.apply_monitor(layout.cluster)
-    return beside
+    return refusals
 
 
 def monitors(api: Api) -> list[str]:
@@ -233,10 +233,10 @@ async def test_a_node_port_that_somebody_else_has_is_told_and_the_rest_is_laid_o
     """It kept the whole layout waiting: there was no StatefulSet, and nothing was changed in one that there was."""
     api = Api()
     await taken(api, 32001)
-    beside = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, there=0, **outside(32000))
-    assert beside.refused == "Service demo-1-outside: spec.ports[0].nodePort: provided port is already allocated"
+    refusals = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, there=0, **outside(32000))
+    assert refusals.refused == "Service demo-1-outside: spec.ports[0].nodePort: provided port is already allocated"
     assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
-    assert (replicas(api), beside.not_added, beside.not_restarted) == (3, frozenset(), frozenset())
+    assert (replicas(api), refusals.waiting_to_be_added, refusals.waiting_to_restart) == (3, frozenset(), frozenset())
 
 
 @pytest.mark.spec("OPR-40", "OPR-42")
@@ -246,10 +246,10 @@ async def test_brokers_that_nobody_outside_could_reach_are_not_added() -> None:
     objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
     await lay_out(objects, 3, 1, **outside(32000))
     await taken(api, 32004)
-    beside = await lay_out(objects, 6, 2, there=3, **outside(32000))
-    assert (replicas(api), beside.not_added) == (4, frozenset({4}))
+    refusals = await lay_out(objects, 6, 2, there=3, **outside(32000))
+    assert (replicas(api), refusals.waiting_to_be_added) == (4, frozenset({4}))
     del api.objects["/api/v1/namespaces/other/services/x"]
-    assert await lay_out(objects, 6, 2, there=4, **outside(32000)) == Beside()
+    assert await lay_out(objects, 6, 2, there=4, **outside(32000)) == LayoutRefusals()
     assert replicas(api) == 6
 
 
@@ -261,13 +261,13 @@ async def test_a_broker_whose_new_node_port_is_taken_keeps_the_former_one_and_is
     await lay_out(objects, 3, 1, **outside(32000))
     await taken(api, 31001)
     for _ in range(2):
-        beside = await lay_out(objects, 3, 2, before=(0, 1, 2), **outside(31000))
-        assert (beside.not_added, beside.not_restarted) == (frozenset(), frozenset({1}))
+        refusals = await lay_out(objects, 3, 2, before=(0, 1, 2), **outside(31000))
+        assert (refusals.waiting_to_be_added, refusals.waiting_to_restart) == (frozenset(), frozenset({1}))
         assert api.ports()["demo-1-outside"] == 32001
     # A broker that tells the port already, whose Service somebody has deleted, has nothing to lose by a restart.
     del api.objects["/api/v1/namespaces/default/services/demo-1-outside"]
-    beside = await lay_out(objects, 3, 2, before=(1,), **outside(31000))
-    assert (beside.refused is not None, beside.not_restarted) == (True, frozenset())
+    refusals = await lay_out(objects, 3, 2, before=(1,), **outside(31000))
+    assert (refusals.refused is not None, refusals.waiting_to_restart) == (True, frozenset())
 
 
 @pytest.mark.spec("OPR-41")
@@ -280,8 +280,8 @@ async def test_without_a_disruption_budget_there_is_a_cluster_all_the_same(monke
         return await apply(self, path, body)
 
     monkeypatch.setattr(Api, "apply", refused)
-    beside = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1)
-    assert (beside.refused, replicas(api)) == ("PodDisruptionBudget demo: budgets are ours", 3)
+    refusals = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1)
+    assert (refusals.refused, replicas(api)) == ("PodDisruptionBudget demo: budgets are ours", 3)
 
 
 @pytest.mark.spec("OPR-41")

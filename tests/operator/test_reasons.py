@@ -27,14 +27,14 @@ from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts
 from ballast_operator.plan.layouts import held_layout
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 from ballast_planner import Plan
 
 pytestmark = pytest.mark.spec("OPR-02")
@@ -106,7 +106,7 @@ STARTED = {"startedAt": NOW, "phase": "Running", "plan": {"hash": PLAN.hash}}
 
 
 def step_reason(seen: Any, held: bool = False, **given: Any) -> str:
-    return next_step(Scene(reassignment(**given), PLAN, seen, now=NOW, throttles_held=held)).verdict.reason
+    return next_step(ReassignmentFacts(reassignment(**given), PLAN, seen, now=NOW, throttles_held=held)).verdict.reason
 
 
 def test_what_a_reassignment_does_has_a_reason_for_each_of_its_steps() -> None:
@@ -149,7 +149,7 @@ def test_the_health_of_a_cluster_has_a_reason() -> None:
 def test_brokers_that_nobody_lists_and_that_have_replicas_are_offline() -> None:
     """Before Kafka 4.0 a broker that is away is not listed; from then on those that are not are gone for good."""
     listed = view({"orders": topic_view((0, 1), (1, 2), (2, 0))}, brokers=(0, 1))
-    told = replace(listed, fenced_told=False).with_absent()
+    told = replace(listed, lists_fenced=False).with_absent()
     verdict = health(told)
     assert (verdict.reason, "online: 2." in verdict.message) == ("BrokersOffline", True)
     status = cluster_status(told, ClusterStatus())
@@ -231,7 +231,7 @@ def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedS
     subject = cluster(**spec)
     managed = ManagedCluster(subject.key, SimpleNamespace(api=None, cache=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
     managed._kube = kube
-    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
+    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Requeue())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("since", "reason"), [("03:59:50", "Starting"), ("03:50:00", "BrokersOffline")])

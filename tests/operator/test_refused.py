@@ -30,10 +30,10 @@ from ballast_operator.model.kafka import BROKER, KafkaView, LogView, Outcome
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.model.reassignment import Reassignment
 from ballast_operator.observe import observe_broker_configs
-from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 from ballast_planner import Plan
 
 CLUSTER = Key("default", "demo")
@@ -154,7 +154,7 @@ def moved_inside(name: str, broker: int, rate: str, **status: Any) -> Case:
     runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": plan.hash}, **status}
     subject = reassignment(name, runs, drainBrokers=[broker], throttle={"intraBroker": rate})
     case = Case(subject, plan, status=subject.status, records=subject.status.throttle)
-    case.step = next_step(Scene(subject, plan, seen(), now=NOW))
+    case.step = next_step(ReassignmentFacts(subject, plan, seen(), now=NOW))
     return case
 
 
@@ -279,8 +279,8 @@ def test_what_gets_no_answer_is_no_refusal_and_holds_up_no_other(monkeypatch: py
     known, one = Refusals(shared().events), reassignment("one", meta={"finalizers": [FINALIZER]})
     asked(known, one, ApiUnavailableError("connection refused"))
     assert (known.of(one), known.due(one)) == (None, True)
-    known.come_back(one, again := Again())
-    assert (again.reassignments_seconds, again.failed) == (0.0, {Part.REASSIGNMENTS})
+    known.come_back(one, requeue := Requeue())
+    assert (requeue.reassignments_seconds, requeue.failed) == (0.0, {Part.REASSIGNMENTS})
 
     def hang() -> None:
         now[0] += 35.0
@@ -291,5 +291,5 @@ def test_what_gets_no_answer_is_no_refusal_and_holds_up_no_other(monkeypatch: py
     assert not known.due(reassignment("two"))
     known.look([])
     assert known.due(reassignment("two"))
-    known.come_back(one, again := Again())
-    assert again.failed == set()
+    known.come_back(one, requeue := Requeue())
+    assert requeue.failed == set()

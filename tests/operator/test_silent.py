@@ -26,7 +26,7 @@ from ballast_operator.metrics import Metrics
 from ballast_operator.model.cluster import External
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.meta import Key
-from ballast_operator.worker import Again, Part, Work
+from ballast_operator.worker import Part, Requeue, Work
 
 CORE = "/api/v1/namespaces/default"
 OURS = "/apis/ballast.dev/v1alpha1/namespaces/default"
@@ -130,17 +130,17 @@ async def test_the_connection_that_there_is_is_used_for_the_very_cluster_that_it
     async def same(*_: object) -> None:
         return None
 
-    async def serve(_: Work, __: Again, kafka: object, *___: object) -> None:
+    async def serve(_: Work, __: Requeue, kafka: object, *___: object) -> None:
         looked_at.append(kafka)
 
     monkeypatch.setattr(cycle._connections, "_current", kafka)
     monkeypatch.setattr(cycle, "_reach", silent)
     monkeypatch.setattr(cycle._clusters, "unobserved", same)
     monkeypatch.setattr(cycle, "_serve", serve)
-    again = await cycle.run(Work({Key("default", "orders")}))
+    requeue = await cycle.run(Work({Key("default", "orders")}))
     assert looked_at == [kafka] * served
-    assert again.failed == ({Part.CLUSTER} if served else set(Part))
-    assert again.topics == (set() if served else {Key("default", "orders")})
+    assert requeue.failed == ({Part.CLUSTER} if served else set(Part))
+    assert requeue.topics == (set() if served else {Key("default", "orders")})
 
 
 @pytest.mark.spec("OPR-08")
@@ -157,4 +157,4 @@ async def test_another_cluster_at_the_address_gets_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(clusters, "observe_brokers", observed)
     handler = ClusterHandler(Key("default", "demo"), shared)
     with pytest.raises(WrongClusterError):
-        await handler.unobserved(subject, cast(KafkaConnection, object()), ApiUnavailableError("GET: 503"), Again())
+        await handler.unobserved(subject, cast(KafkaConnection, object()), ApiUnavailableError("GET: 503"), Requeue())

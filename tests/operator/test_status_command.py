@@ -87,7 +87,7 @@ def test_directories_stand_in_the_order_of_their_numbers() -> None:
 
 
 def test_a_broker_that_the_cluster_does_not_list_any_more_is_shown_as_away() -> None:
-    seen = replace(view({"orders": topic_view((0, 1))}, brokers=[0]), fenced_told=False).with_absent()
+    seen = replace(view({"orders": topic_view((0, 1))}, brokers=[0]), lists_fenced=False).with_absent()
     assert summary(seen)["brokers"][1] | {"id": 1, "address": None, "online": False} == summary(seen)["brokers"][1]
     assert "1 of 2 brokers online" in draw(seen)
     assert "broker 1  away  1 replica, 0 leaders  OFFLINE" in draw(seen)

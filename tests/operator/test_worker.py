@@ -8,7 +8,7 @@ import pytest
 from ballast_operator import worker as worker_module
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.model.meta import Key
-from ballast_operator.worker import TOPICS_PER_CYCLE, Again, Part, Timers, Work, Worker
+from ballast_operator.worker import TOPICS_PER_CYCLE, Part, Requeue, Timers, Work, Worker
 
 CLUSTER = Key("default", "demo")
 
@@ -16,12 +16,12 @@ CLUSTER = Key("default", "demo")
 class Recorder:
     """Keeps what it was asked to do, and answers as told."""
 
-    def __init__(self, answer: Callable[[Work], Again] = lambda work: Again()) -> None:
+    def __init__(self, answer: Callable[[Work], Requeue] = lambda work: Requeue()) -> None:
         self.seen: list[Work] = []
         self.answer = answer
         self.done = asyncio.Event()
 
-    async def run(self, work: Work) -> Again:
+    async def run(self, work: Work) -> Requeue:
         self.seen.append(work)
         self.done.set()
         return self.answer(work)
@@ -63,7 +63,7 @@ def test_a_thousand_events_are_a_few_batches() -> None:
 @pytest.mark.spec("OPR-05")
 def test_what_fails_is_looked_at_ever_more_seldom_and_the_rest_as_before() -> None:
     """A Service that is never answered made moves be looked at every 30 s."""
-    failing = Again(topics=set(keys(1)), topics_seconds=2.0, failed={Part.CLUSTER})
+    failing = Requeue(topics=set(keys(1)), topics_seconds=2.0, failed={Part.CLUSTER})
     failing.cluster_within(0.0)
     failing.reassignments_within(0.2)
 
@@ -164,10 +164,10 @@ def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytes
     monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.01)
 
     async def scenario() -> list[Work]:
-        def answer(work: Work) -> Again:
+        def answer(work: Work) -> Requeue:
             if len(recorder.seen) == 1:
                 raise RuntimeError("a bug")
-            return Again()
+            return Requeue()
 
         recorder = Recorder(answer)
         worker = Worker(CLUSTER, recorder, lambda: True, asyncio.get_running_loop().time)
@@ -182,10 +182,10 @@ def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytes
 
 def test_timers_keep_the_soonest_and_give_back_what_is_due() -> None:
     timers = Timers()
-    again = Again(topics=set(keys(1)), topics_seconds=5.0)
-    again.reassignments_within(9.0)
-    again.reassignments_within(3.0)
-    timers.merge(again, now=100.0, least=dict.fromkeys(Part, 0.0))
+    requeue = Requeue(topics=set(keys(1)), topics_seconds=5.0)
+    requeue.reassignments_within(9.0)
+    requeue.reassignments_within(3.0)
+    timers.merge(requeue, now=100.0, least=dict.fromkeys(Part, 0.0))
     assert timers.next == 103.0
     due = timers.due(103.0)
     assert (due.topics, due.reassignments) == (set(), True)
@@ -195,7 +195,7 @@ def test_timers_keep_the_soonest_and_give_back_what_is_due() -> None:
 
 def test_failures_hold_everything_back_for_the_time_of_the_back_off() -> None:
     timers = Timers()
-    again = Again()
-    again.cluster_within(0.0)
-    timers.merge(again, now=0.0, least=dict.fromkeys(Part, 8.0))
+    requeue = Requeue()
+    requeue.cluster_within(0.0)
+    timers.merge(requeue, now=0.0, least=dict.fromkeys(Part, 8.0))
     assert timers.next == 8.0

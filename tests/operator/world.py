@@ -1,6 +1,6 @@
-"""The embedded Kubernetes, the operator in a process of its own, and a Kafka cluster, seen from outside by tests.
+"""The embedded Kubernetes, the operator in a process of its own, and a Kafka cluster, as tests use them from outside.
 
-Everything asynchronous runs on one loop in a thread; a test says what it wants and waits with a deadline.
+Everything asynchronous runs on one event loop in a thread; a test says what it wants and waits with a deadline.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 API = "ballast.dev/v1alpha1"
 PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
 Body = dict[str, Any]
-Bodies = list[Body]  # within World, `list` is something else
+Bodies = list[Body]  # within World, `list` is a method
 LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
 
 
 class World:
-    """Start it, ask it, stop it."""
+    """A Kubernetes with an operator, and the cluster that tests make in it."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -52,7 +52,7 @@ class World:
         self._others: list[subprocess.Popen[bytes]] = []
 
     def _choose_settings(self) -> None:
-        """A lost watch event is found out soon, where in production minutes would do; another port at each start."""
+        """Relist often, so that a lost watch event is noticed in seconds, not minutes; use another port per start."""
         (self.probe_port,) = free_ports(1)
         self._stack.operator_settings = ("--relist-seconds", "3", "--probe-port", str(self.probe_port))
 
@@ -74,12 +74,12 @@ class World:
         self.run(self._stack.start(), 90)
 
     def start_cluster(self, **spec: Any) -> None:
-        """The cluster of all scenarios, waited for."""
+        """Create the cluster that scenarios share and wait until it is Ready."""
         self.apply("KafkaCluster", self.cluster, spec)
         self.bootstrap = self.until_ready("KafkaCluster", self.cluster, 90)["status"]["bootstrapServers"]
 
     def fill(self, topics: Iterable[str], partitions: int, records: int, size: int = 100_000) -> None:
-        """So many records of this size into each partition."""
+        """Write `records` records of `size` bytes to each partition."""
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
@@ -94,7 +94,8 @@ class World:
             producer.close()
 
     def movable_topic(self, name: str, rows: Sequence[Sequence[int]], records: int = 0) -> None:
-        """Ready, then left alone by the operator, which would put it back where it was; with records as `fill` has."""
+        """Create a topic, wait until it is Ready, and pause it, or the operator would undo every move. Fill it with
+        `records` per partition."""
         self.topic(name, replicaAssignment=rows)
         self.until_ready("KafkaTopic", name)
         self.pause("KafkaTopic", name)
@@ -106,7 +107,7 @@ class World:
             process.kill()
             process.wait(10)
         self.hang_up()
-        # Nothing that the brokers hold is needed any more.
+        # The data of the brokers is not needed any more: kill them.
         node.STOP_SECONDS, before = 0.0, node.STOP_SECONDS
         self.run(self._stack.stop(), 90)
         node.STOP_SECONDS = before
@@ -122,14 +123,14 @@ class World:
         return (self.data / "operator.log").read_text()
 
     def end_operator(self) -> None:
-        """As Kubernetes ends a pod."""
+        """SIGTERM, as when Kubernetes deletes a pod."""
         process = self._stack._operator
         assert process is not None
         process.terminate()
         self.run(process.wait())
 
     def kill_operator(self, keep_lease: bool = False) -> None:
-        """kill -9. The Lease that it leaves behind is taken away, unless the ten seconds of it are what is tested."""
+        """kill -9. Its Lease is deleted, unless a test is about waiting for it to expire."""
         process = self._stack._operator
         assert process is not None
         process.send_signal(signal.SIGKILL)
@@ -142,12 +143,12 @@ class World:
         return self._stack.kubeconfig
 
     def restart_operator(self, kubeconfig: Path | None = None) -> None:
-        """With another kubeconfig than its own, if one is given."""
+        """Start it again, with another kubeconfig than its own if one is given."""
         self._choose_settings()
         self.run(self._stack._start_operator(kubeconfig))
 
     def leader(self) -> str:
-        """Who holds the Lease; empty while nobody does."""
+        """The holder of the Lease; empty if there is none."""
         lease = self.run(self._stack.api.find(LEASE))
         return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
@@ -200,7 +201,7 @@ class World:
         self.patch(kind, name, {"metadata": {"annotations": {"ballast.dev/paused": "true" if wanted else None}}})
 
     def touch(self, kind: str, name: str) -> None:
-        """As somebody does who has made room for it: what was refused is tried again at once, not after a while."""
+        """Change a label, so that the operator retries at once what was refused, not only after its back-off."""
         self.patch(kind, name, {"metadata": {"labels": {"touched": "again"}}})
 
     def delete(self, kind: str, name: str) -> None:
@@ -212,7 +213,7 @@ class World:
     # Waiting.
 
     def until(self, what: str, found: Callable[[], T | None], seconds: float = 40.0) -> T:
-        """What `found` returns once that is true."""
+        """Poll `found` until its result is truthy, and return that."""
         deadline = time.monotonic() + seconds
         while True:
             value = found()
@@ -223,7 +224,7 @@ class World:
             time.sleep(0.05)
 
     def condition(self, kind: str, name: str) -> tuple[str, str, str]:
-        """(status, reason, message) of Ready for the present spec; empty while the operator has not seen it."""
+        """(status, reason, message) of Ready for the current generation; empty until the operator has observed it."""
         body = self.get(kind, name)
         if body is None or body.get("status", {}).get("observedGeneration") != body["metadata"]["generation"]:
             return ("", "", "")
@@ -237,7 +238,7 @@ class World:
         return self.get(kind, name) or {}
 
     def until_all_ready(self, names: Iterable[str], seconds: float = 90.0) -> None:
-        """Of KafkaTopics."""
+        """Wait until these KafkaTopics are Ready."""
         wanted = set(names)
 
         def ready() -> set[str]:
@@ -284,13 +285,13 @@ class World:
         return self._kafka
 
     def hang_up(self) -> None:
-        """Until Kafka is asked again."""
+        """Close the Kafka connection; the next use opens another."""
         if self._kafka is not None:
             self.run(self._kafka.close())
             self._kafka = None
 
     def view(self) -> KafkaView:
-        """All of the Kafka cluster; while a broker that is online does not answer, it is asked again."""
+        """The whole Kafka cluster as the operator observes it, once all brokers that are online answer."""
 
         def look() -> KafkaView | None:
             try:

@@ -12,7 +12,7 @@ from ballast_planner.parallel import BrokerTask, Moves, solve_task
 
 @st.composite
 def cluster_loads(draw: st.DrawFn, cordons: bool = True) -> ClusterLoad:
-    """Small clusters of any shape: racks, cordons, offline directories, foreign bytes, odd capacities."""
+    """Small clusters of any shape: racks, cordons, offline directories, other files on disks, odd capacities."""
     broker_count = draw(st.integers(1, 5))
     per_broker = draw(st.integers(1, 4))
     rack_count = draw(st.integers(0, 3))
@@ -42,7 +42,7 @@ def cluster_loads(draw: st.DrawFn, cordons: bool = True) -> ClusterLoad:
 
 
 def skewed_disks(disks: int = 3, partitions: int = 60) -> ClusterLoad:
-    """One broker, everything on its first disk but for one small replica on each of the others."""
+    """One broker with several disks and everything on the first."""
     replicas = [Replica("t", p, 0, "/d0", 5 + p % 7, True) for p in range(partitions)]
     used = sum(replica.size_bytes for replica in replicas)
     directories = [Directory(0, f"/d{d}", 2 * used, used if d == 0 else 0) for d in range(disks)]
@@ -50,7 +50,7 @@ def skewed_disks(disks: int = 3, partitions: int = 60) -> ClusterLoad:
 
 
 def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
-    """The cluster after these moves, built from rows again."""
+    """The cluster after these moves."""
     target = {(move.topic, move.partition): move.to for move in moves}
     ids = load.brokers.ids.tolist()
     rows: list[Replica] = []
@@ -58,7 +58,7 @@ def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
     for directory, size in zip(load.replicas.directory, load.replicas.size, strict=True):
         if directory >= 0:
             used[load.directory_name(directory)] -= int(size)
-    used = {where: max(0, size) for where, size in used.items()}  # what is of others stays
+    used = {where: max(0, size) for where, size in used.items()}  # bytes that are not of replicas stay
     for index in range(load.partitions.topic.size):
         topic, number = load.partition_name(index)
         span = range(int(load.partitions.first[index]), int(load.partitions.first[index + 1]))
@@ -87,5 +87,5 @@ def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
 
 
 def solve_in_turn(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
-    """All tasks, one after another, in this process."""
+    """Solve all tasks one after another, in this process."""
     return [move for task in tasks for move in solve_task(task, options)]

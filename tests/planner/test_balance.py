@@ -250,6 +250,29 @@ def test_a_broker_that_one_replica_leaves_is_no_place_for_another_of_its_partiti
     ]
 
 
+@pytest.mark.spec("REB-05")
+def test_another_replica_goes_below_the_mark_rather_than_to_a_fresh_rack() -> None:
+    """A step to a place above the mark was left out of the plan, whatever room there was elsewhere."""
+    brokers = [Broker(1, "a"), Broker(2, "b"), Broker(3, "a")]
+    directories = [Directory(1, "/a", 1_000, 50), Directory(2, "/a", 1_000, 940), Directory(3, "/a", 1_000, 100)]
+    load = ClusterLoad.from_rows(brokers, directories, [Replica("t", 0, 1, "/a", 50, True, 0)])
+    plan = plan_replication_factor(load, {"t": 2})
+    assert ([move.to.replicas for move in plan.moves], plan.unplaced) == ([(1, 3)], ())
+
+
+@pytest.mark.spec("OPR-30")
+def test_what_has_no_room_is_named_by_the_broker_that_it_stays_on() -> None:
+    brokers = [Broker(number) for number in (1, 2, 3)]
+    directories = [Directory(1, "/a", 1_000, 50), Directory(2, "/a", 1_000, 50), Directory(3, "/a", 1_000, 940)]
+    load = ClusterLoad.from_rows(
+        brokers, directories, [Replica("t", 0, 1, "/a", 50, True, 0), Replica("t", 0, 2, "/a", 50, True, 1)]
+    )
+    rows = rows_from_spec([{"topic": "t", "partition": 0, "replicas": [1, 3], "logDirs": ["any", "/a"]}])
+    assert [row.broker for row in plan_explicit(load, rows).unplaced] == [2]
+    rows = rows_from_spec([{"topic": "t", "partition": 0, "replicas": [1, 2, 3], "logDirs": ["any", "any", "/a"]}])
+    assert [row.broker for row in plan_explicit(load, rows).unplaced] == [None]
+
+
 @pytest.mark.spec("OPR-30", "REB-05")
 def test_a_replica_that_lags_needs_the_room_of_those_that_do_not() -> None:
     """Elsewhere it is a copy of the leader. Two that leave at once are no exception, nor is a row that names it."""

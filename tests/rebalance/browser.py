@@ -1,4 +1,4 @@
-"""A real Chromium without a window, asked over its own protocol: pages as a phone or a screen reader gets them."""
+"""Drives a headless Chromium over its DevTools protocol, to see pages as a phone or a screen reader gets them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Page:
         return found["result"].get("value")
 
     async def accessible(self) -> list[tuple[str, str]]:
-        """(role, name) of everything that a screen reader is told, in its order."""
+        """(role, name) of everything that a screen reader gets, in order."""
         tree = await self.call("Accessibility.getFullAXTree")
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""))
@@ -60,7 +60,7 @@ class Page:
         ]
 
     async def screenshot(self) -> bytes:
-        """The whole page, not only what fits."""
+        """The whole page, not only the visible part."""
         shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(shot["data"])
 
@@ -94,7 +94,7 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def _port(profile: Path) -> int:
-    """Chromium writes it into a file when it listens."""
+    """The DevTools port, which Chromium writes into a file when it listens."""
     file = profile / "DevToolsActivePort"
 
     def lines() -> list[str]:

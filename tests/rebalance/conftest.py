@@ -1,4 +1,4 @@
-"""A small Spark session for the whole room, and the made-up cluster that it looks at."""
+"""Provides one small Spark session for all tests of this directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus of the machine on a free port, scraping what it is told to."""
+"""Runs the machine's own Prometheus on a free port with given targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 class Targets:
-    """What Prometheus scrapes, by job; it may change while Prometheus runs."""
+    """The targets that Prometheus scrapes, by job; they may change while it runs."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "targets.json"
@@ -36,7 +36,7 @@ class Targets:
 
 @contextmanager
 def prometheus(directory: Path, ports: Sequence[int], interval: str = "1s") -> Iterator[Endpoint]:
-    """Runs until the block ends; yields when the first scrape of every target has succeeded."""
+    """Run Prometheus until the block ends; yields when the first scrape of every target has succeeded."""
     with prometheus_of(directory, {"ballast": [f"127.0.0.1:{port}" for port in ports]}, interval) as (endpoint, _):
         yield endpoint
 
@@ -50,8 +50,8 @@ def prometheus_of(
     login: tuple[str, str, str] | None = None,
     authority: Authority | None = None,
 ) -> Iterator[tuple[Endpoint, Targets]]:
-    """The same with targets of several jobs, which can be changed, and with rules; only for a user with a password,
-    of which Prometheus is told what bcrypt makes of it; only for who has a certificate of an authority."""
+    """The same with several jobs, whose targets can be changed, and with rules. `login` (user, password, its bcrypt
+    hash) requires basic authentication, `authority` a client certificate from it."""
     binary = shutil.which("prometheus")
     assert binary is not None, "these tests need Prometheus on the PATH"
     targets = Targets(directory)
@@ -94,7 +94,7 @@ def prometheus_of(
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Polls until it holds; a deadline ends it."""
+    """Poll until it holds, at most `DEADLINE_S`."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""A skewed cluster as brokers would export it: one registry, and the same as an exposition on a port."""
+"""Metrics of a made-up, skewed cluster as brokers would export them, in a registry or served on a port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SkewedReplica:
 
 
 def skewed_cluster(partitions: int = 60) -> list[SkewedReplica]:
-    """Two replicas of each partition on three brokers; of the two disks of each the first holds the large ones."""
+    """Two replicas of each partition on three brokers; the first of each broker's two disks has the large replicas."""
     replicas = []
     for partition in range(partitions):
         size = (1 + partition % 5) * GIB // 4
@@ -78,7 +78,7 @@ class Exporter:
 
     @contextmanager
     def served(self) -> Iterator[int]:
-        """The port on which it can be scraped."""
+        """Serve the metrics; yields the port."""
         server: WSGIServer
         thread: threading.Thread
         server, thread = start_http_server(0, addr="127.0.0.1", registry=self.registry)

@@ -1,4 +1,4 @@
-"""Faults that wait for their moment, or make it: what they are about is seldom met by a kill at any time."""
+"""Faults that wait for a certain situation, or bring it about: a kill at a random time would rarely hit it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ballast_broker.coordinator.service import partition_for
 from ballast_wire.names import TopicPartition
 
 MOMENT_S = 10.0
-"""So long is waited for a moment, at most."""
-LAGGING_S = 6.0  # who is away is not in sync any more, whether he is missed as a broker or as a follower
+"""How long to wait for a situation, at most."""
+LAGGING_S = 6.0  # a broker that is down for so long has left the ISR: it is fenced, or lags as a follower
 
 
 class AimedFaults(Faults):
@@ -31,7 +31,7 @@ class AimedFaults(Faults):
 
     # -- transactions ---------------------------------------------------------------------------------------------
     async def _coordinator_dies_with_what_it_was_asked(self) -> None:
-        """No other broker hears of it any more from the moment on at which a producer is about to commit."""
+        """It is cut off from all other brokers from the moment at which a producer is about to commit."""
         transaction = await self.run.transactions.next_commit(MOMENT_S)
         coordinator = transaction and self._leader_of(state_of(transaction.name))
         if coordinator:
@@ -39,7 +39,7 @@ class AimedFaults(Faults):
             await self._die_alone(coordinator, self._others(coordinator))
 
     async def _coordinator_dies_before_its_markers_arrive(self) -> None:
-        """Its log has another replica that hears it; the leader of a partition that awaits a marker does not."""
+        """The other replica of its log still hears it; the leader of a partition that awaits a marker does not."""
         far, state = self._leader_of(self.rng.choice(transactors.PARTITIONS)), state_of(transactors.IDS[0])
         if far is None:
             return
@@ -64,7 +64,7 @@ class AimedFaults(Faults):
 
     # -- elections ------------------------------------------------------------------------------------------------
     async def _only_who_is_behind_returns_whole(self) -> None:
-        """Of the two that have what was acknowledged since, one stays away and one comes without one of its disks."""
+        """Of the two that have everything acknowledged, one stays down and one returns without one of its disks."""
         behind, one, other = self.rng.sample(self.run.machines, 3)
         path = self.run.directories[-1]  # not the one with the metadata
         self.run.note(f"{behind.host} is killed and falls behind")
@@ -88,7 +88,7 @@ class AimedFaults(Faults):
 
     # -- moves ----------------------------------------------------------------------------------------------------
     async def _everything_moves(self) -> None:
-        """Of one broker, each replica to another directory than its own."""
+        """Move each replica of one broker to another directory."""
         machine = self._victim()
         if machine is None:
             return
@@ -115,7 +115,7 @@ class AimedFaults(Faults):
         return next((each for each in self.run.machines if each.is_up and self.run.leads(each.host, partition)), None)
 
     def _is_on(self, partition: TopicPartition, nodes: list[int]) -> bool:
-        """All of them in sync, nobody else, as one of those that are up knows it."""
+        """Whether exactly these nodes are its replicas and in sync, as the first running broker knows it."""
         for machine in self.run.machines:
             if machine.process is not None and machine.process.node.broker is not None:  # else it has none yet
                 topic = machine.process.node.image.topics.by_name(partition.topic)
@@ -125,5 +125,5 @@ class AimedFaults(Faults):
 
 
 def state_of(name: str) -> TopicPartition:
-    """Where the coordinator of a transactional id keeps what it knows."""
+    """The partition in which the coordinator of a transactional id keeps its state."""
     return TopicPartition(transactors.STATE, partition_for(name, transactors.STATE_PARTITIONS))

@@ -1,7 +1,7 @@
-"""Five controllers that are no brokers, and what goes wrong among them while brokers have faults of their own.
+"""Runs with five dedicated controllers, which fail while brokers have faults of their own.
 
-Besides everything else: a topic that may be led by anybody, `min.insync.replicas` that changes, members of a group, and
-who reads along in the metadata (`history.py`).
+In addition: a topic with unclean leader election, `min.insync.replicas` that changes, members of a group, and an
+observer of the metadata log (`history.py`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ApartFaults(AimedFaults):
             await rng.choice(kinds)()
 
     async def _some_die(self) -> None:
-        """The active one among them, as a rule; perhaps so many that nobody can be elected."""
+        """Usually the active controller is among them; perhaps so many die that none can be elected."""
         rng, controllers = self._of_controllers, self.run.controllers
         victims = rng.sample(controllers, rng.choice([1, 1, 2, 2, 3]))
         active = [each for each in controllers if self._is_active(each)]
@@ -149,7 +149,7 @@ class ApartFaults(AimedFaults):
         await self._return(victims)
 
     async def _all_lose_power(self) -> None:
-        """What they said to have is on their disks."""
+        """What they acknowledged is on their disks."""
         rng = self._of_controllers
         victims = rng.sample(self.run.controllers, rng.choice([2, 3, 5]))
         self.run.note(f"{_named(victims)} lose power")
@@ -158,8 +158,8 @@ class ApartFaults(AimedFaults):
         await self._return(victims)
 
     async def _they_lose_power_as_they_write(self) -> None:
-        """The active one is heard by two whose disks do not answer: nothing is settled, and nothing of it is left when
-        they lose power and the active one dies. The two others do not know of it."""
+        """Two followers hear the active controller, but their disks hang: nothing is committed, and nothing of it is
+        left when they lose power and the active one dies. The other two never hear of it."""
         rng, controllers = self._of_controllers, self.run.controllers
         active = next((each for each in controllers if self._is_active(each)), None)
         others = [each for each in controllers if each is not active]
@@ -178,7 +178,7 @@ class ApartFaults(AimedFaults):
         )
         try:
             await asyncio.wait({changing}, timeout=rng.choice([0.2, 0.5]))
-        finally:  # also when all is to become quiet: such disks do not answer again
+        finally:  # also if the faults end meanwhile: only a restart makes hung disks respond again
             active.kill()
             for machine in writing:
                 machine.lose_power()
@@ -197,7 +197,7 @@ class ApartFaults(AimedFaults):
                 machine.start()
 
     async def _they_part(self) -> None:
-        """Into two that do not hear each other, the active one with few or with many; brokers hear one of them, or
+        """Split them into a minority and a majority, with the active one in either; each broker reaches one side, or
         both."""
         rng = self._of_controllers
         shuffled = rng.sample(self.run.controllers, COUNT)
@@ -211,7 +211,7 @@ class ApartFaults(AimedFaults):
         await self._cut({(a, b) for a in few for b in many} | {(b, a) for a in few for b in many})
 
     async def _some_hear_one_way(self) -> None:
-        """Some of them are not heard by some others, whom they hear."""
+        """Cut some links between them in one direction only."""
         rng = self._of_controllers
         cut: set[tuple[str, str]] = set()
         for _ in range(rng.choice([1, 2, 4])):
@@ -242,12 +242,13 @@ class ApartFaults(AimedFaults):
 
     # -- brokers --------------------------------------------------------------------------------------------------
     async def _who_is_only_eligible_is_back_first(self) -> None:
-        """One is behind, the second was in sync and leaves, the third has all and dies. If the second has lost its
-        memory, or the third was allowed to go on alone, the second may lack what was acknowledged; else it may lead.
+        """One broker lags, the second is in sync and leaves, the third has everything and dies. If the second lost
+        unsynced data, or the third was allowed to commit alone, the second may lack acknowledged records; else it may
+        lead.
 
-        That one loses its memory is noticed before another one dies, which leads by then, and who is alone in sync does
-        not lose it: where both happen at once, or the other one is away as well, the controllers may take the one
-        without for the last that led, as those of Apache Kafka do."""
+        The power loss is noticed before the third broker, by then the leader, dies, and a broker alone in the ISR never
+        loses power: if both happened at once, or the third were down too, the controllers might take the broker that
+        lost data for the last known leader, as those of Apache Kafka do."""
         await self._set_minimum(2)
         await self._until(self.run.settled)
         if not self.run.settled():
@@ -281,7 +282,7 @@ class ApartFaults(AimedFaults):
         await self._until(self.run.settled)
 
     async def _the_last_in_sync_stays_away(self) -> None:
-        """Where anybody may lead, somebody who lacks what was acknowledged does, until the others are back."""
+        """With unclean leader election, a broker that lacks acknowledged records leads until the others are back."""
         behind, one, other = self.rng.sample(self.run.machines, 3)
         self.run.note(f"{behind.host} falls behind, the others are killed, it returns long before them")
         behind.kill()
@@ -297,7 +298,7 @@ class ApartFaults(AimedFaults):
             await asyncio.sleep(self.rng.choice([0.0, 1.0, LAGGING_S]))
 
     async def _min_insync_replicas_change(self) -> None:
-        """And somebody leaves the ISR just then, perhaps, or dies."""
+        """Just then a broker leaves the ISR, perhaps, or dies."""
         for _ in range(self.rng.randint(1, 3)):
             minimum = self.rng.choice([1, 2, 3])
             self.run.note(f"min.insync.replicas of {TOPIC} becomes {minimum}")
@@ -318,7 +319,7 @@ class ApartFaults(AimedFaults):
         return all(heir.node_id in isr and gone.node_id not in isr for isr in self._in_sync())
 
     def _in_sync(self) -> list[tuple[int, ...]]:
-        """Of all partitions, as the controllers have it."""
+        """The ISRs of all partitions, as committed by the controllers."""
         self.run.history.look(self.run.everybody)
         return [each.isr for topic in self.run.history.image.topics for each in topic.partitions.values()]
 

@@ -1,5 +1,5 @@
-"""What must hold of transactions when all is quiet: each of them is there whole or not at all, for every reader and on
-every replica, in the order in which they were committed, the offsets that it commits with it; and none is left open.
+"""Checks of transactions when all is quiet: each is there as a whole or not at all, including the offsets that it
+commits, for every reader and on every replica, in commit order; and none is left open.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Judge:
         self._offsets = {value: offset for (_, offset), value in diary.acked.items()}
 
     def check(self, machines: list[Machine]) -> dict[str, list[Transaction]]:
-        """Answers the transactions of each id that are there."""
+        """Return, by transactional id, the transactions that are there."""
         if self._diary.broken:
             raise Broken(self._diary.broken[0])
         visible: dict[TopicPartition, dict[int, bytes]] = {}
@@ -91,7 +91,7 @@ class Judge:
         return first.visible
 
     def _check_readers(self, partition: TopicPartition, visible: dict[int, bytes]) -> None:
-        """Of who reads what is committed: all of it, and nothing else."""
+        """read_committed consumers have read everything that is committed, and nothing else."""
         seen = {offset: value for (place, offset), value in self._diary.seen.items() if place == partition}
         for offset in sorted(seen.keys() | visible.keys()):
             if seen.get(offset) != visible.get(offset) and not self._may_be_gone(partition, offset):
@@ -119,7 +119,7 @@ class Judge:
         return there
 
     def _is_there(self, transaction: Transaction, found: dict[TopicPartition, list[bytes]]) -> bool:
-        """Whether it is; `Broken` where it must not be, or must, or is there in part."""
+        """Whether it is there; `Broken` if it must not be, must be but is not, or is there in part."""
         if not any(found.values()):
             must = transaction.outcome is Outcome.COMMITTED and any(self._due(transaction).values())
             if must:
@@ -138,7 +138,7 @@ class Judge:
         return True
 
     def _due(self, transaction: Transaction) -> dict[TopicPartition, list[bytes]]:
-        """What must be there of it, if anything is."""
+        """The records that must be there if the transaction is."""
         return {
             partition: [value for value in values if not self._may_be_gone(partition, self._offsets.get(value, 0))]
             for partition, values in transaction.values.items()
@@ -160,16 +160,16 @@ class Judge:
 
 
 def check_index(machine: Machine, partition: TopicPartition, found: Everything) -> None:
-    """The files of a replica name the aborted transactions that are in its log."""
+    """The .txnindex files of a replica name exactly the aborted transactions in its log."""
     assert machine.process is not None
     log = machine.process.node.logs.get(partition)
     assert log is not None
     start = log.log_start_offset
-    entries = aborted_index(machine, partition)  # producer, first and last offset, the LSO then
-    cut = {(producer, last) for producer, first, last, _ in entries if first < start}  # their begin is gone
+    entries = aborted_index(machine, partition)  # producer, first and last offset, the LSO at the end
+    cut = {(producer, last) for producer, first, last, _ in entries if first < start}  # their beginning is deleted
     due: list[tuple[int, ...]] = [each for each in found.aborted if (each[0], each[2]) not in cut]
     written = [each for each in entries if each[1] >= start]
-    if start:  # what was stable then may hang on what is gone
+    if start:  # the LSO may depend on transactions that are deleted
         due, written = [each[:3] for each in due], [each[:3] for each in written]
     if sorted(written) != sorted(due):
         raise Broken(
@@ -193,12 +193,12 @@ def _difference(one: dict[int, bytes], other: dict[int, bytes]) -> str:
     return str([(offset, one.get(offset), other.get(offset)) for offset in differing[:5]])
 
 
-# -- what only brokers can say ------------------------------------------------------------------------------------
+# -- by requests to brokers ---------------------------------------------------------------------------------------
 async def wait_until_stable(
     client: SimClient, hosts: list[str], readers: list[ReadCommitted], seconds: float
 ) -> None:  # fmt: skip
-    """The last stable offset is the end, who reads what is committed has come there, and no coordinator has a
-    transaction that is not over."""
+    """Wait until the last stable offset is the high watermark, read_committed consumers have read up to it, and no
+    coordinator has an ongoing transaction."""
     unstable: list[str] = []
     try:
         async with asyncio.timeout(seconds):
@@ -221,7 +221,7 @@ async def _unstable(client: SimClient, readers: list[ReadCommitted]) -> list[str
 
 
 async def newest_offset(client: SimClient, partition: TopicPartition, isolation_level: int) -> int:
-    """-1 where nobody answers that."""
+    """-1 if nobody answers."""
     kind = message("ListOffsetsRequest")
     part = kind.ListOffsetsTopic.ListOffsetsPartition(
         version=LIST_OFFSETS, partition_index=partition.partition, current_leader_epoch=-1, timestamp=NEWEST
@@ -261,7 +261,7 @@ async def _going_on(client: SimClient, hosts: list[str]) -> list[str]:
 
 
 async def check_offsets(client: SimClient, there: dict[str, list[Transaction]]) -> None:
-    """What a group has committed is what the last transaction that is there committed with it."""
+    """A group's committed offset is that of the last committed transaction that had one."""
     for name in IDS:
         offsets = [each.offset for each in there[name] if each.offset is not None]
         found = await _committed_offset(client, name)

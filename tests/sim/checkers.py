@@ -1,4 +1,4 @@
-"""What must hold, each by its name; a violation raises `Broken` with what was seen."""
+"""The invariants that must hold; a violation raises `Broken` with the invariant's name and what was seen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Broken(AssertionError):
 
 
 class Invariants:
-    """Checked again and again while the world runs; remembers what it has seen."""
+    """Checked again and again during a run; remembers what it has seen."""
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[UUID, TopicPartition, int], int] = {}
@@ -60,7 +60,7 @@ def contents(machine: Machine, partition: TopicPartition) -> dict[int, bytes]:
 
 
 def records(machine: Machine, partition: TopicPartition) -> Iterator[Record]:
-    """What a reader of this machine's log is given, from its beginning to its end."""
+    """All records that a reader of this machine's log gets."""
     assert machine.process is not None
     log = machine.process.node.logs.get(partition)
     if log is None:
@@ -78,7 +78,7 @@ def records(machine: Machine, partition: TopicPartition) -> Iterator[Record]:
 
 
 def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> dict[int, bytes]:
-    """Answers the one that begins first: where a log begins is forgotten by a crash, as with Apache Kafka."""
+    """Return the copy that begins first. Log start offsets may differ: a crash loses them, as with Apache Kafka."""
     copies = {m.host: contents(m, partition) for m in machines}
     longest = min(copies.values(), key=lambda copy: min(copy, default=0))
     for host, copy in copies.items():
@@ -93,7 +93,7 @@ def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> 
 
 
 def check_one_log_each(machine: Machine, partitions: Iterable[TopicPartition]) -> None:
-    """Whatever was moved, cancelled or killed: one current log of each partition, and no copy that nobody finishes."""
+    """After all moves, cancellations and kills: one current log per partition, and no abandoned future log."""
     names = [name for path in machine.directories for name in entries(machine, path)]
     for partition in partitions:
         current = names.count(f"{partition.topic}-{partition.partition}")
@@ -105,8 +105,8 @@ def check_one_log_each(machine: Machine, partitions: Iterable[TopicPartition]) -
 
 
 def check_where_replicas_are(machine: Machine) -> None:
-    """The metadata says in which directory each is, so that whoever leads by one that fails leads no more. What is yet
-    to be told is left out."""
+    """The metadata knows each replica's directory, so that a leader whose directory fails is replaced. Skipped while
+    the broker has assignments to report."""
     node = machine.process.node if machine.process is not None else None
     if node is None or node.broker is None or len(node.broker.replication.assignments):
         return
@@ -119,7 +119,8 @@ def check_where_replicas_are(machine: Machine) -> None:
 
 
 def check_times(machine: Machine, partition: TopicPartition) -> None:
-    """Whoever asks for a time is led to the first record that is as late: none between what he is told and that one."""
+    """A lookup by timestamp leads to the first record with that timestamp or a later one: reading from the offset that
+    it returns, this is the first record."""
     assert machine.process is not None
     log = machine.process.node.logs.get(partition)
     assert log is not None
@@ -165,7 +166,7 @@ def check_ledger(ledger: Ledger, final: dict[TopicPartition, dict[int, bytes]]) 
 
 
 def _check_order(ledger: Ledger, partition: TopicPartition, records: dict[int, bytes]) -> None:
-    """Of each idempotent producer, from the first record that is still there: all of them, one after the other."""
+    """Each idempotent producer's records are complete and in order, from the first that is still there."""
     due: dict[str, int] = {}
     for offset in sorted(records):
         name, _, number = records[offset].decode().rpartition(":")

@@ -1,13 +1,13 @@
-"""Members of a group of the classic protocol, while their coordinators are killed, cut off and moved.
+"""Members of a group of the classic protocol, whose coordinators are killed, cut off and moved.
 
-Members leave, vanish, stand still for longer than a session and then commit as if nothing had been; one has a name of
-its own (a static member), and its next life may begin before the last one is over. What must hold:
+Members leave, vanish, or stall for longer than a session and then commit as if nothing had happened; one is a static
+member, whose next life may begin before its last one is over. What must hold:
 
-- of one generation there is one plan, whoever is told of it, and by whichever coordinator;
-- once anybody has been told the plan of a generation, nobody commits in an earlier one, nor as the last life of a
-  static member that has been told since;
-- the last offset that was acknowledged stays, but for later ones that may have counted;
-- when all is quiet every member is in one generation, and each partition is somebody's.
+- each generation has one plan (assignment), whoever is told it, and by whichever coordinator;
+- once anybody has been told the plan of a generation, nobody can commit in an earlier one, nor as a previous life of a
+  static member whose new life has been told its part;
+- the last acknowledged offset stays, unless a later commit without an answer took effect;
+- when all is quiet all members are in one generation, and each partition is assigned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SESSION_S = 3.0
 REBALANCE_S = 2.0
 INTERVAL_S = 0.3
 JOIN_TIMEOUT_S = 2 * REBALANCE_S + SESSION_S
-SYNC_TIMEOUTS_S = (0.02, 0.3, JOIN_TIMEOUT_S)  # who asks again makes another plan, if it is to make one
+SYNC_TIMEOUTS_S = (0.02, 0.3, JOIN_TIMEOUT_S)  # after a timeout a leader that joins again makes another plan
 STANDS_STILL_S = 1.5 * SESSION_S
 PROPERTIES = {"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "500"}
 ANOTHER_COORDINATOR = {
@@ -54,14 +54,14 @@ def now() -> float:
 
 
 class Committed(NamedTuple):
-    """The greater one came later, or may have."""
+    """A commit; a greater one came later, or may have."""
 
     generation: int
     offset: int
 
 
 class Life(NamedTuple):
-    """Of a static member: under which id, when it asked for it, and when it was told to have it."""
+    """One life of a static member: its member id, when it asked for it, and when it got it."""
 
     member_id: str
     asked_s: float
@@ -70,16 +70,16 @@ class Life(NamedTuple):
 
 @dataclass
 class Told:
-    """What members were told, as nobody in the simulation knows it all."""
+    """What all members were told: the global view, which no node or client has."""
 
     plans: dict[int, str] = field(default_factory=dict)
     newest: int = -1
-    since_s: float = 0.0  # when the first one was told of the newest generation
+    since_s: float = 0.0  # when the first member was told the plan of the newest generation
     told_s: dict[Life, float] = field(default_factory=dict)  # when a static member was told its part of a plan
     acked: dict[int, Committed] = field(default_factory=dict)
     unknown: dict[int, set[Committed]] = field(default_factory=dict)
     commits: int = 0
-    broken: list[str] = field(default_factory=list)  # what must never be, seen when it happened
+    broken: list[str] = field(default_factory=list)  # violations noticed while they happened
     about_to_plan: asyncio.Event = field(default_factory=asyncio.Event)
 
     def plan(self, generation: int, plan: str) -> None:
@@ -160,7 +160,7 @@ class ClassicMember:
             await self._sync(answer.generation_id, plan)
 
     def _plan(self, answer: Any) -> list[tuple[str, bytes]]:
-        """Each partition to one of them; what nobody else would call this plan goes with it."""
+        """Assign each partition to one member; a unique name in each part identifies the plan."""
         members = sorted(each.member_id for each in answer.members)
         self._rng.shuffle(members)
         name = f"{self.member_id} {answer.generation_id} {self._rng.random()}"
@@ -200,10 +200,10 @@ class ClassicMember:
         error = self._error(await self._ask(request, BEAT))
         if error is ErrorCode.NONE and self.held and self._rng.random() < 0.5:
             if self._rng.random() < 0.1:
-                await asyncio.sleep(STANDS_STILL_S)  # and goes on as if it were still somebody
+                await asyncio.sleep(STANDS_STILL_S)  # then it goes on as if it were still a member
             await self._commit(self._rng.choice(self.held))
         elif error is ErrorCode.REBALANCE_IN_PROGRESS and self.held and self._rng.random() < 0.5:
-            await self._commit(self._rng.choice(self.held))  # what it has done so far, before it joins
+            await self._commit(self._rng.choice(self.held))  # its progress so far, before it rejoins
             self.generation = -1
         elif error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
             self.generation = -1
@@ -236,7 +236,7 @@ class ClassicMember:
 
     # -- coordinators ---------------------------------------------------------------------------------------------
     def _error(self, answer: Any) -> ErrorCode | None:
-        """None where there was no answer. Who is unknown, or was replaced, is somebody new from now on."""
+        """None if there was no answer. A member that is unknown, or was fenced, starts over as a new one."""
         error = None if answer is None else ErrorCode(answer.error_code)
         if error is None or error in ANOTHER_COORDINATOR:
             self._coordinator = None
@@ -279,7 +279,7 @@ class ClassicGroup:
                 tasks.create_task(self._live(place, tasks))
 
     async def _live(self, place: int, tasks: asyncio.TaskGroup) -> None:
-        """One life after the other; the last one goes on until it is cancelled."""
+        """Live one life after the other; the last one goes on until it is cancelled."""
         instance = "static" if place == 0 else None
         while True:
             client, member = self._member(instance)
@@ -299,7 +299,7 @@ class ClassicGroup:
         return client, ClassicMember(client, self.told, rng, self._partitions, instance)
 
     async def _end(self, client: SimClient, member: ClassicMember, task: asyncio.Task[None]) -> None:
-        """In order; or without a word; or it is taken for dead, and goes on for a while."""
+        """It leaves, or vanishes without a word, or goes on for a while although its next life begins."""
         how = self._rng.choice(["leaves", "vanishes", "goes on"])
         if how == "goes on":
             asyncio.get_running_loop().call_later(2 * SESSION_S, self._vanish, client, task)
@@ -315,11 +315,11 @@ class ClassicGroup:
 
     # -- the end --------------------------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Nobody comes or goes any more."""
+        """From now on nobody joins or leaves."""
         self._finishing.set()
 
     async def settle(self) -> None:
-        """In the end everybody is in one generation, which has everything. TimeoutError where that takes too long."""
+        """Wait until all are in one generation that has all partitions. TimeoutError if that takes too long."""
         async with asyncio.timeout(QUIET_LIMIT_S):
             while not self._is_settled():  # noqa: ASYNC110  (virtual time)
                 await asyncio.sleep(0.2)
@@ -330,7 +330,7 @@ class ClassicGroup:
         return {member.generation for member in living} == {self.told.newest} and held == [*range(self._partitions)]
 
     async def check(self, client: SimClient) -> None:
-        """Once nobody commits any more."""
+        """Check the committed offsets, once nobody commits any more."""
         kind = message("OffsetFetchRequest")
         everything = list(range(self._partitions))
         topic = kind.OffsetFetchRequestTopic(version=FETCH, name=TOPIC, partition_indexes=everything)
@@ -353,7 +353,7 @@ class ClassicRun(Run):
         tasks = super()._clients(hosts)
         self.classics = ClassicGroup(
             self.fabric, hosts, self.seed, self.plan.partitions, self.transactions.broken
-        )  # which is looked at all the time
+        )  # `_watch` looks at `broken` all the time
         self._classics_task = self.loop.create_task(self.classics.run())
         return [*tasks, self._classics_task]
 
@@ -370,7 +370,7 @@ class ClassicRun(Run):
         await self._stop_clients([self._classics_task])
         if self.classics.told.broken:
             raise Broken(self.classics.told.broken[0])
-        await asyncio.sleep(JOIN_TIMEOUT_S)  # what was sent before is done by then
+        await asyncio.sleep(JOIN_TIMEOUT_S)  # until requests sent before are done
         hosts = [machine.host for machine in self.machines]
         await asyncio.wait_for(self.classics.check(SimClient(self.fabric, "offsets", hosts)), QUIET_LIMIT_S)
 
@@ -386,7 +386,7 @@ class ClassicFaults(AimedFaults):
         return [*super()._kinds(), *[self._coordinator_dies_with_a_plan] * 5]
 
     async def _coordinator_dies_with_a_plan(self) -> None:
-        """No other broker hears of it any more from the moment on at which a member is about to send it."""
+        """It is cut off from all other brokers from the moment at which the group leader is about to send its plan."""
         about_to_plan = self.run.classics.told.about_to_plan
         about_to_plan.clear()
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The cleaner where the disk exists in one process only."""
+"""A cleaner that runs in a thread instead of a process of its own, as the simulated disk exists in one process only."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class CleanerInThread:
             raise CleanerFailed(str(error)) from error
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Its disk is as fast as it is."""
+        """The simulated disk has no rate limit."""
 
     async def close(self) -> None:
         return
 
 
 class SlowCleaner(CleanerInThread):
-    """Much may happen to a log before it is read, and again before what came of it is taken."""
+    """Waits before it cleans, and again before it returns, so that much may happen to the log meanwhile."""
 
     def __init__(self, disk: Disk, threads: Threads, rng: random.Random) -> None:
         super().__init__(disk, threads)

@@ -1,7 +1,7 @@
-"""Clients of the simulation: they remember what they did and what they were told, for the checkers to judge.
+"""Clients of the simulation, which record what they did and what they were told, for the checkers to judge.
 
-Every record has a value that exists once. A producer that does not know whether its write happened says so and goes
-on with the next record; it never sends the same twice.
+Every record has a unique value. A producer that does not know whether its write happened notes that and goes on with
+the next record; it never sends the same one twice.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Ledger:
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
     in_order: set[str] = field(default_factory=set)  # idempotent producers, whose values end with ":NUMBER"
-    out_of_order: list[str] = field(default_factory=list)  # what they were told, and never should be
-    unplaced: set[bytes] = field(default_factory=set)  # acknowledged, it does not matter where
+    out_of_order: list[str] = field(default_factory=list)  # errors that they should never have been told
+    unplaced: set[bytes] = field(default_factory=set)  # acknowledged, at an unknown offset
 
 
 class SimClient:
@@ -67,7 +67,7 @@ class SimClient:
             raise
 
     async def channel_to(self, host: str) -> SimChannel:
-        """One for all that ask, also while it is being connected: what is sent by two is in no order."""
+        """One connection for all concurrent callers: requests on two connections would have no order."""
         channel = self._channels.get(host)
         if channel is None or channel.closed:
             connected = await self._network.connect(host, 9092, timeout_s=1.0)
@@ -114,8 +114,8 @@ class SimClient:
         timeout_ms: int,
         topic_id: UUID | None = None,
     ) -> int | None:
-        """One batch to all in sync, by the topic's name or its id. The offset of the first record; None where it is not
-        acknowledged, and then somebody else may lead."""
+        """Write one batch with acks=all, by the topic's name or its id. Return the offset of the first record, or None
+        if it was not acknowledged; then the cached leader is forgotten."""
         kind = message("ProduceRequest")
         version = BY_NAME if topic_id is None else BY_ID
         part = kind.TopicProduceData.PartitionProduceData(
@@ -162,7 +162,7 @@ async def create_topic(client: SimClient, name: str, partitions: int, replicas: 
 
 
 async def find_topic_id(client: SimClient, name: str) -> UUID:
-    """Asked until it is known."""
+    """Ask until it is known."""
     kind = message("MetadataRequest")
     topic = kind.MetadataRequestTopic(version=12, name=name, topic_id=UUID(int=0))
     while True:
@@ -174,7 +174,7 @@ async def find_topic_id(client: SimClient, name: str) -> UUID:
 
 
 async def move_replica(client: SimClient, host: str, partition: TopicPartition, path: str) -> None:
-    """Asked once; whoever is asked may be down or may refuse."""
+    """Ask once; the broker may be down or may refuse."""
     kind = message("AlterReplicaLogDirsRequest")
     topic = kind.AlterReplicaLogDir.AlterReplicaLogDirTopic(
         version=2, name=partition.topic, partitions=[partition.partition]
@@ -185,7 +185,7 @@ async def move_replica(client: SimClient, host: str, partition: TopicPartition, 
 
 
 async def reassign(client: SimClient, wanted: Mapping[TopicPartition, list[int] | None]) -> bool:
-    """Asks for these replicas, or for an end of what is under way (None). Whether all of it was taken."""
+    """Ask for these replicas, or to cancel the reassignment under way (None). Whether all of it was accepted."""
     kind = message("AlterPartitionReassignmentsRequest")
     part = kind.ReassignableTopic.ReassignablePartition
     topics: dict[str, list[Any]] = {}
@@ -203,7 +203,7 @@ async def reassign(client: SimClient, wanted: Mapping[TopicPartition, list[int] 
 
 
 async def alter_configs(client: SimClient, wanted: Mapping[tuple[int, str], Mapping[str, str | None]]) -> bool:
-    """Of resources by type and name; None: what was set is no more. Whether all of it was taken."""
+    """Set configs of resources, given by type and name; None deletes one. Whether all of it was accepted."""
     kind = message("IncrementalAlterConfigsRequest")
     resource = kind.AlterConfigsResource
     config = resource.AlterableConfig
@@ -222,7 +222,7 @@ async def alter_configs(client: SimClient, wanted: Mapping[tuple[int, str], Mapp
 
 
 async def delete_records(client: SimClient, partition: TopicPartition, offset: int) -> None:
-    """Asked once; nobody may lead it, or whoever does may not have committed so much."""
+    """Ask once; there may be no leader, or its high watermark may be lower."""
     kind = message("DeleteRecordsRequest")
     part = kind.DeleteRecordsTopic.DeleteRecordsPartition(version=2, partition_index=partition.partition, offset=offset)
     topic = kind.DeleteRecordsTopic(version=2, name=partition.topic, partitions=[part])
@@ -261,7 +261,7 @@ async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition,
 
 
 async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPartition) -> None:
-    """Reads on and on from the beginning; what was seen at an offset must never be anything else."""
+    """Read from the beginning and never stop; a record seen at an offset must never change."""
     kind = message("FetchRequest")
     asked = kind.FetchTopic.FetchPartition(
         version=11,
@@ -297,12 +297,12 @@ async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPa
 
 
 def _take(ledger: Ledger, partition: TopicPartition, answer: Any, offset: int) -> int:
-    """The next offset; or -1 - offset where the leader refused."""
+    """The next offset, or -1 - offset if the leader refused."""
     if not answer.responses:
-        return offset  # it is over its quota
+        return offset  # over its quota
     result = answer.responses[0].partitions[0]
     if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < ledger.deleted.get(partition, 0):
-        offset += 1  # some of it is gone
+        offset += 1  # records here were deleted
     if result.error_code != ErrorCode.NONE:
         return -1 - offset
     for batch in iterate_batches(memoryview(bytes(result.records or b"")), whole=False):

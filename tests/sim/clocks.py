@@ -1,7 +1,7 @@
-"""Clocks that are not one: each machine's monotonic clock goes at its own rate, and from near nothing once it has lost
-power; its wall clock is minutes or hours wrong, and steps all the while.
+"""Runs with clocks that disagree: each machine's monotonic clock has its own rate and restarts after a power loss; its
+wall clock is minutes or hours wrong and keeps stepping.
 
-Loops of nodes take their time from these. Clients and whoever judges have the right time.
+The event loops of the nodes go by these clocks. Clients and checkers have the right time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ OF_MIRROR = {
     "min_insync_replicas": "2",
     "segment_ms": "60000",
     "retention_ms": str(RETENTION_MS),
-    "message_timestamp_after_max_ms": str(10**12),  # of which one whose clock is behind takes what is right for new
+    "message_timestamp_after_max_ms": str(10**12),  # to a broker whose clock is behind, right timestamps are future
 }
 CALM = Plan(seconds=40.0, members=3, properties=OF_MEMBERS)
 
 
 class ClockedLoop(SimLoop):
-    """What a process of a machine asks of it is in that machine's time."""
+    """Each process reads the time, and sets timers, by its own machine's clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._clocks: dict[str, tuple[float, float]] = {}  # of each process: rate, and what it showed at 0
+        self._clocks: dict[str, tuple[float, float]] = {}  # by process: the clock's rate, and what it showed at 0
 
     def keep_time(self, process: str, rate: float, zero: float) -> None:
         self._clocks[process] = rate, zero
@@ -70,7 +70,7 @@ class ClockedLoop(SimLoop):
         if clock is None:
             return super().call_at(when, callback, *args, context=context)
         due = max(self._now, (when - clock[1]) / clock[0])
-        while clock[1] + due * clock[0] < when:  # it is rounded, and must not come early
+        while clock[1] + due * clock[0] < when:  # rounding must not make the timer fire early
             due = math.nextafter(due, math.inf)
         handle = super().call_at(due, callback, *args, context=context)
         handle._when = when
@@ -121,7 +121,7 @@ class ClockedRun(Run):
     kind_of_loop = ClockedLoop
     kind_of_machine: type[Machine] = ClockedMachine
     topics = (*TOPICS, MIRROR)
-    steps = 0  # of clocks
+    steps = 0  # clock steps so far
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = super()._clients(hosts)
@@ -152,7 +152,7 @@ class ClockFaults(AimedFaults):
         return [self._keep_stepping()]
 
     async def _keep_stepping(self) -> None:
-        """All the while, whatever else goes wrong."""
+        """Step clocks throughout the run, whatever else goes wrong."""
         rng = random.Random(f"steps of {self.run.seed}")
         while True:
             await asyncio.sleep(rng.expovariate(1 / STEPS_EVERY_S))
@@ -162,12 +162,12 @@ class ClockFaults(AimedFaults):
             self.run.note(f"{machine.host}'s clock steps to {machine.clock.offset_ms} ms")
 
     async def _step_clock(self) -> None:
-        """It does so anyway."""
+        """No fault of its own here: clocks step anyway."""
 
 
 class Mirror:
-    """A topic into which somebody copies what is hours old, and then less and less: what retention takes is told by
-    the records' own timestamps, and nothing goes that is too young by every clock there was."""
+    """A topic into which a client copies old records, hours old at first and then ever younger: retention goes by the
+    records' timestamps, and deletes nothing that is too young by every clock of the run."""
 
     def __init__(self, client: SimClient, rng: random.Random, seconds: float) -> None:
         self._client = client
@@ -175,7 +175,7 @@ class Mirror:
         self._seconds = seconds
         self._partition = TopicPartition(MIRROR, 0)
         self._acked: dict[int, int] = {}  # timestamps by offset
-        self.begins_at = 0  # the furthest beginning that was seen
+        self.begins_at = 0  # the greatest log start offset seen
 
     async def run(self) -> None:
         await create_topic(self._client, MIRROR, 1, 3, **OF_MIRROR)
@@ -195,7 +195,7 @@ class Mirror:
                 self._acked.update(enumerate(times_ms, offset))
 
     def _times_ms(self, about_ms: int) -> list[int]:
-        """Of the records of a batch."""
+        """The timestamps of the records of one batch."""
         return [about_ms]
 
     def look(self, machines: list[Machine]) -> None:
@@ -229,9 +229,9 @@ def _right_ms() -> int:
     return EPOCH_MS + int(loop.right_time() * 1000)
 
 
-# -- nothing else goes wrong ------------------------------------------------------------------------------------------
+# -- nothing but clock steps ------------------------------------------------------------------------------------------
 class CalmRun(ClockedRun):
-    """Nobody is taken for dead, for slow or for somebody else because clocks step."""
+    """Clock steps alone: they must not make anybody be taken for dead, slow or somebody else."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
@@ -241,7 +241,7 @@ class CalmRun(ClockedRun):
         return OnlyClocks(self, hosts)
 
     def standing(self) -> dict[str, object]:
-        """What changes when somebody is."""
+        """What would change if somebody were: epochs, registered brokers, group members."""
         told: dict[str, object] = {}
         for machine in self.machines:
             assert machine.process is not None
@@ -263,7 +263,7 @@ class OnlyClocks(ClockFaults):
         return [self._nothing]
 
     async def _nothing(self) -> None:
-        """But that clocks step."""
+        """No fault besides the clock steps."""
 
     async def go_on_until(self, end: float) -> None:
         before = self.run.standing()
@@ -274,4 +274,4 @@ class OnlyClocks(ClockFaults):
             raise Broken(f"clocks that step change nothing: {changed}")
 
     async def _restore(self) -> None:
-        """Nothing is broken."""
+        """Nothing to restore."""

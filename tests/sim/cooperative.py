@@ -1,8 +1,8 @@
-"""A member of the classic protocol that gives back one partition after the other, and keeps the rest meanwhile.
+"""A member of the classic protocol with cooperative rebalancing: it revokes some partitions and keeps the rest.
 
-It says as it joins what it has; what a plan takes from it it gives back sooner or later, and then joins again, so that
-somebody else gets it. Where it is told that it is nobody, was not heard of for a session, or has not joined as long as
-the group waits for that, it has to take for granted that others have what it had, and begins anew.
+It joins with the partitions that it owns; those that a plan takes from it it revokes sooner or later, and then joins
+again, so that another member gets them. If it is told that it is no member, got no response for a session timeout, or
+has not rejoined within the rebalance timeout, it must assume that others own its partitions, and starts over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SESSION_S = 3.0
 REBALANCE_S = 6.0
 INTERVAL_S = 0.3
 ANSWER_S = REBALANCE_S + SESSION_S
-GIVES_BACK = 0.6  # of what it is to give back, each time
+GIVES_BACK = 0.6  # the share that it revokes at a time of what it has to
 PROTOCOL = "cooperative-sticky"
 ANOTHER_COORDINATOR = {
     ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -37,7 +37,7 @@ TO_ACT_UPON = {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER
 
 
 class Over(Exception):
-    """It is no member any more."""
+    """It is not a member any more."""
 
 
 def now() -> float:
@@ -59,8 +59,8 @@ def assignment(topic: str, numbers: set[int]) -> bytes:
 
 
 def plan(owned: dict[str, set[int]], partitions: int) -> dict[str, set[int]]:
-    """To each as many as to the others, as few as possible to somebody else; what somebody still has nobody else gets,
-    who joins once more when it is given back."""
+    """Give equally many to each, and move as few as possible. What another member still owns nobody gets yet: that
+    member revokes it and joins once more."""
     order = sorted(owned, key=lambda each: (-len(owned[each]), each))
     most, with_one_more = divmod(partitions, len(order))
     shares = {member_id: most + (place < with_one_more) for place, member_id in enumerate(order)}
@@ -78,13 +78,13 @@ def plan(owned: dict[str, set[int]], partitions: int) -> dict[str, set[int]]:
 
 
 class Cooperative:
-    """One life after the other, each under an id of its own."""
+    """Lives one life after the other, each with its own member id."""
 
     def __init__(
         self, clients: tuple[SimClient, SimClient], rng: random.Random, topic: str, topic_id: UUID, partitions: int,
         holders: Holders, group: str, moves: asyncio.Event,
     ) -> None:  # fmt: skip
-        self._client, self._beats = clients  # who waits for an answer is heard of all the same
+        self._client, self._beats = clients  # two, so that heartbeats go on while another request waits
         self._rng = rng
         self._topic = topic
         self._topic_id = topic_id
@@ -102,7 +102,7 @@ class Cooperative:
         self.held: set[int] = set()
         self._gives: set[int] = set()
         self._joins = True
-        self._answered_s = self._calm_s = 0.0  # when it asked what told that it is a member, and has nothing to join
+        self._answered_s = self._calm_s = 0.0  # when it sent the last request whose answer said: a member; no rebalance
 
     async def run(self) -> None:
         while True:
@@ -220,7 +220,7 @@ class Cooperative:
         self._patience.reschedule(self._until_s() if self.held else None)
 
     def _until_s(self) -> float:
-        """As long nobody else gets what it has: the group waits for who is heard of to join."""
+        """Until then nobody else gets its partitions: so long the group waits for a live member to rejoin."""
         return min(self._answered_s + SESSION_S, self._calm_s + REBALANCE_S)
 
     # -- coordinators ---------------------------------------------------------------------------------------------
@@ -229,14 +229,14 @@ class Cooperative:
         try:
             while not (await asyncio.wait({asking}, timeout=INTERVAL_S))[0]:
                 if self.held:
-                    with contextlib.suppress(Over):  # it may be in the next generation, and not have heard of it
+                    with contextlib.suppress(Over):  # it may be in the next generation without knowing it yet
                         await self._beat()
             return asking.result()
         finally:
             asking.cancel()
 
     def _error(self, answer: Any) -> ErrorCode | None:
-        """None where it is told nothing."""
+        """None if there is no answer, or only that another broker coordinates."""
         error = None if answer is None else ErrorCode(answer.error_code)
         if error is None or error in ANOTHER_COORDINATOR:
             self._coordinator = None

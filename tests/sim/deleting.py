@@ -1,4 +1,4 @@
-"""People delete records more often than all else goes wrong, and replicas begin anew where the log begins then."""
+"""Runs in which half of the faults delete records, and replicas then start over at the new log start offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the outside world knows of transactions: who did what, when, and what it was told. The judge reads it."""
+"""Records what the clients of the simulation know of transactions: who did what, when, and what they were told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome(enum.Enum):
 
 
 class Identity(NamedTuple):
-    """Of who writes: the greater one fences the smaller one."""
+    """The identity of a producer; a greater one fences a smaller one."""
 
     producer_id: int
     epoch: int
@@ -48,7 +48,7 @@ class Transaction:
 
 
 class Beginning(NamedTuple):
-    """An incarnation of a transactional id was told who it is; from then on nobody before it can do anything."""
+    """An incarnation of a transactional id got its identity; from then on all earlier ones are fenced."""
 
     name: str
     identity: Identity
@@ -56,7 +56,7 @@ class Beginning(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An incarnation was told that it can do nothing any more."""
+    """An incarnation got a fatal error: it can do nothing any more."""
 
     name: str
     identity: Identity
@@ -71,9 +71,9 @@ class Diary:
     refusals: list[Refusal] = field(default_factory=list)
     acked: dict[Place, bytes] = field(default_factory=dict)
     plain: set[bytes] = field(default_factory=set)  # sent outside of transactions
-    seen: dict[Place, bytes] = field(default_factory=dict)  # by those who read what is committed
+    seen: dict[Place, bytes] = field(default_factory=dict)  # by read_committed consumers
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
-    broken: list[str] = field(default_factory=list)  # what must never be, seen when it happened
+    broken: list[str] = field(default_factory=list)  # violations noticed while they happened
     _watching: list[asyncio.Future[Transaction]] = field(default_factory=list)
 
     def begin(self, name: str, partitions: list[TopicPartition]) -> Transaction:
@@ -83,7 +83,7 @@ class Diary:
         return transaction
 
     def ask_to_commit(self, transaction: Transaction, identity: Identity) -> None:
-        """Its producer is about to."""
+        """Note that its producer is about to send the commit."""
         transaction.identity, transaction.commit_asked_s, transaction.outcome = identity, now(), Outcome.MAYBE
         for each in self._watching:
             if not each.done():
@@ -91,7 +91,7 @@ class Diary:
         self._watching.clear()
 
     async def next_commit(self, seconds: float) -> Transaction | None:
-        """The next transaction that somebody asks to commit, at that moment; None where there is none in this time."""
+        """Wait until a producer is about to commit; return its transaction, or None if that takes too long."""
         asked: asyncio.Future[Transaction] = asyncio.get_running_loop().create_future()
         self._watching.append(asked)
         try:
@@ -100,9 +100,9 @@ class Diary:
             return None
 
     def is_fenced(self, name: str, identity: Identity, at_s: float) -> bool:
-        """Whether a later incarnation had been told so at that time.
+        """Whether a later incarnation had its identity by that time.
 
-        Whoever comes after an id that has expired has another producer's id, which may well be a lower one.
+        After the transactional id has expired, the next incarnation gets another producer id, which may be lower.
         """
         told = [each for each in self.beginnings if each.name == name and each.at_s < at_s]
         same = [each for each in told if each.identity.producer_id == identity.producer_id]

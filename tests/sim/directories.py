@@ -1,7 +1,7 @@
-"""Three directories each, of which one is away while its broker is restarted, once or more often, and then back.
+"""Runs with three log directories per broker, one of which fails, often over restarts of its broker, and then returns.
 
-Until then its replicas are made anew elsewhere, moved, reassigned and written to: there are two logs of each by then,
-copies of moves that nobody remembers, and folders that were renamed away.
+Meanwhile its replicas are re-created elsewhere, moved, reassigned and written to: when it returns there are two logs of
+each partition, copies of moves that nobody remembers, and folders that were renamed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DirectoryFaults(AimedFaults):
         ]
 
     async def _wander(self) -> None:
-        """One replica is sent here and there before it has arrived anywhere."""
+        """Move one replica again and again, each time before the last move has completed."""
         machine = self._victim()
         if machine is None:
             return
@@ -70,7 +70,7 @@ class DirectoryFaults(AimedFaults):
         await self._lose(machine)
 
     async def _lose(self, machine: Machine) -> None:
-        """Not the one with the metadata: without that its broker does not start."""
+        """A directory fails for a while; not the one with the metadata log, without which the broker does not start."""
         if self._who_else_may_lead_is_away(machine):
             return
         path, code = self.rng.choice(self.run.directories[1:]), self.rng.choice([errno.EIO, errno.EROFS])
@@ -89,8 +89,9 @@ class DirectoryFaults(AimedFaults):
         await asyncio.sleep(4.0)
 
     def _who_else_may_lead_is_away(self, machine: Machine) -> bool:
-        """And may come back from an unclean stop, after which it leads no more. Two memories at once are more than
-        replication promises to bear: a person has to say then who leads."""
+        """Whether everybody else who may lead some partition is down, and may return from an unclean shutdown no longer
+        eligible. Replication does not promise to survive the loss of two logs at once: a person would have to choose
+        the leader."""
         if machine.process is None or not self._serves(machine):
             return False
         unfit = {machine.node_id, *(each.node_id for each in self._others(machine) if not self._serves(each))}
@@ -98,7 +99,7 @@ class DirectoryFaults(AimedFaults):
         return any({*each.isr, *each.elr} <= unfit for each in partitions if machine.node_id in each.isr)
 
     async def _disk_is_replaced(self) -> None:
-        """A broker comes back with an empty directory, where the others have all that was in it."""
+        """A broker returns with an empty directory while the others have everything that was in it."""
         machine = self._victim()
         if machine is None or not self.run.settled():
             return
@@ -107,10 +108,10 @@ class DirectoryFaults(AimedFaults):
         machine.kill()
         machine.store.empty(path)
         await self._back_later(machine)
-        await self._until(self.run.settled)  # one memory at a time
+        await self._until(self.run.settled)  # one lost log at a time
 
     async def _disks_do_not_answer(self) -> None:
-        """All threads wait for it, longer than anybody's session perhaps; then somebody kills the broker."""
+        """All threads block on the disks, perhaps longer than the session timeout; then the broker is killed."""
         machine = self._victim()
         if machine is None or machine.process is None:
             return
@@ -123,8 +124,8 @@ class DirectoryFaults(AimedFaults):
 
 
 class ApartDirectoriesRun(DirectoriesRun, ApartRun):
-    """With controllers apart that fail as well, so that whoever may lead is chosen as directories go: among those that
-    are eligible, or uncleanly, also while replicas are between two of them."""
+    """With dedicated controllers that fail as well: leaders are elected because directories fail, from the ELR or
+    uncleanly, also while replicas move between two directories."""
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
         return ApartDirectoryFaults(self, hosts)

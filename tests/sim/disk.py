@@ -1,8 +1,8 @@
-"""A file system in memory that forgets what was not flushed: `seams.Disk` for the simulation.
+"""An in-memory file system that loses what was not synced when the power fails: `seams.Disk` for the simulation.
 
-A process that dies leaves the page cache: nothing is lost. A machine that loses power keeps what was synced, plus, of
-each file, a random prefix of the writes since, the last of them possibly torn, and of each directory a random prefix
-of the names made, renamed and removed since its last sync. Faults: a directory tree may answer EIO, or be full.
+When a process dies, the page cache survives: nothing is lost. A machine that loses power keeps what was synced plus,
+for each file, a random prefix of the writes since, the last of them possibly torn, and, for each directory, a random
+prefix of the creations, renames and removals since its last sync. Faults: a directory tree may return EIO or be full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLD_EVERY = 5
 
 
 class Crashed(BaseException):
-    """Code of a dead process touched the disk; nothing of it may go on."""
+    """Code of a dead process touched the disk and must not continue."""
 
 
 class Usage(NamedTuple):
@@ -32,7 +32,7 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file. What is behind `data` and before `size` is zeros: indexes are made as long as they may grow."""
+    """A file. Between the end of `data` and `size` it is zeros: index files are preallocated at their maximum size."""
 
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -80,7 +80,7 @@ class Inode:
 class Folder:
     entries: dict[str, Inode | Folder] = field(default_factory=dict)
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
-    history: list[dict[str, Inode | Folder]] = field(default_factory=list)  # the entries after each change since sync
+    history: list[dict[str, Inode | Folder]] = field(default_factory=list)  # entries after each change since the sync
 
     def changed(self) -> None:
         self.history.append(dict(self.entries))
@@ -98,7 +98,7 @@ class Folder:
 
 
 class Store:
-    """What the machine's disks hold; it outlives the processes that use it."""
+    """The contents of a machine's disks; they outlive the processes that use them."""
 
     def __init__(self, rng: random.Random, wall_ms: Callable[[], int]) -> None:
         self.root = Folder()
@@ -119,7 +119,7 @@ class Store:
         self.capacity.pop(path, None)
 
     def empty(self, path: str) -> None:
-        """Another disk is there instead."""
+        """Replace the disk by an empty one."""
         folder = self.find(path)
         assert isinstance(folder, Folder)
         folder.entries.clear()
@@ -151,7 +151,7 @@ def _size_of(entry: Inode | Folder) -> int:
 
 
 class Hurry:
-    """Who is inside does not wait; each fifth piece that is asked for is not in memory."""
+    """The context of `not_waiting`: within it, each fifth read is of data that is not in memory."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -187,7 +187,7 @@ class SimDisk(Disk):
         self._store.locks -= self._held
 
     def touch(self, path: str, growth: int = 0, *, reading: bool = False) -> None:
-        """Every call comes through here: is the process alive, does the disk answer, is there room?
+        """Every call passes through here: is the process alive, does the disk work, is there room?
 
         A file system that became read-only can still be read.
         """
@@ -207,10 +207,10 @@ class SimDisk(Disk):
                     raise OSError(errno.ENOSPC, "ENOSPC", path)
 
     def write_back(self, path: str) -> None:
-        self.touch(path)  # nothing is safer for it
+        self.touch(path)  # makes nothing durable
 
     def waits(self) -> int:
-        return self.calls  # whoever is slow here waits
+        return self.calls  # each call counts as blocking
 
     def processor_time(self) -> Callable[[], float]:
         return lambda: float(self.calls)

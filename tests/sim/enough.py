@@ -1,8 +1,8 @@
-"""What is committed is on as many replicas as `min.insync.replicas` asks for, whether or not one is ever missed.
+"""Checks that what is committed is on as many replicas as `min.insync.replicas` asks for, even if none is ever missed.
 
-Where only those in sync may lead, one that committed alone leads again and has it all: nothing is lost, so nobody else
-would find that. Looked at each time a high watermark has moved. One that is down, or whose log is, has at the most what
-there was when that was seen; one that has another log than the time before may have anything.
+If only the ISR may lead, a replica that committed alone leads again and has everything: nothing is lost, so no other
+check would notice. Checked each time a high watermark has moved. A replica that is down or offline has at most what
+existed when that was first seen; one whose log was replaced since the last check may have anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ballast_wire.names import TopicPartition
 
 
 class Led(NamedTuple):
-    """As its leader knows it."""
+    """A partition as its leader knows it."""
 
     epoch: int
     high_watermark: int
@@ -28,7 +28,7 @@ class Led(NamedTuple):
 
 
 class EnoughReplicas:
-    """Remembers what it has seen the time before."""
+    """The check; it remembers what it saw the last time."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self._partitions = tuple(partitions)
@@ -44,7 +44,7 @@ class EnoughReplicas:
                 self._check(node_id, partition, replica, ends)
 
     def _ends(self, partition: TopicPartition, replicas: dict[int, Replica | None]) -> dict[int, float]:
-        """The most that each may have."""
+        """The greatest log end offset that each replica may have."""
         logs = {node_id: _log(replica) for node_id, replica in replicas.items()}
         longest = max((log.log_end_offset for log in logs.values() if log is not None), default=0)
         ends: dict[int, float] = {}

@@ -1,7 +1,7 @@
-"""Epochs that come to an end: a producer has two of them, then another id.
+"""Runs in which producer epochs are exhausted: a producer id has two epochs, then the producer gets another id.
 
-Transactions follow each other at once, so ids change in the middle of what goes wrong: with ends, with producers that
-begin anew, and with aborts of what took too long.
+Transactions follow each other at once, so ids change in the middle of faults: when transactions end, when producers
+start over, and when transactions that timed out are aborted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BusyTransactors(Transactors):
 
 class ExhaustedRun(Run):
     def new_ids(self) -> int:
-        """How many were given after the first of each transactional id."""
+        """How many producer ids were given out beyond the first of each transactional id."""
         begun = {(each.name, each.identity.producer_id) for each in self.transactions.beginnings}
         return len(begun) - len({name for name, _ in begun})
 
@@ -48,7 +48,7 @@ class ExhaustedRun(Run):
                 raise Broken(f"an id is its producer's until another one has it: {each}")
 
     def _has_another_id(self, refusal: Refusal) -> bool:
-        """Somebody was told one by then, or soon after: the answer may have been on its way."""
+        """Whether a new id was handed out by then, or soon after, as the answer may have been on its way."""
         told = [each for each in self.transactions.beginnings if each.name == refusal.name]
         own_s = max(each.at_s for each in told if each.identity.producer_id == refusal.identity.producer_id)
         return any(own_s < each.at_s < refusal.at_s + LATE_S for each in told)

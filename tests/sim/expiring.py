@@ -1,8 +1,7 @@
-"""Brokers that forget producers soon after their transactions have ended, and go on with them.
+"""Runs in which brokers expire producer ids soon after their transactions have ended, while the producers go on.
 
-What is written is older than that from the beginning, so that only an open transaction keeps anybody known. The
-idempotent producer does nothing here: whoever is forgotten while he sends once more is there twice, as with Apache
-Kafka.
+The timestamps of all records are older than that, so only an open transaction keeps a producer's state. The idempotent
+producer is stopped: a retry after its state has expired would write its records twice, as with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -27,4 +26,4 @@ class ExpiringRun(NearRun):
         return tasks
 
     def _check_rebuilt(self, machine: Machine, partition: TopicPartition) -> None:
-        """A restart finds those again whom it has forgotten, until it looks for them."""
+        """Not checked: a restart recovers expired producers, until the next expiration check."""

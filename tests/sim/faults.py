@@ -1,7 +1,7 @@
-"""What goes wrong in a run, drawn from its seed: each kind waits until its own part is over, what it broke may not be.
+"""The faults of a run, drawn from its seed. Each returns when its own part is over; what it broke may still be broken.
 
-Disks that fail are whole again, and their broker restarted, before the next fault: one memory at a time is what
-replication promises to bear.
+Failed disks are repaired, and their broker restarted, before the next fault: replication promises to survive the loss
+of one log at a time.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class Faults:
             await self._restore()
 
     def _until_restored(self) -> list[Coroutine[Any, Any, None]]:
-        """What somebody does beside the faults, whatever goes wrong, for as long as anything does."""
+        """Work that runs beside the faults until they end."""
         return []
 
     def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
-        """The same, and while all is made whole, too."""
+        """Work that runs beside the faults and during `_restore`."""
         return []
 
     async def _restore(self) -> None:
-        """Every partition is to have all its replicas again; the cluster may still be in pieces."""
+        """Ask for all replicas of every partition again; the cluster may not have recovered yet."""
         self.run.fabric.heal()
         for machine in self.run.everybody:
             if not machine.is_up:
@@ -83,7 +83,7 @@ class Faults:
 
     # -- who ------------------------------------------------------------------------------------------------------
     def _victim(self) -> Machine | None:
-        """A machine that is up; often one that leads something, for that is where mistakes hurt."""
+        """A machine that is up; preferably one that leads something, where mistakes do the most harm."""
         up = [m for m in self.run.machines if m.is_up]
         leading = [m for m in up if self._leads(m)]
         if leading and self.rng.random() < 0.7:
@@ -117,7 +117,7 @@ class Faults:
             await self._back_later(machine)
 
     async def _cut_and_kill(self) -> None:
-        """Clients still reach it, the other brokers, or one of them, do not: then it dies with what that one lacks."""
+        """Clients still reach it, but one or all of the other brokers do not; then it dies with what they lack."""
         machine = self._victim()
         if machine is not None:
             others = [m.host for m in self.run.machines if m is not machine]
@@ -130,7 +130,7 @@ class Faults:
             await self._back_later(machine)
 
     async def _kill_as_another_returns(self) -> None:
-        """One comes back and has yet to catch up when another one dies."""
+        """One broker has returned but not yet caught up when another one dies."""
         one, other = self.rng.sample(self.run.machines, 2)
         self.run.note(f"{one.host} is killed; {other.host} will be when it is back")
         one.kill()
@@ -146,7 +146,7 @@ class Faults:
         await self._back_later(other)
 
     async def _last_of_the_isr_after_one_that_is_behind(self) -> None:
-        """One is away while the others take records; then they die, and it is the first that comes back."""
+        """One broker is down while the others take records; then they die, and the one that lags returns first."""
         behind, one, other = self.rng.sample(self.run.machines, 3)
         self.run.note(f"{behind.host} is killed and falls behind")
         behind.kill()
@@ -166,7 +166,7 @@ class Faults:
         return broker is not None and broker.is_running
 
     async def _power(self) -> None:
-        """Only while the others are in sync: two memories lost at once are more than replication promises to bear."""
+        """Only while all are in sync: replication does not promise to survive the loss of two logs at once."""
         machine = self._victim()
         if machine is not None and self.run.settled():
             self.run.note(f"{machine.host} loses power")
@@ -201,7 +201,7 @@ class Faults:
         self.run.fabric.heal()
 
     async def _pause(self) -> None:
-        """It stands still, longer than its session perhaps, and goes on as if it still led what it led."""
+        """It stalls, perhaps longer than its session, and resumes as if it still led its partitions."""
         machine = self._victim()
         if machine is not None:
             seconds = self.rng.choice([0.5, 2.0, 5.0, 12.0])
@@ -216,7 +216,7 @@ class Faults:
 
     # -- moves, reassignments, disks --------------------------------------------------------------------------------
     async def _move(self) -> None:
-        """To another directory; perhaps back at once, perhaps the process dies meanwhile."""
+        """Move a replica to another directory; perhaps back at once, perhaps a process dies meanwhile."""
         machine = self._victim()
         if machine is None:
             return
@@ -240,7 +240,7 @@ class Faults:
         await self._reassign_one(self.rng.choice(self.run.movable))
 
     async def _reassign_one(self, partition: TopicPartition) -> None:
-        """To two replicas and back to three; perhaps another plan replaces it, or it is cancelled, on the way."""
+        """Remove or add a replica; perhaps another reassignment replaces this one, or it is cancelled, on the way."""
         everybody = [machine.node_id for machine in self.run.machines]
         for _ in range(self.rng.randint(1, 3)):
             target = self.rng.sample(everybody, self.rng.choice([len(everybody) - 1, len(everybody)]))
@@ -252,7 +252,7 @@ class Faults:
             await self._kill()
 
     async def _delete_records(self) -> None:
-        """Up to anywhere in the log, inside of a batch as well; then a replica has to begin there."""
+        """Delete up to any offset, even in the middle of a batch; then a new replica has to begin there."""
         partition, ledger = self.rng.choice(self.run.partitions), self.run.ledger
         newest = max((offset for place, offset in ledger.acked if place == partition), default=0)
         offset = self.rng.randint(0, newest)
@@ -267,7 +267,7 @@ class Faults:
         await self._reassign_one(partition)
 
     async def _disk(self) -> None:
-        """A directory answers with errors for a while; a broker that lost its last one ends."""
+        """A directory fails for a while; a broker that has lost its last one exits."""
         machine = self._victim()
         if machine is None:
             return
@@ -282,7 +282,7 @@ class Faults:
         await asyncio.sleep(2.0)
 
     async def _full_disk(self) -> None:
-        """A directory takes a little more, and then nothing; perhaps its broker starts with that."""
+        """A directory has little or no room left; perhaps its broker is restarted like that."""
         machine = self._victim()
         if machine is None:
             return
@@ -312,7 +312,7 @@ class Faults:
 
 @asynccontextmanager
 async def _beside(works: list[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """They go on until then; what one of them died of is told."""
+    """Run these as tasks until the block ends; raise what one of them failed with."""
     tasks = [asyncio.get_running_loop().create_task(each) for each in works]
     try:
         yield

@@ -1,9 +1,8 @@
-"""Levels of features that somebody raises and lowers all the while, with five controllers apart and their faults.
+"""Runs in which feature levels are raised and lowered all the time, with five dedicated controllers and their faults.
 
-Eligible leader replicas are switched off and on as those that were eligible lose their memory, or as nobody is in sync;
-transactions and groups go on in another version than they were begun in. Of the topic that anybody may lead people
-delete records meanwhile, also such as its leader lacks. What must hold holds all the same, and what
-was answered to be a level is that of every node in the end.
+ELR is switched off and on while eligible replicas lose data, or while an ISR is empty; transactions and groups continue
+in another version than they began in. In the topic with unclean leader election, records are deleted meanwhile, even
+some that its leader lacks. All invariants must still hold, and in the end every node has the acknowledged levels.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ CHANGING = (ELIGIBLE_LEADER_REPLICAS, TRANSACTION_VERSION, GROUP_VERSION)
 UPDATE_FEATURES = 2
 UPGRADE, UNSAFE_DOWNGRADE = 1, 3
 LATE_S = 3.0
-PLAN = replace(OF_APART, seconds=30.0, least_faults=4)  # each takes long
+PLAN = replace(OF_APART, seconds=30.0, least_faults=4)  # each fault takes long
 
 
 class FeaturedRun(ApartRun):
@@ -51,7 +50,7 @@ class FeaturedRun(ApartRun):
         return [*tasks, self.loop.create_task(deletes)]
 
     def level(self, name: str) -> int:
-        """As it is committed."""
+        """The committed level."""
         self.history.look(self.everybody)
         return self.history.image.features.level(name)
 
@@ -72,7 +71,7 @@ class FeatureFaults(ApartFaults):
         super().__init__(run, hosts)
         self._of_features = random.Random(f"features of {run.seed}")
         self._upgrader = SimClient(run.fabric, "upgrader", hosts)
-        self._turn = asyncio.Lock()  # of who sets levels
+        self._turn = asyncio.Lock()  # held by whoever sets levels
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
@@ -86,13 +85,13 @@ class FeatureFaults(ApartFaults):
 
     async def _restore(self) -> None:
         await super()._restore()
-        levels = {name: self._some_level(name) for name in CHANGING} | {GROUP_VERSION: 1}  # its members are to go on
+        levels = {name: self._some_level(name) for name in CHANGING} | {GROUP_VERSION: 1}  # members go on
         async with asyncio.timeout(QUIET_LIMIT_S):
             is_so = False
             while not is_so:
                 for name, level in levels.items():
                     await self._set_level(name, level)
-                await asyncio.sleep(LATE_S)  # what was asked before may come to be only now
+                await asyncio.sleep(LATE_S)  # earlier requests may take effect only now
                 is_so = all(self.run.level(name) == level for name, level in levels.items())
         self.run.in_the_end = levels
 
@@ -101,7 +100,7 @@ class FeatureFaults(ApartFaults):
         return self._of_features.randint(lowest, highest)
 
     async def _keep_changing(self) -> None:
-        """All the while, whatever else goes wrong."""
+        """Change levels, whatever else goes wrong."""
         while True:
             async with self._turn:
                 name = self._of_features.choice(CHANGING)
@@ -109,7 +108,7 @@ class FeatureFaults(ApartFaults):
             await asyncio.sleep(self._of_features.uniform(0.2, 4.0))
 
     async def _set_level(self, name: str, level: int) -> bool:
-        """Asked once. Whether it is what it was to be."""
+        """Ask once; whether it was accepted."""
         before = self.run.level(name)
         kind = message("UpdateFeaturesRequest")
         update = kind.FeatureUpdateKey(
@@ -128,7 +127,7 @@ class FeatureFaults(ApartFaults):
         return bool(answer.error_code == 0)
 
     async def _switch_elr(self, *, on: bool) -> bool:
-        """Asked until it is so; not for ever."""
+        """Ask until it is accepted, for at most `MOMENT_S`."""
         deadline = self.run.loop.time() + MOMENT_S
         while not await self._set_level(ELIGIBLE_LEADER_REPLICAS, int(on)):
             if self.run.loop.time() > deadline:
@@ -142,8 +141,8 @@ class FeatureFaults(ApartFaults):
         return self.run.settled() and await self._switch_elr(on=True)
 
     async def _who_is_eligible_forgets_while_elr_is_off(self) -> None:
-        """It leaves before the last one, loses its memory, and is back, but gets nothing of what it lacks: when ELR is
-        on again, it is not who leads instead of the last one."""
+        """It goes down before the last one, loses data while ELR is off, and returns but cannot catch up: when ELR is
+        on again and the last one dies, it must not lead."""
         async with self._turn:
             if not await self._whole_with_elr():
                 return
@@ -170,7 +169,7 @@ class FeatureFaults(ApartFaults):
                     machine.start()
 
     async def _elr_is_off_when_nobody_is_in_sync(self) -> None:
-        """Two that were eligible are back after it is switched off, as nobody is in sync any more."""
+        """ELR is switched off while nobody is in sync any more; then the two that were eligible return."""
         async with self._turn:
             if not await self._whole_with_elr():
                 return

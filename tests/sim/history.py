@@ -1,8 +1,7 @@
-"""The metadata log as it is committed, read along by somebody who is no node: what elections there were, and whether
-each was one that may be.
+"""An observer that reads the committed metadata log from outside and checks every leader election in it.
 
-Nothing here asks the code that elects: whoever leads next has to be in sync or eligible, and where anybody else may
-lead, none of those lives.
+Nothing here uses the election code itself: a new leader must be in the ISR or the ELR; where unclean election is
+allowed, anybody else may lead only if none of those is alive.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def driver_of(machine: Machine) -> RaftDriver | None:
 
 
 def driver(machine: Machine) -> RaftDriver:
-    """Of one that runs."""
+    """The driver of a running machine."""
     found = driver_of(machine)
     assert found is not None
     return found
@@ -44,7 +43,7 @@ def driver(machine: Machine) -> RaftDriver:
 
 @dataclass(frozen=True)
 class Unclean:
-    """An election of somebody who may lack what was committed."""
+    """An election of a leader that may lack committed records."""
 
     epoch: int
     leader: int
@@ -56,11 +55,11 @@ class MetadataHistory:
         self.next_offset = 0
         self.unclean: dict[Place, list[Unclean]] = {}
         self.from_the_elr = 0
-        self._forgetful: dict[int, int] = {}  # the epochs of brokers that were eligible, and are to register anew
+        self._forgetful: dict[int, int] = {}  # eligible brokers dropped as if they had lost data: epochs, by id
         self._committed: dict[int, bytes] = {}
 
     def look(self, machines: Iterable[Machine]) -> None:
-        """What each of them knows to be committed is the same; what is new of it is read."""
+        """Check that all machines have committed the same records, and read the new ones."""
         for machine in machines:
             driver = driver_of(machine)
             if driver is None or machine.store.failing:
@@ -132,8 +131,8 @@ class MetadataHistory:
         return -1 if broker is None else broker.epoch
 
     def _check_broker(self, was: BrokerImage | None, now: BrokerImage | None) -> None:
-        """What it gives up is another's before it is said to be gone: nobody would come back to it. Without ELR it may
-        stay in sync where nobody else is."""
+        """When a broker or a directory is recorded as gone, its partitions must have been taken from it before: nobody
+        would do it afterwards. Without ELR it may stay the only member of an ISR."""
         if was is None or now is None:
             return
         silent = now.epoch != was.epoch or (now.fenced and not was.fenced)
@@ -152,7 +151,7 @@ class MetadataHistory:
         now: PartitionRegistration,
         registered: frozenset[int],
     ) -> None:
-        """`registered` may have lost their memory since, and are eligible no more."""
+        """The brokers in `registered` may have lost data since, and are no longer eligible."""
         where = f"{topic.name}-{number} became {now}, it was {was}"
         if {*now.elr} & {*now.isr} or not {*now.elr, *now.isr} <= {*now.replicas}:
             raise Broken(f"who is eligible is a replica, and not in sync: {where}")
@@ -170,13 +169,13 @@ class MetadataHistory:
             self.from_the_elr += 1
             return
         if now.leader_recovery_state == RECOVERED and self._lives(was.leader, was):
-            return  # a leader has said who is in sync now, and is to go itself
+            return  # a live leader expanded the ISR, and is itself replaced in the same change
         self.unclean.setdefault((topic.id, number), []).append(Unclean(now.leader_epoch, now.leader))
         better = [each for each in (*was.isr, *was.elr) if self._lives(each, was)]
         if better:
             raise Broken(f"nobody leads before those that have everything: {better} live, {where}")
         returned = not was.isr and not now.elr and was.last_known_elr == (now.leader,)
-        if returned:  # they leave one by one, before they are registered
+        if returned:  # eligible brokers leave the ELR one by one, before their registration
             self._forgetful.update({each: self._epoch(each) for each in was.elr if each not in registered})
         if not returned and not self._may_lose(topic):
             raise Broken(f"nobody leads that may lack something: {where}")

@@ -1,10 +1,10 @@
-"""An idempotent producer of the simulation, as strict as clients are: up to five batches of a partition under way, and
-after a failure nothing new before all of them are answered; then again, in order, with the same sequences.
+"""An idempotent producer of the simulation, as strict as real clients: up to five batches per partition in flight, and
+after a failure nothing new until all of them are answered; then retries in order, with the same sequence numbers.
 
-Where a later batch is acknowledged, those before it are taken for acknowledged as well (librdkafka does).
+If a later batch is acknowledged, those before it count as acknowledged as well, as in librdkafka.
 
-So each record must be there once and in order, whatever happened, and nothing is ever out of sequence, unless a broker
-says so that leads no more and does not know it yet.
+So each record must be there once and in order, whatever happens, and no batch may be refused as out of order, except by
+a broker that no longer leads and does not know it yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ballast_wire.records import Record, encode_batch
 MOST_UNDER_WAY = 5
 MOST_WAITING = 20
 BURSTS_PER_SECOND = 0.6
-Recognises = Callable[[str, TopicPartition], bool]  # it leads as far as anybody knows, and its disk is sound
+Recognises = Callable[[str, TopicPartition], bool]  # whether a host leads, as far as anybody knows, with an intact log
 
 
 class Batch(NamedTuple):
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 class _Partition:
-    """What one producer writes to one partition."""
+    """The writes of one producer to one partition."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class _Partition:
         self._recognises = recognises
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._under_way: dict[Batch, asyncio.Task[None]] = {}
-        self._channel: SimChannel | None = None  # of what is under way
+        self._channel: SimChannel | None = None  # of the batches in flight
         self._failed = self._finishing = False
         self._changed = asyncio.Event()
 
@@ -95,7 +95,7 @@ class _Partition:
                 task.cancel()
 
     async def _send_some(self) -> bool:
-        """False: nobody leads, or whoever does cannot be reached."""
+        """False: there is no leader, or it cannot be reached."""
         leader = await self._client.leader_of(self._partition)
         if leader is None:
             return False
@@ -107,7 +107,7 @@ class _Partition:
         if not self._under_way:
             self._channel = channel
         elif channel is not self._channel:
-            return True  # what is under way to another leader comes first
+            return True  # wait for the batches in flight on the previous connection
         for batch in list(self._waiting):
             if self._failed or len(self._under_way) == MOST_UNDER_WAY:
                 break
@@ -177,7 +177,7 @@ class IdempotentProducer:
         self._finishing = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `finish` is called and all that was sent is acknowledged."""
+        """Run until `finish` is called and everything is acknowledged."""
         producer_id = await _producer_id(self._client)
         self._ledger.in_order.add(self._client.name)
         self._parts = [

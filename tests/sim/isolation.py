@@ -1,4 +1,4 @@
-"""Who reads a log with transactions in it: what is committed only, as Java's consumer finds it, or everything."""
+"""Readers of a log with transactions: of committed records only, as Java's consumer finds them, or of everything."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def identity(batch: BatchView) -> Identity:
 
 
 def transaction_of(value: bytes) -> bytes:
-    """By what the simulation's producers write: id, number of the transaction, partition, number of the record."""
+    """The transaction of a value: the simulation's producers write ID:TRANSACTION:PARTITION:RECORD."""
     return value.rsplit(b":", 2)[0]
 
 
 class Everything:
-    """Reads all batches of a partition in their order, and says what is wrong with the order."""
+    """Takes all batches of a partition in order, and notes what is wrong with the order."""
 
     def __init__(self) -> None:
         self.open: dict[
             int, tuple[int, dict[int, bytes]]
-        ] = {}  # by producer: where its transaction begins, its records
+        ] = {}  # by producer: the first offset of its transaction, and its records
         self.records: dict[int, bytes] = {}
         self.visible: dict[int, bytes] = {}
-        self.aborted: list[tuple[int, int, int, int]] = []  # producer, first and last offset, the LSO then
+        self.aborted: list[tuple[int, int, int, int]] = []  # producer, first and last offset, the LSO at the end
         self.wrong: list[str] = []
-        self._ended: dict[int, tuple[int, int]] = {}  # by producer: the epochs of it and its coordinator
+        self._ended: dict[int, tuple[int, int]] = {}  # by producer: its epoch and its coordinator's, in the last marker
 
     def take(self, batch: BatchView) -> None:
         producer, epoch = identity(batch)
@@ -88,7 +88,7 @@ class Everything:
 
 
 def committed(batches: Iterable[BatchView], aborted: Iterable[tuple[int, int]]) -> Iterator[Record]:
-    """Of one answer: the records that count, by the transactions that it says were aborted (producer, first offset)."""
+    """The committed records of one fetch response, given its aborted transactions (producer, first offset)."""
     to_come = sorted(aborted, key=lambda each: each[1], reverse=True)
     undone: set[int] = set()
     for batch in batches:
@@ -103,7 +103,7 @@ def committed(batches: Iterable[BatchView], aborted: Iterable[tuple[int, int]]) 
 
 
 class ReadCommitted:
-    """Reads one partition on and on, in a session of fetches as clients have them."""
+    """Reads one partition and never stops, in a fetch session as real clients use it."""
 
     def __init__(self, client: SimClient, diary: Diary, partition: TopicPartition, topic_id: UUID) -> None:
         self._client = client
@@ -112,7 +112,7 @@ class ReadCommitted:
         self._topic_id = topic_id
         self._session = NEW_SESSION
         self._host: str | None = None
-        self._told = -1  # from where on the session was asked to read
+        self._told = -1  # the fetch offset that the session knows
         self.offset = 0
 
     async def run(self) -> None:
@@ -153,13 +153,13 @@ class ReadCommitted:
         )  # fmt: skip
 
     def _take(self, answer: Any) -> bool:
-        """False: it was refused."""
+        """False if the request was refused."""
         self._session = (answer.session_id, self._session[1] + 1) if answer.session_id else NEW_SESSION
         for result in (part for topic in answer.responses for part in topic.partitions):
             if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self.offset < self._diary.deleted.get(
                 self.partition, 0
             ):
-                self.offset += 1  # some of it is gone
+                self.offset += 1  # records here were deleted
             if result.error_code != ErrorCode.NONE:
                 return False
             self._read(result)
@@ -183,7 +183,7 @@ class ReadCommitted:
 
 
 async def read_everything(client: SimClient, diary: Diary, partition: TopicPartition, rng: random.Random) -> None:
-    """Looks now and then at what has come, committed or not: markers must fit to what is before them."""
+    """Read new records now and then, committed or not: markers must fit what precedes them."""
     kind = message("FetchRequest")
     everything = Everything()
     offset = 0
@@ -207,7 +207,7 @@ async def read_everything(client: SimClient, diary: Diary, partition: TopicParti
             client.forget_leader(partition)
             continue
         if not answer.responses:
-            continue  # it is over its quota
+            continue  # over its quota
         result = answer.responses[0].partitions[0]
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < diary.deleted.get(partition, 0):
             offset, everything = diary.deleted[partition], Everything()

@@ -1,7 +1,8 @@
-"""A compacted topic: whatever happens to brokers while they clean it, the newest acknowledged record of each key is
-there or one that came later, on every replica the same, and nothing that was replaced comes back.
+"""A compacted topic: whatever happens to brokers that clean it, each key has its newest acknowledged record or a later
+one, the same on every replica, and replaced records do not return.
 
-Tombstones stay: a follower that is away for longer than they do misses them, here as in Apache Kafka.
+Tombstones are kept for ever: a follower that is down for longer than `delete.retention.ms` would miss them, as in
+Apache Kafka.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PARTITION = TopicPartition(NAME, 0)
 KEYS = 6
 RECORDS_PER_SECOND = 3.0
 DELETIONS = 0.05
-DELETED = 0.2  # so many of the records are tombstones
+DELETED = 0.2  # the share of tombstones among the records
 CONFIGS = {
     "cleanup_policy": "compact",
     "min_insync_replicas": "2",
@@ -58,7 +59,7 @@ class KeptTopic:
             await asyncio.sleep(self._rng.expovariate(RECORDS_PER_SECOND))
 
     async def _between(self) -> None:
-        """Nothing else is done."""
+        """What happens between two records: here nothing."""
 
     async def _produce(self, written: Written) -> None:
         leader = await self._client.leader_of(self.partition)
@@ -98,7 +99,7 @@ class KeptTopic:
 
 
 class DeletedKeptTopic(KeptTopic):
-    """One that people delete from as well."""
+    """A compacted topic whose records are deleted with DeleteRecords as well."""
 
     name = "kept-until-deleted"
     configs: Mapping[str, str] = {**CONFIGS, "cleanup_policy": "compact,delete", "retention_ms": "-1"}

@@ -1,7 +1,7 @@
 """An asyncio event loop whose time is virtual: it jumps to the next timer whenever nothing is left to do.
 
 Whole brokers run on it unchanged. With seeded randomness and no real I/O, a run is a function of its seed. A loop that
-waits with no timer set would wait for ever: that is reported as `Deadlock`, and a run is bounded in steps.
+has nothing to run and no timer would wait for ever: that raises `Deadlock`. The number of steps of a run is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Deadlock(AssertionError):
 
 
 class SimTask(asyncio.Task[Any]):
-    """Tasks are kept in sets, by asyncio as well: their order there must not be that of addresses in memory."""
+    """Hashed by its number: asyncio keeps tasks in sets, whose order must not depend on memory addresses."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], *, number: int, **keywords: Any) -> None:
         self.number = number
@@ -37,9 +37,9 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimHandle:
-    """What is to be called, soon or at its time: asyncio's own handles without what only its debug mode asks of them.
+    """A callback to run soon or at its time: like asyncio's handles, without what only debug mode needs.
 
-    None is before another one: in which order timers of the same time come out of the heap depends on times alone.
+    No handle is less than another, so the order in which timers leave the heap depends on their times alone.
     """
 
     __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_context", "_loop", "_scheduled", "_when")
@@ -121,7 +121,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def _run_once(self) -> None:
-        """Runs until it is to stop: what is ready runs; if nothing is, it is the time of the next timer."""
+        """Run until stopped: run what is ready; if nothing is, advance the time to the next timer."""
         ready, timers, pop = self._ready, self._timers, heapq.heappop
         while True:
             self.turns += 1
@@ -161,9 +161,9 @@ class SimLoop(asyncio.BaseEventLoop):
         heapq.heapify(self._timers)
         self.cancelled_timers = 0
 
-    # -- processes that stand still ---------------------------------------------------------------------------------
+    # -- stalled processes ------------------------------------------------------------------------------------------
     def stall(self, node: str, seconds: float) -> None:
-        """Nothing of this process runs for so long; what came up meanwhile runs then, in its order."""
+        """Run nothing of this process for `seconds`; what becomes ready meanwhile runs afterwards, in order."""
         until, held = self._stalled.get(node, (0.0, []))
         if self._now + seconds > until:
             self._stalled[node] = (self._now + seconds, held)
@@ -206,9 +206,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return list(self._tasks_of.get(node, ()))
 
     def bury(self, node: str) -> None:
-        """A process is dead: its tasks end where they stand and none of its callbacks runs any more.
+        """End a dead process: its tasks stop where they are and none of its callbacks runs any more.
 
-        Tasks are cancelled, so their `finally` blocks run; whatever these touch raises (`disk.Crashed`).
+        Tasks are cancelled, so their `finally` blocks run, but the disk raises `disk.Crashed` on each call they make.
         """
         _, held = self._stalled.pop(node, (0.0, []))
         for handle in [*self._ready, *(handle for _, handle in self._timers), *held]:
@@ -216,12 +216,12 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.cancel()
         for task in self.tasks_of(node):
             coroutine: Any = task.get_coro()
-            # One of compiled code is no coroutine to `inspect`, and does not mind that nobody awaits it.
+            # `inspect` does not recognise coroutines of compiled code, which do not warn if nobody awaits them.
             if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()  # its first step is among those that were cancelled
+                coroutine.close()  # its first step was just cancelled: it will never run
             task.cancel()
 
-    # what BaseEventLoop asks of a concrete loop
+    # required by BaseEventLoop
     def _process_events(self, event_list: list[Any]) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""One simulated machine: its disks stay, processes of the real node come and go on it."""
+"""A simulated machine: its disks persist while processes of the real node come and go on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast_broker.world import World
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
 THREAD_COST_S = 0.0005
-# Simulated partitions are small: moves shall go both ways all the same.
+# Simulated partitions are small: let moves copy files all the same, not only read and append.
 movers.SMALLEST_COPY_BYTES = 500
 
 
@@ -40,7 +40,7 @@ class SimClock:
 
 class SimThreads:
     def __init__(self) -> None:
-        self.hung = False  # all of them wait for a disk that does not answer
+        self.hung = False  # all of them block on a disk that does not respond
 
     async def run(self, work: Any) -> Any:
         if self.hung:
@@ -51,7 +51,7 @@ class SimThreads:
 
 @dataclass
 class Process:
-    """One life of a node."""
+    """One life of a node, from a start to its end."""
 
     name: str
     node: Node
@@ -116,28 +116,28 @@ class Machine:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if not (self.store.failing or self.store.capacity):  # else it has a reason to end
+            if not (self.store.failing or self.store.capacity):  # else its disks are reason enough to exit
                 self.failures.append(error)
             self._loop.call_soon(self.kill, context=contextvars.Context())
 
     def kill(self) -> None:
-        """kill -9: nothing of the process goes on, the page cache stays."""
+        """kill -9: nothing of the process continues, the page cache survives."""
         process, self.process = self.process, None
         if process is None:
             return
         process.disk.kill()
         if process.node.failed.done() and not process.node.failed.cancelled():
-            process.node.failed.exception()  # it died of that before it could say so
+            process.node.failed.exception()  # mark it as retrieved: the process died before `_live` could
         self._fabric.silence(self.host)
         self._loop.bury(process.name)
 
     def stall(self, seconds: float) -> None:
-        """The process gets no processor for so long, or waits for a disk."""
+        """The process gets no CPU for `seconds`, as if it were paused."""
         if self.process is not None:
             self._loop.stall(self.process.name, seconds)
 
     def hang_quorum(self) -> None:
-        """The disk of the metadata log answers nothing any more that this process asks."""
+        """From now on this process waits for ever for the disk of the metadata log."""
         if self.process is not None:
             threads = self.process.node.world.quorum_threads
             assert isinstance(threads, SimThreads)
@@ -152,7 +152,7 @@ class Machine:
         process = self.process
         if process is None:
             return
-        if hasattr(process.node, "driver"):  # else a start is given up that has made nothing yet
+        if hasattr(process.node, "driver"):  # else it is still starting and has nothing to stop
             context = contextvars.copy_context()
             context.run(NODE.set, process.name)
             await self._loop.create_task(process.node.stop(), context=context)

@@ -1,10 +1,10 @@
-"""Members of a group of the consumer protocol, while their coordinators are killed, cut off and moved.
+"""Members of a group of the consumer protocol, whose coordinators are killed, cut off and moved.
 
-A member holds what it was given until it gives it back, is fenced, has not been answered for a session, or takes longer
-than its rebalance timeout to give something back: then it has to take for granted that others have it. No two of them
-hold a partition at once, and in the end each is held. But a coordinator that is cut off may answer its members while
-another one, of whom neither it nor they can know, lets them go and gives what they have to others, in Apache Kafka as
-well: who was answered last by such a one holds nothing.
+A member owns its partitions until it revokes them, is fenced, gets no response for a session timeout, or takes longer
+than its rebalance timeout to revoke one: then it must assume that others own them. No partition has two owners at once,
+and in the end each has one. But a coordinator that is cut off may still answer its members while a new one, of which
+neither it nor they can know, removes them and gives their partitions to others, as in Apache Kafka: a member that was
+last answered by such a coordinator counts as owning nothing.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Held = tuple[UUID, int]
 
 
 class Holders:
-    """Who holds what, as nobody in the simulation can know it."""
+    """The global view of who owns what, which no node or client has."""
 
     def __init__(self, leads: Callable[[str], bool]) -> None:
-        self._leads = leads  # whether nobody leads the group's partition in a newer epoch than this host
+        self._leads = leads  # whether a host leads the group's partition in the newest leader epoch
         self.of: dict[Held, str] = {}
         self.answered_by: dict[str, str] = {}
         self.times_taken = 0
@@ -83,7 +83,7 @@ class Member:
         self.epoch = 0
         self.held: set[Held] = set()
         self.wanted: set[Held] | None = None
-        self._gives_since_s: float | None = None  # it was told to give something back, and has not said that it did
+        self._gives_since_s: float | None = None  # when it was told to revoke something, until it confirms that it did
         self._gave = False
         self._says_all = True
 
@@ -114,7 +114,7 @@ class Member:
         error = None if answer is None else ErrorCode(answer.error_code)
         if answer is None or error is None:
             self._coordinator = None
-            self._says_all, self.wanted = True, None  # it takes nothing new before it is told again
+            self._says_all, self.wanted = True, None  # it takes nothing new before its assignment is sent again
         elif error is ErrorCode.NONE:
             assert self._coordinator is not None
             self._holders.answered_by[self._name] = self._coordinator
@@ -157,7 +157,7 @@ class Member:
         return await self._client.ask(self._coordinator, request, BEAT)
 
     def _move_on(self) -> None:
-        """Gives back what is not to be its own, sooner or later; takes what is new when that is done, and says so."""
+        """Revoke, sooner or later, what is no longer assigned; once that is done, take what is new and report it."""
         if self.wanted is None:
             return
         for partition in sorted(self.held - self.wanted):
@@ -172,7 +172,7 @@ class Member:
 
 
 class Members:
-    """Three of them, in tasks of their own: they go on while it becomes quiet."""
+    """The members of a group, in tasks of their own: they go on in the quiet phase."""
 
     def __init__(
         self, clients: list[SimClient], seed: int, topic: str, partitions: int, leads: Callable[[str], bool]
@@ -185,11 +185,11 @@ class Members:
         self._tasks = [loop.create_task(member.run()) for member in self._members]
 
     def standing(self) -> list[tuple[int, set[Held]]]:
-        """Changes whenever somebody comes or goes, or is taken for gone."""
+        """A value that changes whenever a member joins, leaves or is removed."""
         return [(member.epoch, set(member.held)) for member in self._members]
 
     async def settle(self) -> None:
-        """Until each partition is held, by everybody as many as by the others."""
+        """Wait until each partition is owned and all members own equally many, within one."""
         while True:
             for task in self._tasks:
                 if task.done():

@@ -1,8 +1,8 @@
-"""A group that goes from the classic protocol to the consumer protocol and back, while its coordinators fail.
+"""Runs with a group that migrates from the classic to the consumer protocol and back, while its coordinators fail.
 
-Its members come with the one or the other, whoever was there before, often just when a plan takes partitions from
-somebody who has not given them back yet. No partition has two readers at once, whichever protocol they speak, a group
-of members that behave can always go over, and in the end each partition is held.
+New members speak either protocol, whatever the group speaks, and often join just when a plan takes partitions from a
+member that has not revoked them yet. No partition has two owners at once, whichever protocol they speak, a group of
+well-behaved members can always migrate, and in the end each partition is owned.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MixedGroup:
             raise group.exceptions[0] from None
 
     async def _live(self, place: int, topic_id: UUID, tasks: asyncio.TaskGroup) -> None:
-        """One life after the other; the last one goes on until it is cancelled."""
+        """Live one life after the other; the last one goes on until it is cancelled."""
         kind = "classic"
         while True:
             self.lives[kind] += 1
@@ -102,7 +102,7 @@ class MixedGroup:
             kind = "consumer" if await self._something_moves() or self._rng.random() < 0.2 else "classic"
 
     async def _something_moves(self) -> bool:
-        """Whether somebody is to give back something just now, of which it may not have heard yet."""
+        """Wait for a plan that revokes something, of which its owner may not have heard yet; whether there was one."""
         found = False
         if self._rng.random() < 0.7:
             self.moves.clear()
@@ -123,11 +123,11 @@ class MixedGroup:
 
     # -- the end --------------------------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Nobody comes or goes any more."""
+        """From now on nobody joins or leaves."""
         self._finishing.set()
 
     def is_settled(self) -> bool:
-        """Each partition is held, by everybody as many as by the others."""
+        """Whether each partition is owned and all members own equally many, within one."""
         sizes = [len(member.held) for member in self._living.values()]
         return len(sizes) == MEMBERS and sum(sizes) == self._partitions and max(sizes) - min(sizes) <= 1
 

@@ -1,8 +1,8 @@
-"""Readers that are sent to the replica in their rack, and come back from it; what they read is taken away under them.
+"""Runs with consumers that fetch from the replica in their rack while records are deleted under them.
 
-Followers answer consumers here: what they give is committed, is told apart from what was aborted, and all of it comes.
-Readers begin anew now and then, take little at a time, and so are in the middle of transactions wherever they are.
-Of the topic with transactions people delete records, leaders change with nobody ill, and ids that nobody uses expire.
+Followers serve consumers here: what they return must be committed, aborted records must be recognisable, and nothing
+may be missing. Consumers start over now and then and take little at a time, so they are often in the middle of a
+transaction. In the transactional topic, records are deleted, healthy leaders are replaced, and unused ids expire.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rack_of(node_id: int) -> str:
 
 
 class NearReader(ReadCommitted):
-    """Asks the leader, which sends it to whoever is in its rack; what that one refuses, it asks the leader again."""
+    """Asks the leader, which redirects it to the replica in its rack; if that one refuses, it asks the leader again."""
 
     def __init__(
         self, client: SimClient, everybody: Diary, partition: TopicPartition, topic_id: UUID, rack: str,
@@ -79,7 +79,7 @@ class NearReader(ReadCommitted):
                 self.offset = 0
 
     async def _back(self, *, gone: bool) -> None:
-        """`gone`: what it asked for was deleted, which is no reason to wait."""
+        """Return to the leader. `gone`: the requested records were deleted, so there is no reason to wait."""
         if gone:
             self._session = 0, 0
         else:
@@ -104,7 +104,7 @@ class NearReader(ReadCommitted):
                 self._sent_to = f"n{result.preferred_read_replica}"
 
     def check(self, visible: dict[int, bytes]) -> None:
-        """It has read all that is committed, and nothing else: nobody else's reading counts for it."""
+        """This reader alone has read everything that is committed, and nothing else."""
         seen = {offset: value for (_, offset), value in self.diary.seen.items()}
         start = self.diary.deleted.get(self.partition, 0)
         for offset in sorted(seen.keys() | visible.keys()):
@@ -182,7 +182,7 @@ class NearFaults(AimedFaults):
         ]
 
     async def _delete_transacted(self) -> None:
-        """Up to anywhere that is committed, in the middle of a transaction that is open as well."""
+        """Delete up to any committed offset, even in the middle of an open transaction."""
         diary = self.run.transactions
         partition = self.rng.choice(transactors.PARTITIONS)
         offset = self.rng.randint(0, max((at for place, at in diary.acked if place == partition), default=0))
@@ -194,7 +194,7 @@ class NearFaults(AimedFaults):
             await what()
 
     async def _elect_the_preferred(self) -> None:
-        """Of all partitions at once."""
+        """For all partitions at once."""
         self.run.note("the preferred replicas are to lead")
         request = message("ElectLeadersRequest")(election_type=PREFERRED, topic_partitions=None, timeout_ms=2000)
         with contextlib.suppress(TimeoutError):

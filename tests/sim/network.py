@@ -1,10 +1,10 @@
 """Connections between simulated nodes: every message travels as bytes, late, in order per connection, or not at all.
 
 The other end is a node's real dispatcher: frames are parsed, answered and framed as in production; only the sockets
-are missing. A node that is down refuses; one that is cut off is silent; one that stands still is sent what it will read
-when it goes on. What a process had sent before it died may arrive all the same, even after its next life has begun; so
-may, where a run wants that, what a node had sent before it gave a connection up, after what it sent by the next one.
-Delays and cuts come from the seed.
+are missing. A node that is down refuses connections, one that is cut off is silent, a stalled one reads what it was
+sent when it resumes. What a process sent before it died may still arrive, even after it was restarted. If the run wants
+it, so may what a node sent on a connection that it closed, even after what it sent on the next one. Delays and cuts
+come from the seed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
 ACCEPT_S = 0.02
 ADDRESS = "/10.0.0.1"
-LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # what nobody waits for any more travels for up to so long; 0: it is lost
+LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # how long, at most, a message travels that nobody awaits any more; 0: it is lost
 
 
 class Listener(NamedTuple):
     node: str
     name: str
     dispatch: Dispatch
-    context: contextvars.Context  # of the process that listens: what it does on a request is its own doing
+    context: contextvars.Context  # of the listening process: request handlers run in it
     accepting: asyncio.Event
 
 
@@ -53,14 +53,14 @@ class Fabric:
     slow_delay_s: float = 0.3
     listeners: dict[tuple[str, int], Listener] = field(default_factory=dict)
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing gets through
-    slow: dict[str, float] = field(default_factory=dict)  # so much longer takes what comes from there or goes there
+    slow: dict[str, float] = field(default_factory=dict)  # by node: the additional delay from and to it
     channels: list[SimChannel] = field(default_factory=list)
-    unlimited: frozenset[str] | None = None  # who has no quota; None: nobody has one
-    given_up_arrives: bool = False  # what a node sent by a connection that it gave up
+    unlimited: frozenset[str] | None = None  # nodes and clients without a quota; None: there are no quotas
+    given_up_arrives: bool = False  # what a node sent on a connection that it closed may arrive late
     messages: int = 0
 
     def silence(self, node: str) -> None:
-        """The node's process is gone: its listeners refuse, its connections break."""
+        """The node's process is gone: connecting to it is refused, its connections break."""
         self.listeners = {where: who for where, who in self.listeners.items() if who.node != node}
         for channel in [c for c in self.channels if node in (c.source, c.target)]:
             late_s = self.late_s()
@@ -99,7 +99,7 @@ class Fabric:
 
 
 class SimListening:
-    """`world.Listening` of one node: host names are node names."""
+    """`world.Listening` of one node; host names are node names."""
 
     def __init__(self, fabric: Fabric, node: str) -> None:
         self._fabric = fabric
@@ -118,7 +118,7 @@ class SimListening:
                 listener.accepting.set()
 
     def limit_rates(self, rates: CreationRates) -> None:
-        """Nobody comes in here but nodes."""
+        """Connection rates are not simulated."""
 
     def stop_listening(self) -> None:
         mine = [where for where, who in self._fabric.listeners.items() if who.node == self._node]
@@ -159,7 +159,7 @@ class SimPeer:
         self.principal = ANONYMOUS
         self.time: Time | None = None
         self.callbacks: list[Callable[[], None]] = []
-        self.may_be_held = False  # else it has been taken for somebody who has a quota
+        self.may_be_held = False  # True only for clients with a quota: nobody else may be throttled
         self.holds = 0
         self._held_until_s = 0.0
 
@@ -172,13 +172,13 @@ class SimPeer:
         self._held_until_s = max(self._held_until_s, asyncio.get_running_loop().time() + seconds)
 
     def held_s(self) -> float:
-        """For how long nothing more is read from it."""
+        """For how long the server reads nothing more from this connection."""
         return self._held_until_s - asyncio.get_running_loop().time() if self.holds else 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request and what became of it."""
+    """A request and its response."""
 
     frame: bytes
     may_be_late: bool
@@ -187,10 +187,10 @@ class Exchange:
 
 
 class SimChannel:
-    """One connection: requests are handled in order at the other end, answers come in the same order.
+    """One connection: the server handles requests in order and answers in the same order.
 
-    One message travels at a time in each direction, the others wait behind it. Everything that happens on the way is
-    a timer in the context of the side that connected; it dies with that side, as the packets of a dead host do.
+    One message travels at a time in each direction, the others queue behind it. Each hop is a timer in the context of
+    the connecting side and dies with it, as the packets of a dead host do.
     """
 
     def __init__(self, fabric: Fabric, source: str, listener: Listener) -> None:
@@ -200,7 +200,7 @@ class SimChannel:
         self._listener = listener
         self._peer = SimPeer(source, listener.name)
         if fabric.unlimited is not None:
-            self._peer.host = ADDRESS  # which a controller is told of who has a quota
+            self._peer.host = ADDRESS  # an IP address, which forwarded requests carry to the controller
             self._peer.may_be_held = source not in fabric.unlimited
         self._closed = False
         self._correlation_id = 0
@@ -208,9 +208,9 @@ class SimChannel:
         assert isinstance(loop, SimLoop)
         self._loop = loop
         self._context = contextvars.copy_context()
-        self._there: deque[Exchange] = deque()  # on their way, or waiting until the other end takes them
-        self._busy = False  # the other end answers one that has to be answered before the next begins
-        self._served: deque[Exchange] = deque()  # in order; the first that has data travels back
+        self._there: deque[Exchange] = deque()  # on their way, or queued until the server reads them
+        self._busy = False  # the server works on a request that must be answered before it reads the next
+        self._served: deque[Exchange] = deque()  # in order; the first travels back once it has data
         self._pending: set[asyncio.Future[Any]] = set()
         self._going = self._returning = False
 
@@ -219,8 +219,8 @@ class SimChannel:
         return self._closed
 
     def close(self) -> None:
-        """The kernel goes on sending what it has not got rid of yet. Clients' own requests are left out: where an end
-        leaves the epoch, one that comes late may end, or write to, the next transaction."""
+        """The kernel still sends what is in its buffers. Not for clients: where EndTxn leaves the producer epoch as it
+        is, a late request may end, or write to, the next transaction."""
         late_s = 0.0
         if self._fabric.given_up_arrives and self._there and not self._closed and self._fabric.is_node(self.source):
             late_s = self._fabric.late_s() if all(each.may_be_late for each in self._there) else 0.0
@@ -240,15 +240,15 @@ class SimChannel:
                 exchange.answer.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
         self._there.clear()
         self._served.clear()
-        if self._listener in self._fabric.listeners.values():  # else its process is dead, and nothing of it runs
+        if self._listener in self._fabric.listeners.values():  # else its process is dead and runs nothing
             for callback in self._peer.callbacks:
                 self._loop.call_soon(callback, context=self._listener.context.copy())
             for future in self._pending:
                 self._loop.call_soon(future.cancel, context=self._listener.context.copy())
 
     def leave_behind(self, late_s: float) -> None:
-        """The side that connected is dead, or has hung up. What it had sent arrives later, and only then the other end
-        hears of it."""
+        """The connecting side died or hung up. What it had sent arrives later, and only then does the server notice
+        the disconnect."""
         sent = [exchange.frame for exchange in self._there]
         broken, self._peer.callbacks = self._peer.callbacks, []
         self.break_off()
@@ -277,7 +277,7 @@ class SimChannel:
             self._loop.call_soon(callback, context=self._listener.context.copy())
 
     def _waits_for_listener(self, arrive: Callable[..., None], *arguments: Any) -> bool:
-        """The process stands still: it reads this when it goes on."""
+        """Whether the process is stalled; if so, it reads this when it resumes."""
         stalled = self._loop.is_stalled(self._listener.context.get(NODE, ""))
         if stalled:
             self._loop.call_soon(arrive, *arguments, context=self._listener.context.copy())
@@ -301,7 +301,7 @@ class SimChannel:
             self._travel(self.source, self.target, self._arrive)
         data = await exchange.answer
         tagged = flexible and request.API_KEY != API_VERSIONS_KEY
-        # As over sockets, a request may know better than the message engine how its answer is read.
+        # As with real sockets, a request may bring its own decoder for the response.
         decode = getattr(request, "decode_response", None) or message(name.removesuffix("Request") + "Response").decode
         return decode(memoryview(data)[9 if tagged else 8 :], version=version)
 
@@ -312,7 +312,7 @@ class SimChannel:
     def _arrive(self) -> None:
         if self._closed:
             return
-        if not self._fabric.hears(self.source, self.target):  # packets are sent again until a side gives up
+        if not self._fabric.hears(self.source, self.target):  # packets are resent until a side gives up
             self._loop.call_later(RESEND_S, self._arrive, context=self._context)
             return
         if not self._listener.accepting.is_set():
@@ -327,7 +327,7 @@ class SimChannel:
         self._going = False
         try:
             reply = self._hand_over(exchange.frame)
-        except BaseException:  # a frame it does not understand; or its disk has just killed it
+        except BaseException:  # a frame that it cannot parse, or its disk has just crashed it
             self._lose(exchange)
             return
         if isinstance(reply, Pending):
@@ -362,13 +362,13 @@ class SimChannel:
 
     def _answered(self, exchange: Exchange, reply: Any) -> None:
         if reply is None:
-            return  # nothing comes back: nobody must wait for it
+            return  # a request without a response, such as Produce with acks=0
         self._served.append(exchange)
         if self._take(exchange, reply):
             self._send_back()
 
     def _take(self, exchange: Exchange, reply: Any) -> bool:
-        """The reply's bytes, some of which are still on a disk: a connection that cannot be sent them breaks."""
+        """Read the reply's bytes, some of which may still be on disk; if that fails, the connection breaks."""
         try:
             exchange.data = _bytes_of(reply)
         except (OSError, Crashed):
@@ -400,15 +400,15 @@ class SimChannel:
         self._send_back()
 
     def _lose(self, exchange: Exchange) -> None:
-        """The other end hangs up without an answer."""
+        """The server hangs up without a response."""
         if not exchange.answer.done():
             exchange.answer.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
         self.break_off()
 
 
 def _may_be_late(request: Any) -> bool:
-    """Of an end that leaves the producer its epoch, as before transaction.version 2, nobody can tell a marker that is
-    late from one of the next transaction; Apache Kafka cannot either."""
+    """Before transaction.version 2, EndTxn leaves the producer epoch as it is: nobody can tell a late marker from one
+    of the next transaction, nor can Apache Kafka."""
     ends = request.markers if request.API_KEY == WRITE_MARKERS_KEY else ()
     return all(each.transaction_version >= BUMPS_EPOCH for each in ends)
 

@@ -1,7 +1,7 @@
-"""Offsets that groups commit: what was acknowledged is what is found when all is quiet again, whoever coordinates then.
+"""Commits offsets of groups and checks that the acknowledged ones are found when all is quiet, at any coordinator.
 
-Whoever commits waits for the answer before the next commit of that group. One that is not answered may count later,
-also after the next one.
+A client waits for the answer before the next commit of a group. A commit without an answer may take effect later, even
+after the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROPERTIES = {
 
 
 class CommittedOffsets:
-    """Of partition 0 of `topic`, which exists."""
+    """Commits offsets of partition 0 of `topic`, which exists."""
 
     def __init__(self, client: SimClient, rng: random.Random, topic: str) -> None:
         self._client = client
@@ -67,7 +67,7 @@ class CommittedOffsets:
             self._coordinators.pop(group, None)
 
     async def _ask_coordinator(self, group: str, request: Any, version: int) -> Any:
-        """None where there is no answer."""
+        """None if there is no answer."""
         try:
             if group not in self._coordinators:
                 find = message("FindCoordinatorRequest")
@@ -80,7 +80,7 @@ class CommittedOffsets:
             return None
 
     async def check(self) -> None:
-        """Once nobody commits any more and every broker knows who leads."""
+        """Check, once nobody commits any more and every broker knows the leaders."""
         for group, acked in self._acked.items():
             found = await self._committed(group)
             if found < acked and found not in self._unknown[group]:

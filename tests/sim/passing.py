@@ -1,7 +1,7 @@
-"""A topic that is deleted and made again under the same name, and whose records go by age: whatever brokers have
-missed of that, no record of one of its lives is ever found in another one.
+"""A topic that is deleted and re-created under the same name, and whose records expire by age: whatever a broker has
+missed meanwhile, no record of one incarnation of the topic is ever found in another.
 
-Clients name it by its id, so that each record says to which life it was sent.
+Clients address it by topic id, so that each record says to which incarnation it was sent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PassingTopic:
         self._acked: dict[tuple[UUID, int], bytes] = {}
 
     async def run(self) -> None:
-        """Until `finish` is called; the last topic stays."""
+        """Run until `finish` is called; the last topic stays."""
         while True:
             await create_topic(self._client, NAME, 1, self.replicas, **CONFIGS)
             topic_id = await self._id()
@@ -57,7 +57,7 @@ class PassingTopic:
         self._finishing = True
 
     async def _id(self) -> UUID:
-        """Of the topic of that name, as whoever is asked knows it: it may be the one before."""
+        """The topic id as one of the brokers knows it: it may still be that of the previous topic."""
         kind = message("MetadataRequest")
         topic = kind.MetadataRequestTopic(version=12, name=NAME, topic_id=uuid.UUID(int=0))
         while True:
@@ -85,7 +85,7 @@ class PassingTopic:
         await self._client.ask_any(request, 6)
 
     def check(self, machines: list[Machine]) -> None:
-        """The last of them is the same everywhere as far as it is still there, and has nothing of the others."""
+        """The last incarnation is the same on all replicas, but for expired records, and has no other's records."""
         logs = [machine.process.node.logs.get(PARTITION) for machine in machines if machine.process is not None]
         start = max(log.log_start_offset for log in logs if log is not None)
         copies = [contents(machine, PARTITION) for machine in machines]

@@ -1,7 +1,7 @@
-"""Directories that come and go while all that is done in pieces is done one by one, each step in a turn of its own.
+"""Runs with failing directories in which all work that is done in pieces is done item by item, each in its own turn.
 
-No simulated cluster has so many of anything that a piece is full otherwise: here there is a moment between any two, in
-which controllers and brokers die, others ask for something else, and whoever reads along in the metadata looks.
+A simulated cluster is too small to fill a piece otherwise. Here, between any two items, controllers and brokers may
+die, other requests may arrive, and the observer of the metadata log looks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Mistakes that a broker must not make, each a switch of the test tree only: the simulation has to find them.
+"""Bugs that tests plant into the broker by monkeypatching: the simulation has to find each of them.
 
-Every entry breaks one rule in the real code, for every node of a run. What it plants there has to be called: code moves
-on, and a mistake where nobody comes by is a test that cannot fail.
+Each entry breaks one rule in the real code, on every node of a run. The planted code must be called: code moves on, and
+a bug that is never reached makes a test that cannot fail.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ballast_wire.errors import ErrorCode
 
 
 class Planting:
-    """In the place of something that is there; `met` is what of it was called."""
+    """Replaces attributes by planted ones; `met` names the planted functions that have been called."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
@@ -68,7 +68,7 @@ class Planting:
             self._patch.setattr(where, name, self._noticed(what, planted))
 
     def setvalue(self, where: Any, name: str, planted: object) -> None:
-        """Of what is no function: nobody can say whether it is looked at."""
+        """Plant a value that is no function; whether it is used cannot be observed."""
         self._patch.setattr(where, name, planted)
 
     def _noticed(self, what: str, planted: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ class Planting:
 
         def noticed(*arguments: Any, **keywords: Any) -> Any:
             if what not in self.met:
-                signature.bind(*arguments, **keywords)  # else it is not met by what calls it now
+                signature.bind(*arguments, **keywords)  # fails if callers now pass other arguments
                 self.met.add(what)
             return planted(*arguments, **keywords)
 
@@ -110,7 +110,7 @@ def high_watermark_of_the_leader_alone(patch: Planting) -> None:
 
 
 def commit_alone_where_only_those_in_sync_may_lead(patch: Planting) -> None:
-    """`min.insync.replicas` is for nothing; without eligible leader replicas that loses nothing here."""
+    """`min.insync.replicas` has no effect; without ELR that loses nothing in these runs."""
     patch.setvalue(features, "BOOTSTRAP_LEVELS", {**BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS: 0})
     patch.setattr(Partition, "effective_min_isr", property(lambda self: 1))
 
@@ -143,7 +143,7 @@ def forget_the_vote_over_a_restart(patch: Planting) -> None:
 
 
 def shrink_the_isr_alone(patch: Planting) -> None:
-    """A leader that nobody hears acknowledges with those it can still reach, without asking the controller."""
+    """A leader that is cut off shrinks the ISR to those it still reaches, without asking the controller."""
     propose_shrink = Partition.propose_shrink
 
     def shrink(self: Partition, now_ms: int) -> Any:
@@ -158,7 +158,7 @@ def shrink_the_isr_alone(patch: Planting) -> None:
 
 
 def act_on_old_metadata(patch: Planting) -> None:
-    """A broker takes a registration of one of its earlier lives for that of this one."""
+    """A broker takes the registration of an earlier incarnation for its own."""
 
     def of_any_life(self: RegistrationGate, image: MetadataImage) -> bool:
         return self._node_id in image.cluster.brokers
@@ -191,7 +191,7 @@ def keep_the_epoch_over_an_election(patch: Planting) -> None:
 
 
 def refuse_a_batch_across_the_start(patch: Planting) -> None:
-    """What a new replica gets from a leader whose log begins inside of a batch."""
+    """A new replica refuses what it gets from a leader whose log begins in the middle of a batch."""
 
     def refuse(log: Any, offset: int) -> None:
         raise UnexpectedAppendOffset("planted")
@@ -208,7 +208,7 @@ def remember_only_the_last_batch_of_a_producer(patch: Planting) -> None:
 
 
 def forget_at_once_what_was_deleted(patch: Planting) -> None:
-    """A compacted log gives up a tombstone before all that may still have the record has seen it."""
+    """The cleaner drops a tombstone before every replica that may still have the record has seen it."""
 
     def clean(batch: Any, newest: Any, job: Any, *, aborted: bool = False) -> Any:
         at_once = dataclasses.replace(job, now_ms=FOR_EVER_MS, delete_retention_ms=0)
@@ -270,7 +270,7 @@ def leave_the_aborted_behind_in_a_move(patch: Planting) -> None:
 
 
 def take_what_was_aborted_for_newer(patch: Planting) -> None:
-    """The cleaner gives up an offset of a group for one whose transaction was aborted."""
+    """The cleaner drops a group's committed offset in favour of a newer one whose transaction was aborted."""
     patch.setattr(CleanedTransactions, "is_aborted", lambda self, batch: False)
 
 
@@ -302,7 +302,7 @@ def commit_by_the_voters_of_the_election(patch: Planting) -> None:
 
 
 def elect_by_committed_voters(patch: Planting) -> None:
-    """Who stands asks the voters of the last change that it knows to be committed."""
+    """A candidate asks the voters of the last voter set that it knows to be committed."""
 
     def voters(self: RaftCore) -> VoterSet:
         assert isinstance(self._log, MetadataStore)
@@ -325,7 +325,7 @@ def two_of_five_are_enough(patch: Planting) -> None:
 
 
 def say_to_have_what_is_not_on_disk(patch: Planting) -> None:
-    """A controller asks for what comes next before it has what came on stable storage."""
+    """A controller fetches on before it has flushed what it fetched."""
 
     def take(self: RaftDriver, effect: AppendFetched) -> None:
         append(self, effect)
@@ -336,12 +336,12 @@ def say_to_have_what_is_not_on_disk(patch: Planting) -> None:
 
 
 def eligible_without_its_memory(patch: Planting) -> None:
-    """A broker that was eligible is so after a loss of power as well."""
+    """A broker in the ELR stays there even after a power loss."""
     patch.setattr(brokers, "_stopped_cleanly", lambda before, request: before is not None)
 
 
 def leave_readers_to_find_out(patch: Planting) -> None:
-    """A reader is not told that what it has read last is not what this leader has."""
+    """A consumer is not told that its log has diverged from this leader's."""
 
     def read(self: Reader, replica: Replica, params: FetchParams, entry: FetchEntry, *rest: Any) -> FetchResult:
         if params.replica_id < 0:
@@ -392,8 +392,8 @@ BUGS: list[Plant] = [
     tell_no_controller_where_replicas_move,
 ]
 
-# What many seeds miss, by one that found it: that one is played first. Where the order of events has changed since, it
-# is one like any other.
+# Bugs that many seeds miss, each with a seed that found it, which is played first. Once the order of events has
+# changed, it is a seed like any other.
 FOUND_BY: dict[Plant, int] = {
     join_the_isr_early: 9,
     shrink_the_isr_alone: 4,

@@ -1,7 +1,7 @@
-"""Quotas of clients that somebody sets, changes and takes off all the while, so low that most of them are over.
+"""Runs with client quotas that are set, changed and removed again and again, so low that most clients exceed them.
 
-Whoever is told to wait is not read from meanwhile. Nothing is lost of what they were told was taken, nodes are never
-held back by a client's quota, and who waits is answered: as long as the answers said, and not for ever.
+A throttled client's connection is not read from. No acknowledged record is lost, nodes are never held back by a
+client's quota, and a throttled client gets its answer after the throttle time that it was told, not never.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BY_NAME = 9
 
 
 class QuotasRun(Run):
-    told_to_wait = 0  # the patient client, and for how long at most
+    told_to_wait = 0  # how often the patient client was throttled, and below for how long at most
     longest_wait_s = 0.0
     answered = 0
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.fabric.unlimited = frozenset(machine.host for machine in self.machines)
-        self._asked_s: float | None = None  # the patient one waits since then
+        self._asked_s: float | None = None  # since when the patient client has been waiting
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
         return QuotaFaults(self, hosts)
@@ -53,7 +53,7 @@ class QuotasRun(Run):
         return [*tasks, self.loop.create_task(self._be_patient(client))]
 
     async def _be_patient(self, client: SimClient) -> None:
-        """Waits for each answer, however long it takes, unless the connection breaks."""
+        """Produce and wait for each answer, however long it takes, unless the connection breaks."""
         rng, number = random.Random(f"patient {self.seed}"), 0
         while True:
             partition = rng.choice(self.partitions)
@@ -92,7 +92,7 @@ class QuotasRun(Run):
         return answer.responses[0].partition_responses[0]
 
     async def _stop_clients(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Nothing fails any more, and nobody has a quota: the patient one has to be answered when it was told."""
+        """Nothing fails any more and there are no quotas: the patient client must get its answer in the time told."""
         asked_s = self._asked_s
         deadline_s = self.loop.time() + self.longest_wait_s + QUIET_LIMIT_S
         while asked_s is not None and self._asked_s == asked_s:
@@ -119,7 +119,7 @@ class QuotaFaults(AimedFaults):
         await super()._restore()
 
     async def _limit(self) -> None:
-        """All the while, whatever else goes wrong."""
+        """Change quotas, whatever else goes wrong."""
         rng = random.Random(f"quotas {self.run.seed}")
         while True:
             rates = {kind: rng.choice(some) for kind, some in RATES.items()}
@@ -128,7 +128,7 @@ class QuotaFaults(AimedFaults):
             await asyncio.sleep(rng.uniform(0.5, 8.0))
 
     async def _set(self, rates: Mapping[str, float | None]) -> None:
-        """Of each client id. Asked until it is taken."""
+        """Set the default quotas of client ids; ask until they are accepted."""
         kind = message("AlterClientQuotasRequest")
         entry = kind.EntryData(
             version=VERSION,

@@ -1,4 +1,4 @@
-"""A log as a process would find it that starts now, on what this one's disk holds: it must know what this one knows."""
+"""Checks that a process that started now, on a copy of a log's files, would recover the state that the log has."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PATH = "/copy"
 
 
 class Known(NamedTuple):
-    """Of one producer, as far as snapshots keep it."""
+    """The state of one producer, as far as producer snapshots keep it."""
 
     epoch: int
     coordinator_epoch: int
     last_sequence: int
     last_offset: int
-    open_since: int  # the first offset of its transaction; -1 where none is open
+    open_since: int  # the first offset of its open transaction; -1 if there is none
 
 
 def known(log: Log) -> dict[int, Known]:
@@ -37,7 +37,7 @@ def known(log: Log) -> dict[int, Known]:
 
 
 def at_rest(machine: Machine, partition: TopicPartition) -> Log | None:
-    """Of a machine that runs; None where it has none, or not at the moment."""
+    """The log of a running machine; None if it has none, or if it is offline or being written to."""
     log = None if machine.process is None else machine.process.node.logs.get(partition)
     return None if log is None or log.closed or not log.directory.online or log.write_in_progress else log
 

@@ -1,9 +1,8 @@
-"""Disks that give back something else than was written: a bit, or a piece, of one replica's file, while the two others
-have all of it.
+"""Runs with disks that corrupt data: a bit, or a range, of one replica's log, while the two others are intact.
 
-Whoever reads there is told, by an error or by a wrong checksum, and nothing is passed over. What is spoilt spreads to
-nobody, and whoever notices at a start that he lacks something does not lead before he has it again. Then a person has
-the replica made anew.
+A reader notices it, by an error or by a wrong checksum, and no records are skipped. Corruption never spreads to other
+replicas, and a broker that notices at start that its log is truncated does not lead before it has caught up. Then an
+administrator has the replica rebuilt.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import BatchView, CorruptBatch, decode_records, iterate_batches
 
-# Who catches up batch by batch over a slow network would take longer than a person waits.
+# A replica that fetches batch by batch over a slow network would be rebuilt too slowly.
 PLAN = Plan(seconds=60.0, faults=16, properties={"replica.fetch.max.bytes": "1048576"})
-LENGTH, MAGIC = range(8, 12), 16  # where they are in a batch
+LENGTH, MAGIC = range(8, 12), 16  # their positions in a batch
 STOP_S = 40.0
 FETCH = 11
 
@@ -53,9 +52,9 @@ class RottenRun(Run):
         super()._verdict()
 
     def _recognises(self, host: str, partition: TopicPartition) -> bool:
-        """Since a start it knows the last batch of each producer alone, as Apache Kafka does, and looks at the log for
-        those before it: what is spoilt there may hide them, and who sends them again is out of sequence. That is an
-        error for something that was never acknowledged, and nothing is lost, or there twice."""
+        """After a restart a broker knows only the last batch of each producer, as Apache Kafka does, and looks for
+        earlier ones in the log, where corruption may hide them: a retry of one is then out of sequence. That error is
+        for a batch that was never acknowledged, and nothing is lost or duplicated."""
         if not super()._recognises(host, partition):
             return False
         [machine] = [each for each in self.machines if each.host == host]
@@ -103,7 +102,7 @@ class RottenFaults(AimedFaults):
         return bool(segments) and self._spoil_file(machine, partition, self.rng.choice(segments).path(), end)
 
     def _end_of_all(self, partition: TopicPartition) -> int:
-        """Up to here all three have it."""
+        """The offset up to which all three replicas have the log."""
         logs = [_log_of(each, partition) for each in self.run.machines]
         return min(0 if log is None else log.log_end_offset for log in logs)
 
@@ -117,7 +116,7 @@ class RottenFaults(AimedFaults):
                 self._spoil_file(machine, partition, f"{name}/{file}", end_offset)
 
     def _spoil_file(self, machine: Machine, partition: TopicPartition, path: str, end_offset: int) -> bool:
-        """Behind an offset or an epoch, which no checksum covers: of those nobody could know."""
+        """Corrupt what a reader can notice: not a base offset or a leader epoch, which no checksum covers."""
         file = machine.store.find(path)
         assert isinstance(file, Inode)
         with contextlib.suppress(CorruptBatch):
@@ -170,7 +169,7 @@ class RottenFaults(AimedFaults):
         machine.start()
 
     async def _all_stop(self, machine: Machine, partition: TopicPartition) -> None:
-        """The one whose disk is spoilt the last, as a rule, and it is the first that is back."""
+        """Usually the broker whose disk gets corrupted stops last; it always starts first."""
         others, end = self._others(machine), self._end_of_all(partition)
         order = [*others, machine] if self.rng.random() < 0.8 else self.rng.sample(self.run.machines, 3)
         self.run.note(f"{[each.host for each in order]} are stopped in order")
@@ -193,7 +192,7 @@ class RottenFaults(AimedFaults):
         await self._kill_and_return(self.rng.choice(others))
 
     async def _another_is_made_anew(self, machine: Machine, partition: TopicPartition) -> None:
-        """From this one, which leads: it has to do without what is spoilt until somebody else leads."""
+        """Rebuild another replica from this leader: it cannot get past the corruption until somebody else leads."""
         await self._lead(machine, partition)
         one, other = self.rng.sample(self._others(machine), 2)
         for target in ([machine.node_id, one.node_id], [machine.node_id, one.node_id, other.node_id]):
@@ -202,7 +201,7 @@ class RottenFaults(AimedFaults):
         await self._lead(one, partition)
 
     async def _lead(self, machine: Machine, partition: TopicPartition) -> None:
-        """It becomes the preferred one, and is elected."""
+        """Make it the preferred replica and have it elected."""
         order = [machine.node_id, *[each.node_id for each in self._others(machine)]]
         await reassign(self._admin, {partition: order})
         await self._until(self.run.settled)
@@ -217,7 +216,7 @@ class RottenFaults(AimedFaults):
         machine.kill()
 
     async def _read_through(self, machine: Machine, partition: TopicPartition) -> None:
-        """All that it gives, up to where it says that it cannot: nothing is passed over."""
+        """Read all that it returns, up to the first error or wrong checksum: no records may be skipped."""
         log = _log_of(machine, partition)
         offset = 0 if log is None else log.log_start_offset
         kind = message("FetchRequest")
@@ -260,7 +259,8 @@ class RottenFaults(AimedFaults):
         self.run.spoilt.discard((machine.host, partition))
 
     async def _becomes_so(self, machine: Machine, partition: TopicPartition, target: list[int]) -> bool:
-        """Who is behind what is spoilt cannot get it from this one, which then may not go: another one is to lead."""
+        """Reassign until done. A follower that lags behind the corruption cannot catch up from this leader, so that the
+        reassignment hangs: then another one must lead."""
         for _ in range(4):
             while not await reassign(self._admin, {partition: target}):  # noqa: ASYNC110  (virtual time)
                 await asyncio.sleep(0.2)
@@ -287,7 +287,7 @@ def _is_whole(machine: Machine, log: Log) -> bool:
 
 
 def _batches(data: bytes) -> Iterator[BatchView | None]:
-    """None: there is none where one should begin."""
+    """The batches of `data`; None in place of one that cannot be parsed, then the end."""
     try:
         yield from iterate_batches(memoryview(data), whole=False)
     except CorruptBatch:

@@ -1,4 +1,4 @@
-"""One run: a cluster, clients, faults from a seed, then quiet, then the verdict."""
+"""Plays one simulated run: a cluster, clients, faults drawn from a seed, then quiet, then the verdict."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ NETWORKS: list[dict[str, Any]] = [
 ]
 
 
-FETCH_BYTES = ["1048576", "100"]  # all at once, or batch by batch: then catching up takes its time
+FETCH_BYTES = ["1048576", "100"]  # everything at once, or batch by batch, which makes catching up slow
 
 
 @dataclass
 class Plan:
-    """How long and how rough. Faults are drawn from the seed between `settle_s` and the end."""
+    """How long a run is and how rough. Faults occur between `settle_s` and the end."""
 
     brokers: int = 3
     partitions: int = 3
@@ -72,7 +72,7 @@ class Plan:
     power_loss: bool = True
     client_timeout_s: float = REQUEST_TIMEOUT_S
     properties: dict[str, str] = field(default_factory=dict)
-    members: int = 0  # of a group of the consumer protocol
+    members: int = 0  # in a group of the consumer protocol
 
 
 class Run:
@@ -109,7 +109,7 @@ class Run:
         self._enough = EnoughReplicas(self.partitions)
 
     def _controllers(self) -> list[Machine]:
-        """Those that are no brokers."""
+        """The dedicated controllers, if any."""
         return []
 
     def _properties(self, node_id: int) -> dict[str, str]:
@@ -160,14 +160,14 @@ class Run:
         done, _ = await asyncio.wait([story, *background, *self._transacting], return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             if not task.cancelled() and task.exception() is not None:
-                story.cancel()  # what is broken now is not mended by what else was to happen
+                story.cancel()  # the run has failed; what was still to happen cannot mend it
         for task in done:
             if not task.cancelled():
                 task.result()
 
     async def _go_on(self, hosts: list[str], background: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(self.plan.settle_s)
-        async with asyncio.timeout(self.plan.seconds + FAULT_LIMIT_S):  # some things are asked until they are answered
+        async with asyncio.timeout(self.plan.seconds + FAULT_LIMIT_S):  # some requests are repeated until they succeed
             await self._faults(hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
         await self._quiet(background)
         self._verdict()
@@ -220,16 +220,16 @@ class Run:
         return transactors.Transactors(self.fabric, hosts, rng, timeout_s=self.plan.client_timeout_s)
 
     def leads(self, host: str, partition: TopicPartition) -> bool:
-        """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
+        """Whether this host leads in the newest leader epoch seen so far, also at nodes that are down by now."""
         leaders = self._leaders_by_epoch(partition)
         return leaders.get(max([self._newest_epochs.get(partition, -1), *leaders])) == host
 
     def _recognises(self, host: str, partition: TopicPartition) -> bool:
-        """Whether it has to know whatever an idempotent producer sends again."""
+        """Whether this host must recognise any batch that an idempotent producer sends again."""
         return self.leads(host, partition)
 
     def _leaders_by_epoch(self, partition: TopicPartition) -> dict[int, str]:
-        """Of the epochs that running nodes know of; no host where none of them leads."""
+        """The leaders of the epochs that running nodes know of; "" for an epoch in which none of them leads."""
         leaders: dict[int, str] = {}
         for machine in self.machines:
             broker = None if machine.process is None else machine.process.node.broker
@@ -270,7 +270,7 @@ class Run:
                 machine.start()
         self._passing.finish()
         self._transactors.finish()
-        self._idempotent.finish()  # who catches up batch by batch over a slow network would never have done
+        self._idempotent.finish()  # else replicas that fetch batch by batch over a slow network would never catch up
         await asyncio.wait([self._passing_task], timeout=QUIET_LIMIT_S)
         deadline = self.loop.time() + QUIET_LIMIT_S
         while not self.settled():
@@ -302,7 +302,7 @@ class Run:
         await asyncio.wait_for(check_offsets(self._transactors.admin, there), QUIET_LIMIT_S)
 
     def settled(self) -> bool:
-        """Every partition led, every replica in sync, as the metadata of every node says; nothing moves."""
+        """Whether, in the metadata of every node, all partitions have leaders and full ISRs, and nothing moves."""
         for machine in self.machines:
             if machine.process is None or machine.process.node.broker is None:
                 return False

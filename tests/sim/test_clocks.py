@@ -1,4 +1,4 @@
-"""Clocks of nodes that differ, run apart and step: what must hold does, and who reckons by the wrong one is found."""
+"""Nodes whose clocks differ, drift and step: all invariants hold, and code that uses the wrong clock is found."""
 
 from __future__ import annotations
 

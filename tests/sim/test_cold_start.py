@@ -1,7 +1,7 @@
-"""Everybody is killed and comes back on machines that are short of processors: when does every partition take writes?
+"""All nodes are killed and restart on machines that are short of CPU: how soon does every partition accept writes?
 
-A process that gets little time answers late. Whoever waits for a fixed time and then asks anew may never be answered:
-so were elections held for minutes on end, and registrations repeated.
+A process that gets little CPU time answers late. A client that waits for a fixed time and then asks again may never get
+an answer: because of that, elections once went on for minutes, and brokers registered again and again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AS_DELIVERED = {
     "broker.heartbeat.interval.ms": "2000",
     "replica.lag.time.max.ms": "30000",
 }
-# How long a process runs and how long it then stands still, both on average; and who is ready when, at the latest.
+# The average seconds for which a process runs and then stalls, and the seconds after which writes must succeed.
 WELL = (0.1, 0.01, 10.0)
 SHORT = (0.05, 0.3, 40.0)
 STARVED = (0.05, 1.0, 250.0)
-# As Kafka's producers wait: one that gives up after seconds measures its own impatience.
+# As long as Kafka's producers wait: a shorter timeout would itself delay the writes that are measured.
 CLIENT_TIMEOUT_S = 30.0
 
 
@@ -63,7 +63,7 @@ class ColdStart(Run):
             machine.start()
 
     async def until_all_write(self) -> float:
-        """Seconds until every partition has acknowledged something that it had not before."""
+        """The seconds until every partition has acknowledged another record."""
         began, before = self.loop.time(), self._written()
         while any(now == then for now, then in zip(self._written(), before, strict=True)):
             if self.loop.time() - began > GIVE_UP_S:
@@ -76,7 +76,7 @@ class ColdStart(Run):
 
 
 def silences(seed: int, runs_s: float, stands_s: float) -> list[float]:
-    """How long it took in each round."""
+    """The seconds without writes in each round."""
 
     async def play() -> list[float]:
         cluster = ColdStart(seed, Plan(properties=AS_DELIVERED, client_timeout_s=CLIENT_TIMEOUT_S))

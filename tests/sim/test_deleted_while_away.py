@@ -1,4 +1,4 @@
-"""A topic that is deleted while one of its brokers is away: its logs go there as well, whoever has its name by then."""
+"""A topic is deleted while one of its brokers is down: that broker deletes its logs too, even if the name is reused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def delete(client: SimClient) -> None:
 @pytest.mark.parametrize("for_long", [False, True])
 @pytest.mark.parametrize("again", [False, True])
 def test_logs_of_a_topic_that_was_deleted_meanwhile_go(again: bool, for_long: bool) -> None:
-    """`for_long`: it finds what it missed by comparing its own snapshot with a leader's, which does not prove that
-    somebody deleted the topic."""
+    """`for_long`: the broker learns what it missed from the difference between its own snapshot and the leader's, which
+    does not prove that somebody deleted the topic."""
 
     async def scenario() -> None:
         cluster = Run(5, Plan())

@@ -1,4 +1,4 @@
-"""Schedules in which directories are away over restarts; `SIM_DIRECTORIES=100-200` plays others."""
+"""Schedules in which directories fail over restarts; `SIM_DIRECTORIES=100-200` plays other seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers whose epochs come to an end while brokers fail; and that who takes them for strangers then is found."""
+"""Producers exhaust their epochs while brokers fail; a broker that then treats them as unknown is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers that are forgotten while they go on; and that a broker that forgets too many is found out."""
+"""Producer ids expire while their producers go on; a broker that expires too many is found."""
 
 from __future__ import annotations
 

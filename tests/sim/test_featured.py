@@ -1,4 +1,4 @@
-"""Features whose levels change, as brokers and five controllers fail; and that mistakes at that are found."""
+"""Feature levels change while brokers and five controllers fail; planted bugs in that are found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def forget_who_was_eligible_with_elr(patch: Planting) -> None:
 
 
 def leave_the_eligible_alone_while_elr_is_off(patch: Planting) -> None:
-    """Who may have lost its memory is still eligible when it is on again."""
+    """A broker that may have lost data is still eligible when ELR is on again."""
 
     def places(context: CommandContext, broker_id: int, *, clean: bool) -> list[Place]:
         return after_restart(context, broker_id, clean=clean or not context.elr_enabled)

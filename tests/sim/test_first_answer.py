@@ -1,4 +1,4 @@
-"""Whoever comes to a broker that starts is told of it: a client that is told of none forgets the address it had."""
+"""A starting broker is in its own first Metadata response: a client that is told of no broker forgets its address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 5
 
 
 async def first_told(cluster: Run, machine: Machine, name: str) -> set[int]:
-    """Of which brokers the earliest client hears that asks this one."""
+    """The brokers in the first response that any client gets from this one."""
     client = SimClient(cluster.fabric, name, [machine.host])
     while True:
         try:

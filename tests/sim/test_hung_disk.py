@@ -1,4 +1,4 @@
-"""A disk that answers nobody holds every thread that asked it for something: the metadata quorum goes on without."""
+"""A hung disk blocks every thread that uses it, but not the metadata quorum."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What was sent by a connection that its side gave up arrives all the same, after what was sent by the next one.
+"""What was sent on a connection that its client closed may still arrive, after what was sent on the next one.
 
-So may a marker: its coordinator had given up the leader that it was sent to, and all was written by the next one. By
-then the first one leads again, and has records of the producer's next transaction.
+So may a transaction marker: its coordinator gave up on the leader that it was sent to, and the next leader wrote it. By
+the time it arrives, the first one leads again and has records of the producer's next transaction.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class Scene:
-    """Three nodes. One of those that are not the active controller is the coordinator, the other one leads."""
+    """Three nodes: the active controller, the transaction coordinator, and the leader of the topic."""
 
     def __init__(self) -> None:
         self.cluster = Run(1, Plan(properties={"transaction.state.log.num.partitions": "1"}))
@@ -85,7 +85,7 @@ class Scene:
             await until(lambda: (state := state_at(leader, partition)) is not None and set(state.isr) == replicas)
 
     async def write(self, producer: Incarnation, values: int) -> None:
-        """One transaction more, which is left open."""
+        """Write one more transaction and leave it open."""
         transaction = self.diary.begin(ID, [WRITTEN])
         while len(transaction.values[WRITTEN]) < values:
             await producer._write(transaction, WRITTEN)
@@ -96,7 +96,7 @@ async def play() -> None:
     producer = await scene.begin()
     coordinator, leader = scene.coordinator, scene.leader
     await scene.write(producer, 1)
-    await producer._commit(scene.diary.transactions[-1])  # by a connection that is there from now on
+    await producer._commit(scene.diary.transactions[-1])  # over a connection that stays open
     await scene.write(producer, 1)
     scene.fabric.partition({coordinator.host}, {leader.host})
     await producer._commit(scene.diary.transactions[-1])
@@ -123,7 +123,7 @@ async def play() -> None:
 
 
 class LateRun(DirectoriesRun):
-    """With moves and directories that come and go, of which controllers are told."""
+    """Replicas move and directories fail as well, of which brokers tell the controllers."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
@@ -142,7 +142,7 @@ def test_a_marker_that_comes_late_ends_nothing_that_began_since() -> None:
     run(play())
 
 
-@pytest.mark.interpreted  # what is compiled calls its own
+@pytest.mark.interpreted  # compiled code calls its own functions
 @pytest.mark.timeout(60)
 def test_it_would_if_it_was_let(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerStates, "check_ends_earlier", lambda *_: None)

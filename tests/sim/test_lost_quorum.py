@@ -1,4 +1,4 @@
-"""A quorum that comes back with less than it had committed: who has more of it must not go on as if it agreed."""
+"""A quorum that returns with less than it had committed: a broker that has more must not go on as if they agreed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TwoVotersAndABroker(Run):
 @pytest.mark.spec("CLU-03")
 @pytest.mark.parametrize("with_snapshot", [True, False])
 def test_voters_that_are_restored_from_an_old_backup(with_snapshot: bool) -> None:
-    """A broker whose snapshot has more says so and ends; what it has of the log alone, it takes for uncommitted."""
+    """A broker whose snapshot has more logs that and exits; if only its log has more, it counts as uncommitted."""
 
     async def scenario() -> None:
         cluster = TwoVotersAndABroker(3, Plan())

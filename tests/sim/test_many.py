@@ -1,6 +1,6 @@
-"""The simulation at CI's length: hundreds of seeds, and the proof that it finds mistakes that were planted.
+"""The simulation at CI's length: hundreds of seeds, and the proof that it finds planted bugs.
 
-`SIM_MANY=1000-3000` names other seeds. A failing seed is replayed alone by
+`SIM_MANY=1000-3000` plays other seeds. To replay a failing seed alone:
 `SIM_SEEDS=SEED ./ballast test tests/sim/test_schedules.py`.
 """
 
@@ -34,13 +34,13 @@ from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
 
-# With those in which voters change these are some 350 schedules.
+# Together with those in which voters change, these are some 350 schedules.
 MANY = range(10, 290)
 OF_VOTERS = 60
 OF_FIVE = 10
 WORKERS = 2
 NICENESS = 10
-# The mistake that is seldomest found is so by every seventh seed, so by some of these in any order of events.
+# The bug that is found least often is found by every seventh seed, so by some of these in any order of events.
 SEEDS_PER_BUG = 72
 
 
@@ -50,8 +50,8 @@ def many(otherwise: range) -> range:
 
 
 def settle_down() -> None:
-    """Of a process that plays one seed after the other: garbage is looked for between them, not all the time, and not
-    among what was there before the first."""
+    """Prepare a process that plays one seed after the other: it collects garbage mostly between seeds, and never looks
+    at what existed before the first."""
     logging.disable(logging.CRITICAL)
     gc.set_threshold(100_000, 50, 1000)
     gc.collect()
@@ -60,7 +60,7 @@ def settle_down() -> None:
 
 
 def fails(seed: int, kind: type[Run] = Run, plan: Plan | None = None) -> str | None:
-    """What went wrong with this seed, its trace included; None if all held."""
+    """The failure of this seed, with its trace; None if everything held."""
     settle_down()
     told = io.StringIO()
     try:
@@ -72,17 +72,17 @@ def fails(seed: int, kind: type[Run] = Run, plan: Plan | None = None) -> str | N
 
 
 def check_that_all_hold(seeds: Sequence[int], kind: type[Run] = Run, plan: Plan | None = None) -> None:
-    """In runs of this kind."""
+    """Assert that no run of this kind with these seeds fails."""
     with pool() as workers:
         failed = [text for text in workers.map(fails, seeds, repeat(kind), repeat(plan)) if text is not None]
     assert not failed, f"{len(failed)} of {len(seeds)} seeds failed:\n" + "\n".join(failed[:3])
 
 
 class Found(NamedTuple):
-    """What became of a planted mistake."""
+    """The result for a planted bug."""
 
     seed: int | None  # the first one that finds it
-    not_met: set[str]  # what is planted where nobody comes by
+    not_met: set[str]  # planted functions that were never called
 
 
 def finds(plant: Plant, kind: type[Run], plan: Plan, found_by: int) -> Found:
@@ -96,7 +96,7 @@ def finds(plant: Plant, kind: type[Run], plan: Plan, found_by: int) -> Found:
             try:
                 simulate(seed, plan, kind)
                 first = None
-            except (AssertionError, TimeoutError):  # whatever else it dies of is no proof
+            except (AssertionError, TimeoutError):  # any other error is no proof
                 first = seed
             places |= planting.planted
             met |= planting.met
@@ -108,7 +108,7 @@ def finds(plant: Plant, kind: type[Run], plan: Plan, found_by: int) -> Found:
 def check_that_all_are_found(
     plants: Sequence[Plant], kind: type[Run] = Run, plan: Plan | None = None, *, found_by: int = 0
 ) -> None:
-    """In runs of this kind; the seed that is known to find them, if another than the first, is tried first."""
+    """Assert that runs of this kind reach and find all these planted bugs, the seed known to find them first."""
     with pool() as workers:
         first = [FOUND_BY.get(plant, found_by) for plant in plants]
         answers = workers.map(finds, plants, repeat(kind), repeat(plan or Plan()), first)
@@ -120,7 +120,7 @@ def check_that_all_are_found(
 
 
 def pool() -> ProcessPoolExecutor:
-    """Processes that let others go first: a simulation has all the time in the world, real brokers beside it do not."""
+    """Processes with a low priority: a simulation can wait, real brokers that run beside it cannot."""
     return ProcessPoolExecutor(
         WORKERS, mp_context=multiprocessing.get_context("spawn"), initializer=os.nice, initargs=(NICENESS,)
     )
@@ -134,7 +134,7 @@ def test_everything_holds_over_many_seeds() -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.interpreted  # what is compiled calls its own, whatever is planted there
+@pytest.mark.interpreted  # compiled code calls its own functions, not planted ones
 @pytest.mark.timeout(1200)
 def test_planted_mistakes_are_found() -> None:
     check_that_all_are_found(BUGS)
@@ -151,7 +151,7 @@ def test_mistakes_with_logs_that_begin_anywhere_are_found() -> None:
 @pytest.mark.spec("CLU-05")
 @pytest.mark.timeout(1800)
 def test_everything_holds_while_voters_come_and_go() -> None:
-    """Of a quorum that was founded so, or of a static one that is upgraded."""
+    """In a quorum that is dynamic from the beginning, and in a static one that is upgraded."""
     upgraded = range(3, OF_VOTERS, 4)
     check_that_all_hold([seed for seed in range(OF_VOTERS) if seed not in upgraded], ChangingRun)
     check_that_all_hold(upgraded, UpgradedRun)

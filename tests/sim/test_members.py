@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol under random schedules of faults; and that a coordinator that errs is found out."""
+"""Groups of the consumer protocol under random schedules of faults; planted coordinator bugs must be found."""
 
 from __future__ import annotations
 

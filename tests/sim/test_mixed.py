@@ -1,5 +1,4 @@
-"""Groups that go from one protocol to the other and back under random schedules of faults; and that a coordinator that
-errs at that is found out."""
+"""Groups that migrate between the protocols under random schedules of faults; planted bugs in that must be found."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def test_many_schedules() -> None:
 
 
 def give_to_others_what_a_member_had_as_it_joined(patch: Planting) -> None:
-    """It was assigned less before its group went over, and has not heard of it, or has not given it back."""
+    """Partitions were taken from it before its group migrated, but it has not heard of that or not revoked them yet."""
 
     def forgotten(members: list[Member], taken: object) -> list[Member]:
         return [replace(each, current=replace(each.current, revoking=NONE)) for each in members]
@@ -64,7 +63,7 @@ def give_to_others_what_a_member_had_as_it_joined(patch: Planting) -> None:
 
 
 def go_over_with_what_a_member_had_as_it_joined_alone(patch: Planting) -> None:
-    """What it was assigned since counts for nothing."""
+    """What it has been assigned since is ignored."""
 
     def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
         for member in group.members.values():
@@ -84,7 +83,7 @@ def give_out_what_is_not_given_back(patch: Planting) -> None:
 
 
 def wait_for_nobody_who_is_to_join_again(patch: Planting) -> None:
-    """A classic member is let go as soon as it was told."""
+    """A classic member is removed as soon as it has been told to rejoin."""
     patch.setattr(Deadlines, "_until_ms", lambda self, member: self._host.now().monotonic_ms)
 
 

@@ -1,5 +1,5 @@
-"""Readers that are sent to followers, and a topic with transactions of which people delete records; and that a broker
-that tells them what it must not is found out."""
+"""Consumers that fetch from followers, and a transactional topic whose records are deleted; a broker that returns what
+it must not is found."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_many_schedules() -> None:
 
 
 def show_what_is_not_committed(patch: Planting) -> None:
-    """A follower gives all that it has."""
+    """A follower returns everything that it has."""
     find: Callable[..., Any] = Reader._slice
 
     def all_of_it(
@@ -68,7 +68,7 @@ def leave_it_to_the_leader_to_say_what_was_aborted(patch: Planting) -> None:
 
 
 def tell_only_of_what_was_aborted_lately(patch: Planting) -> None:
-    """Whoever begins in the middle of a transaction does not hear that it was aborted."""
+    """A consumer that starts in the middle of a transaction is not told that it was aborted."""
     aborted: Callable[..., list[Any]] = Log.aborted_transactions
 
     def later(self: Log, offset: int, upper_offset: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Clients over their quotas while brokers fail: what they were told was taken is there, and who waits is answered."""
+"""Clients exceed their quotas while brokers fail: what was acknowledged is there, and throttled clients get answers."""
 
 from __future__ import annotations
 

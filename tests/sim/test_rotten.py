@@ -1,4 +1,4 @@
-"""One replica's disk gives back something else than was written, and a broker that does not mind is found."""
+"""One replica's disk corrupts data; a broker that ignores that is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = range(6100, 6112)
 
 
 def test_what_one_disk_spoils_the_others_have() -> None:
-    """The last that stops in order, and the first that is back, lacks what it had."""
+    """The broker that shuts down last and returns first has lost data meanwhile."""
     run = simulate(6, PLAN, RottenRun)
     assert isinstance(run, RottenRun)
     assert run.times_spoilt > 3
@@ -29,7 +29,7 @@ def test_many_schedules() -> None:
 
 
 def lead_with_what_is_left(patch: Planting) -> None:
-    """What was cut after a clean stop is not said to anybody."""
+    """A broker tells nobody that its log had to be truncated after a clean shutdown."""
     check = _Loading._check_tail
 
     def silently(self: _Loading) -> bool:

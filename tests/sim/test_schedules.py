@@ -1,6 +1,6 @@
-"""Random schedules of faults over whole nodes; a failing seed prints itself with its trace, and replays exactly.
+"""Random schedules of faults over whole nodes; a failing seed is printed with its trace, and replays exactly.
 
-`SIM_SEEDS=100-200` runs others; the long run is `./ballast soak sim`.
+`SIM_SEEDS=100-200` plays other seeds; the long run is `./ballast soak sim`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_schedule_replays_exactly_whatever_was_played_before(kind: type[Run]) 
     again = simulate(412, plan, kind)
     assert again.trace == first.trace
     assert again.ledger == first.ledger
-    assert again.fabric.rng.getstate() == first.fabric.rng.getstate()  # as many messages, as many dice
+    assert again.fabric.rng.getstate() == first.fabric.rng.getstate()  # as many messages and random draws
 
 
 def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:

@@ -1,5 +1,5 @@
-"""A voter whose disk has spoilt the end of its metadata log, which it had acknowledged, while the voter that has it as
-well is away."""
+"""A voter's disk has corrupted the end of its metadata log, which it had acknowledged, while the only other voter that
+has it is down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def knows(machine: Machine, topic: str) -> bool:
 
 
 def spoil(machine: Machine, offset: int) -> None:
-    """Zeros, from there to the end."""
+    """Overwrite the metadata log with zeros from this offset on."""
     file = machine.store.find(f"{FOLDER}/{0:020d}.log")
     assert isinstance(file, Inode)
     batches = iterate_batches(memoryview(bytes(file.data[: file.size])))
@@ -42,7 +42,7 @@ def has_unflushed(machine: Machine) -> bool:
 
 
 class Scene:
-    """Of three voters one has nothing of a topic that the two others have committed, and of these one has lost it."""
+    """Three voters: two have committed a topic that the third lacks, and one of the two has lost it since."""
 
     def __init__(self, cluster: Run) -> None:
         self.cluster = cluster
@@ -91,7 +91,7 @@ def play(in_order: bool, scenario) -> None:  # type: ignore[no-untyped-def]
 def test_what_was_committed_with_its_acknowledgement_is_waited_for(
     in_order: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They elected one of them, went on without it, and so had the voter that still had it."""
+    """Without the check the two elected a leader that lacked it, and the voter that still had it truncated it."""
 
     async def scenario(scene: Scene) -> None:
         with caplog.at_level(logging.ERROR):
@@ -170,7 +170,7 @@ def test_the_only_voter_goes_on_and_says_what_it_has_lost(caplog: pytest.LogCapt
 
 
 def test_a_loss_of_power_is_no_spoilt_disk(caplog: pytest.LogCaptureFixture) -> None:
-    """What is torn then was never acknowledged: all of them vote and stand again."""
+    """What a power loss tears was never acknowledged: all voters vote and stand for election again."""
 
     async def main() -> None:
         cluster = Run(3, Plan())

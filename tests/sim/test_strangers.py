@@ -1,4 +1,4 @@
-"""Nodes that were told of a quorum that is not theirs: they wait for ever, and say why."""
+"""Nodes that are configured with another cluster's quorum: they wait for ever, and say why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that are reassigned and moved under throttles, while brokers fail; and that throttles that err are found."""
+"""Replicas are reassigned and moved under throttles while brokers fail; planted bugs in throttles must be found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hold_back_who_is_in_sync(patch: Planting) -> None:
 
 
 def leave_out_what_was_left_out_once(patch: Planting) -> None:
-    """A follower asks for it no more, though the throttle is off."""
+    """A follower never fetches a partition again that was once throttled, even after the throttle is removed."""
 
     def leave_out(self: FetcherGroup) -> None:
         before = set(self._throttled_out)

@@ -1,6 +1,6 @@
-"""All that the schedules of faults show holds as well while disks are slow, all work by another time (LOG-32).
+"""All that the schedules of faults show holds as well while disks are slow and work in threads is delayed (LOG-32).
 
-An append that takes no notice of what happened while its thread was writing is found out.
+An append that ignores what happened while its thread was writing is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spec("LOG-32"), pytest.mark.timeout(120)]
 SEEDS = range(5000, 5040)
 
 
-@pytest.mark.interpreted  # what is compiled calls its own, whoever counts
+@pytest.mark.interpreted  # compiled code calls its own functions, not the counting one
 def test_a_schedule_with_slow_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     by_thread: list[Log] = []
     append = slow_append.append_as_leader

@@ -1,4 +1,4 @@
-"""What brokers count for each partition goes with the partition."""
+"""A partition's traffic counters disappear with the partition."""
 
 from __future__ import annotations
 

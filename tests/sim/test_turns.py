@@ -1,5 +1,5 @@
-"""Schedules in which each step of what is done in turns has a turn of its own, and each piece has one thing in it,
-whatever else may come between two.
+"""Schedules in which each step of work that yields to others has a turn of its own, and each piece has one item, so
+that anything may happen between two of them.
 """
 
 from __future__ import annotations

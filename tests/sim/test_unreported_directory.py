@@ -1,4 +1,4 @@
-"""A directory fails while no controller can be told: others go on counting on its replicas, so the broker ends."""
+"""A directory fails while no controller can be told: as others still count on its replicas, the broker exits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 8.0
 
 
 def find_failed(cluster: Run) -> None:
-    """The last broker notices that one of its directories answers with errors; the metadata log is in the other one."""
+    """Fail a directory of the last broker, which notices it; the metadata log is in another one."""
     process = cluster.machines[-1].process
     assert process is not None
     cluster.machines[-1].store.fail(DIRECTORIES[1])
@@ -27,7 +27,7 @@ def find_failed(cluster: Run) -> None:
 
 
 async def until(cluster: Run, seconds: float) -> float:
-    """When the last broker ended, at most so many seconds from now; that many where it did not."""
+    """Wait until the last broker exits, at most `seconds`; return the seconds waited."""
     began, machine = cluster.loop.time(), cluster.machines[-1]
     while machine.is_up and cluster.loop.time() < began + seconds:  # noqa: ASYNC110  (virtual time)
         await asyncio.sleep(0.1)

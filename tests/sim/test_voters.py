@@ -1,4 +1,4 @@
-"""Whole nodes whose quorum can change: who founds it, who finds it, and who must not found it twice."""
+"""Whole nodes with a dynamic quorum: who bootstraps it, who finds it, and who must not bootstrap it twice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def play(scenario: Any, kind: type[ChangingRun] = ChangingRun) -> None:
 
 
 def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
-    """Its property still says that it founds one."""
+    """Its properties still say that it bootstraps a quorum."""
 
     async def scenario(cluster: ChangingRun, person: SimClient) -> None:
         founder, *others = cluster.machines
@@ -113,7 +113,7 @@ def test_a_founder_that_lost_its_disk_founds_nothing_while_the_others_are_withou
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_founder_that_lost_its_disk_founds_nothing_where_nobody_answers(silent: bool) -> None:
-    """All power was gone, and it is the first to be back: the others have what was committed."""
+    """All nodes were down, and it is the first to return: the others have what was committed."""
 
     async def scenario(cluster: ChangingRun, person: SimClient) -> None:
         founder, *others = cluster.machines
@@ -250,7 +250,7 @@ def test_a_broker_that_is_no_controller_follows_the_voters_wherever_they_go() ->
 
 
 def alone(cluster: ChangingRun, **changed: str | None) -> Machine:
-    """A machine of its own, with the properties of the first one but for these."""
+    """A separate machine with the properties of the first one, but for these changes."""
     properties = dict(cluster.machines[0]._properties)
     for name, value in changed.items():
         if value is None:
@@ -269,7 +269,7 @@ def play_alone(scenario: Any) -> None:
 
 @pytest.mark.parametrize("servers", ["n1:9093", "localhost:9093", "elsewhere:9093"])
 def test_a_node_that_was_its_own_quorum_before_voters_could_change_still_is(servers: str) -> None:
-    """Its properties may have named bootstrap servers all the time: they were not known, and had no effect."""
+    """Its properties may have named bootstrap servers all the time: they were unknown then and had no effect."""
 
     async def scenario(cluster: ChangingRun) -> None:
         machine = alone(cluster, controller_quorum_standalone=None, controller_quorum_bootstrap_servers=None)

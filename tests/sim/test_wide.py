@@ -1,5 +1,5 @@
-"""Replicas that go from broker to broker and from disk to disk, segment by segment, while all else goes wrong; and
-that who is led to another record than that of the time which he asks for is found.
+"""Replicas move between brokers and disks, segment by segment, under all kinds of faults; lookups by timestamp that
+lead to the wrong record are found.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lead_to_the_first_record_of_the_batch(patch: Planting) -> None:
 
 
 def forget_what_came_before_in_the_index_of_times(patch: Planting) -> None:
-    """An entry says that nothing before it is as late as what it stands for."""
+    """A time index entry has too early a timestamp, which records before it may exceed."""
 
     def add(segment: Segment) -> None:
         index = segment.time_index

@@ -23,7 +23,7 @@ ALONE_S = 600.0
 @pytest.mark.spec("LOG-20", "LOG-21", "LOG-25")
 @pytest.mark.parametrize("defaults", DEFAULTS, ids=["by time", "by size", "compact"])
 def test_nothing_goes_by_a_default_that_the_topic_overrides(defaults: dict[str, str]) -> None:
-    """The topic keeps everything for ever; and what was written without keys a cleaner would throw away."""
+    """The topic keeps everything for ever, and a cleaner would delete its records, which have no keys."""
 
     async def play() -> None:
         cluster = Run(1, Plan(properties=defaults))
@@ -38,7 +38,7 @@ def test_nothing_goes_by_a_default_that_the_topic_overrides(defaults: dict[str, 
             await asyncio.sleep(10.0)
             for client in clients:
                 client.cancel()
-            await asyncio.sleep(10.0)  # the high watermark is written down meanwhile
+            await asyncio.sleep(10.0)  # the high watermark is checkpointed meanwhile
             for machine in cluster.machines:
                 machine.kill()
             cluster.machines[0].start()
@@ -63,7 +63,7 @@ def test_nothing_goes_by_a_default_that_the_topic_overrides(defaults: dict[str, 
 
 @pytest.mark.spec("CLU-02")
 def test_a_voter_that_is_alone_for_hours_goes_on_asking() -> None:
-    """Each lost election doubles the wait before the next, up to its limit: a thousand doublings are no number."""
+    """Each lost election doubles the wait before the next, up to a limit: a thousand doublings must not overflow."""
 
     async def play() -> None:
         cluster = Run(1, Plan())

@@ -1,7 +1,7 @@
-"""Throttles of replication and of moves that people set and take off all the while, low enough to hold back everything
-for a time, as replicas are reassigned and moved and brokers fail.
+"""Runs with throttles of replication and of moves that are set and removed again and again, low enough to stop all
+traffic for a time, while replicas are reassigned and moved and brokers fail.
 
-Whoever is in sync is not held back by a leader's throttle, and once all of them are taken off everything becomes whole.
+A leader's throttle never holds back in-sync replicas, and once all throttles are removed the cluster recovers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BYTES_PER_SECOND = (0, 100, 1000, 10_000)
 TOPIC_CONFIG, BROKER_CONFIG = 2, 4
 ALL_BROKERS = ""
 LONGER_THAN_LAG_S = 5.0
-# Who catches up batch by batch would fall behind with no throttle.
+# A replica that fetches batch by batch would fall behind even without a throttle.
 PLAN = Plan(seconds=40.0, properties={"replica.fetch.max.bytes": "1048576"})
 
 
 class ThrottledRun(Run):
-    seen_in_sync = 0  # how often it was seen that nothing holds back who is in sync
+    seen_in_sync = 0  # how often it was verified that in-sync replicas are not held back
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
         return ThrottledFaults(self, hosts)
@@ -40,7 +40,7 @@ class ThrottledFaults(AimedFaults):
     def __init__(self, run: ThrottledRun, hosts: list[str]) -> None:
         super().__init__(run, hosts)
         self._person = SimClient(run.fabric, "throttler", hosts)
-        self._turn = asyncio.Lock()  # of who sets throttles
+        self._turn = asyncio.Lock()  # held by whoever sets throttles
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
@@ -58,7 +58,7 @@ class ThrottledFaults(AimedFaults):
         await self._set(dict.fromkeys(RATES), of_all_replicas=False)
 
     async def _throttle(self) -> None:
-        """All the while, whatever else goes wrong."""
+        """Set and remove throttles, whatever else goes wrong."""
         rng = random.Random(f"throttled {self.run.seed}")
         while True:
             async with self._turn:
@@ -72,7 +72,7 @@ class ThrottledFaults(AimedFaults):
             await asyncio.sleep(rng.uniform(0.2, 3.0))
 
     async def _who_is_in_sync_is_not_held_back(self) -> None:
-        """However little is left to who is not."""
+        """However little the throttle leaves to other replicas."""
         async with self._turn:
             await self._set(dict.fromkeys(RATES))
             everybody = [machine.node_id for machine in self.run.machines]
@@ -90,7 +90,7 @@ class ThrottledFaults(AimedFaults):
             self.run.seen_in_sync += 1
 
     async def _set(self, rates: Mapping[str, str | None], *, of_all_replicas: bool = True) -> None:
-        """Asked until it is taken."""
+        """Ask until it is accepted."""
         replicas = dict.fromkeys((f"{LEADER}.replicas", f"{FOLLOWER}.replicas"), "*" if of_all_replicas else None)
         topics = sorted({partition.topic for partition in self.run.movable})
         wanted = {(BROKER_CONFIG, ALL_BROKERS): rates, **{(TOPIC_CONFIG, topic): replicas for topic in topics}}

@@ -1,9 +1,9 @@
-"""Machines whose disks are tired: what threads do takes its time, each piece its own, and ends in any order.
+"""Runs with slow disks: work in threads takes its time, each piece its own, and completes in any order.
 
-A thread may have done its work long before anybody hears of it, or do it only at the end of that time: whatever the
-event loop does meanwhile (another epoch, a cut, a deletion, the next append) comes after it or before it. Directories
-of such machines count as stalling now and then, so appends go by thread, and then at once again. Replicas wander
-between three directories meanwhile, of which some are away for a while.
+A thread may do its work at the beginning or at the end of that time, so whatever the event loop does meanwhile (a new
+epoch, a truncation, a deletion, the next append) comes after it or before it. Directories of such machines count as
+slow now and then, so that appends alternate between threads and the event loop. Meanwhile replicas move between three
+directories, some of which fail for a while.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from tests.sim.directories import DirectoriesRun, DirectoryFaults
 from tests.sim.machine import THREAD_COST_S, Machine, SimThreads
 
-# Most work is as quick as ever, or the run would show nothing but timeouts; some is so slow that its directory counts
-# as silent.
+# Most work is as quick as usual, or the run would show nothing but timeouts; some is so slow that its directory counts
+# as hung.
 RESTED_S = (THREAD_COST_S,)
 TIRED_S = (THREAD_COST_S, THREAD_COST_S, 0.01, 0.05, 0.3)
 WORN_S = (0.01, 0.05, 0.3, 1.5, 6.5)
-QUICKEST, SLOWEST = 0.5, 1.5  # so many times as long
+QUICKEST, SLOWEST = 0.5, 1.5  # factors of these costs
 STALLS_S = 4.0
 
 
 class TiredThreads(SimThreads):
-    """`costs_s`: how long things may take now; who is told of it later than it is done is drawn as well."""
+    """`costs_s` returns how long work may take at present. Whether it is done at the beginning or the end is random."""
 
     def __init__(self, rng: random.Random, costs_s: Callable[[], tuple[float, ...]]) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class TiredMachine(Machine):
         return TiredThreads(random.Random(self._rng.random()), lambda: self.costs_s)
 
     def stall_appends(self, seconds: float) -> None:
-        """Its directories count as too slow to wait for, as they do after a few slow writes."""
+        """Mark its directories as too slow for the event loop, as a few slow writes do."""
         if self.process is not None:
             for directory in self.process.node.logs.directories:
                 directory.slow_until = max(directory.slow_until, self._monotonic() + seconds)
 
     def _monotonic(self) -> float:
-        """What its process reads."""
+        """The monotonic clock as its process reads it."""
         return self.clock.monotonic()
 
 
@@ -89,13 +89,13 @@ class TiredFaults(DirectoryFaults):
         finally:
             for machine in self.run.machines:
                 self.run.tire(machine, RESTED_S)
-        await asyncio.sleep(max(WORN_S) * SLOWEST)  # what threads have begun is done by then
+        await asyncio.sleep(max(WORN_S) * SLOWEST)  # until all work begun in threads is done
 
     def _all_the_while(self) -> list[Coroutine[Any, Any, None]]:
         return [self._tire()]
 
     async def _tire(self) -> None:
-        """All the while, whatever else goes wrong."""
+        """Change the speed of disks throughout the run, whatever else goes wrong."""
         rng = random.Random(f"tired {self.run.seed}")
         while True:
             machine = rng.choice(self.run.machines)

@@ -1,11 +1,11 @@
-"""A transactional producer of the simulation: one incarnation of a transactional id, as careful as clients are.
+"""A transactional producer of the simulation: one incarnation of a transactional id, as careful as real clients.
 
-Up to three batches of a partition are under way; after a failure they are sent again, in order, with the same
-sequences. A transaction ends when all of it is answered, or it is aborted. What cannot be mended by sending again makes
-it abort; what says that somebody else has the id now ends the incarnation.
+Up to three batches per partition are in flight; after a failure they are retried in order, with the same sequence
+numbers. A transaction ends when all of it is acknowledged, or it is aborted. An error that a retry cannot mend aborts
+the transaction; one that says that the producer is fenced ends the incarnation.
 
-There are two flows: before transaction.version 2 the client says which partitions are in a transaction, and the epoch
-stays; since then brokers see it from what is written, and each end raises the epoch.
+There are two flows: before transaction.version 2 the client adds partitions to the transaction and the producer epoch
+stays; since then brokers add the partitions that are written to, and each end bumps the epoch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
 MOST_UNDER_WAY = 3
-OF_TRANSACTIONS = 1  # the type of the key that a coordinator is found by
+OF_TRANSACTIONS = 1  # the key type of FindCoordinator
 FIND = 3
 
 
 class Flow(NamedTuple):
-    """Versions of the requests."""
+    """The request versions of one flow."""
 
     init: int
     produce: int
@@ -69,16 +69,16 @@ class MustAbort(Exception):
 
 
 class Over(Exception):
-    """This incarnation can do nothing any more: another one has its id, or the coordinator gave up on it."""
+    """This incarnation can do nothing any more: it is fenced, or the coordinator gave up on it."""
 
 
 class RefusedAtOnce(Over):
-    """By the first answer: nothing was asked before that may have counted."""
+    """The first answer was the error: no earlier attempt can have taken effect."""
 
 
 class Group(NamedTuple):
     name: str
-    partition: TopicPartition  # of which it commits offsets
+    partition: TopicPartition  # whose offsets it commits
 
 
 class Batch(NamedTuple):
@@ -118,7 +118,7 @@ class Incarnation:
         self.has_begun = asyncio.Event()
 
     def finish(self) -> None:
-        """After the transaction that is open, if any."""
+        """Stop after the open transaction, if any."""
         self._finishing = True
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class Incarnation:
             self._diary.refusals.append(Refusal(self._name, self._identity, over.args[0], now()))
 
     async def _init(self) -> None:
-        """The first time, or for a new epoch: then it says who it was, so that one that was replaced learns of it."""
+        """Get an identity, or a new epoch: then it sends its old identity, so that it learns if it has been fenced."""
         kind = message("InitProducerIdRequest")
         request = kind(
             transactional_id=self._name, transaction_timeout_ms=self._timeout_ms,
@@ -155,7 +155,7 @@ class Incarnation:
         transaction = self._diary.begin(self._name, chosen)
         try:
             if self._rng.random() < 0.2 and self._flow.client_adds:
-                await self._add_partitions(self._partitions)  # one of them may get nothing
+                await self._add_partitions(self._partitions)  # some may get no records
             for partition in chosen:
                 if self._flow.client_adds:
                     await self._add_partitions([partition])
@@ -200,7 +200,7 @@ class Incarnation:
                 await asyncio.sleep(RETRY_S)
 
     async def _send(self, partition: TopicPartition, waiting: deque[Batch]) -> bool:
-        """All that wait, one behind the other; those that are acknowledged wait no more. False: again, somewhere."""
+        """Send all waiting batches in order, and drop those that are acknowledged. False: retry, perhaps elsewhere."""
         leader = await self._client.leader_of(partition)
         if leader is None:
             return False
@@ -214,7 +214,7 @@ class Incarnation:
             error = ErrorCode.NETWORK_EXCEPTION if result is None else ErrorCode(result.error_code)
             if everything and error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(partition, waiting.popleft(), result)
-            elif error in AGAIN or not everything:  # what is behind one that failed may be called out of order
+            elif error in AGAIN or not everything:  # a batch behind a failed one may be refused as out of order
                 everything = False
             else:
                 self._in_doubt = True
@@ -270,7 +270,7 @@ class Incarnation:
         )  # fmt: skip
         try:
             await self._coordinate(self._group.name, request, version, of=0)
-        except Over as error:  # Java's producer asks its own coordinator what is true
+        except Over as error:  # like Java's producer, ask the transaction coordinator by aborting
             raise MustAbort from error
         transaction.offset = transaction.number
 
@@ -292,7 +292,7 @@ class Incarnation:
     async def _abort(self, transaction: Transaction) -> None:
         transaction.identity = self._identity
         self._go_on_as(await self._end(committed=False))
-        if self._flow.client_adds and self._in_doubt:  # what was not written left a hole in the sequences
+        if self._flow.client_adds and self._in_doubt:  # batches that were not written left a gap in the sequences
             await self._init()
 
     async def _end(self, *, committed: bool) -> Any:
@@ -307,7 +307,7 @@ class Incarnation:
         if self._flow.client_adds:
             return
         before, self._identity = self._identity, Identity(answer.producer_id, answer.producer_epoch)
-        if before.producer_id != self._identity.producer_id:  # the epochs of that one have come to an end
+        if before.producer_id != self._identity.producer_id:  # the epochs of the old id are exhausted
             self._diary.beginnings.append(Beginning(self._name, self._identity, now()))
         elif not before < self._identity:
             self._diary.broken.append(f"each end raises the epoch: {self._name} was {before}, is {self._identity}")
@@ -315,7 +315,7 @@ class Incarnation:
 
     # -- coordinators ---------------------------------------------------------------------------------------------
     async def _coordinate(self, key: str, request: Any, version: int, *, of: int = OF_TRANSACTIONS) -> Any:
-        """The answer, once it is neither of those after which one asks again."""
+        """Ask the coordinator, and retry until the answer is not retriable."""
         times = 0
         while True:
             times += 1
@@ -332,7 +332,7 @@ class Incarnation:
             await asyncio.sleep(RETRY_S)
 
     async def _ask_coordinator(self, key: str, of: int, request: Any, version: int) -> Any:
-        """None where there is no answer."""
+        """None if there is no answer."""
         try:
             if (key, of) not in self._coordinators:
                 find = message("FindCoordinatorRequest")
@@ -346,7 +346,7 @@ class Incarnation:
 
 
 def _error(answer: Any) -> ErrorCode:
-    """The first one in it, wherever that is in this answer."""
+    """The first error in the answer, wherever this kind of answer has its errors."""
     codes = [getattr(answer, "error_code", 0)]
     for topic in getattr(answer, "results_by_topic_v3_and_below", None) or ():
         codes += [part.partition_error_code for part in topic.results_by_partition]

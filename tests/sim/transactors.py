@@ -1,5 +1,5 @@
-"""Transactional ids and the lives of those who use them: one after the other, or one while the one before goes on and
-does not know that it is over; some vanish in the middle and leave a transaction open, which has to time out.
+"""Transactional ids and the incarnations that use them: one after the other, or one while its predecessor goes on as a
+zombie; some vanish in the middle and leave a transaction open, which has to time out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTITIONS = [TopicPartition(NAME, number) for number in range(2)]
 STATE = "__transaction_state"
 STATE_PARTITIONS = 2
 IDS = ("x", "y")
-HOW_MANY_IDS = (1, 1, 1, 2)  # one costs half as much
+HOW_MANY_IDS = (1, 1, 1, 2)  # a run with one id costs half as much
 TIMEOUTS_MS = (2000, 6000)
 CONFIGS = {"min_insync_replicas": "2"}
 PROPERTIES = {
@@ -35,7 +35,7 @@ PLAIN_PER_SECOND = 0.2
 
 
 class Transactors:
-    per_second = 0.3  # of one id
+    per_second = 0.3  # transactions of one id
 
     def __init__(self, fabric: Fabric, hosts: list[str], rng: random.Random, *, timeout_s: float) -> None:
         self.diary = Diary()
@@ -49,7 +49,7 @@ class Transactors:
         self.readers: list[ReadCommitted] = []
 
     async def run(self) -> None:
-        """Until `finish` is called and every transaction that still has somebody has ended."""
+        """Run until `finish` is called and every transaction whose producer still lives has ended."""
         await create_topic(self.admin, NAME, len(PARTITIONS), 3, **CONFIGS)
         self.topic_id = await find_topic_id(self.admin, NAME)
         self._exists.set()
@@ -60,7 +60,7 @@ class Transactors:
             group.create_task(self._write_plainly(random.Random(self._rng.random())))
 
     async def read(self, rng: random.Random) -> None:
-        """For ever: what is committed, and everything."""
+        """Read for ever: committed records, and everything."""
         await self._exists.wait()
         async with asyncio.TaskGroup() as group:
             for partition in PARTITIONS:
@@ -76,7 +76,7 @@ class Transactors:
         self._finishing.set()
 
     async def is_finishing(self, seconds: float) -> bool:
-        """Whether it is, at the latest after so long."""
+        """Wait for `finish`, at most `seconds`; whether it has been called."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._finishing.wait(), seconds)
         return self._finishing.is_set()
@@ -85,7 +85,7 @@ class Transactors:
         return SimClient(self._fabric, name, self._hosts, timeout_s=self._timeout_s)
 
     def vanish(self, client: SimClient) -> None:
-        """What it had sent may arrive later."""
+        """Drop the client's connections; what it had sent may still arrive."""
         self._fabric.silence(client.name)
 
     def cut_off(self, client: SimClient, seconds: float) -> None:
@@ -96,7 +96,7 @@ class Transactors:
         asyncio.get_running_loop().call_later(seconds, reconnect)
 
     async def _write_plainly(self, rng: random.Random) -> None:
-        """Records outside of transactions, which wait behind those that are open."""
+        """Write records outside of transactions; they are not stable while an earlier transaction is open."""
         client, number = self.client("plain"), 0
         while not await self.is_finishing(rng.expovariate(PLAIN_PER_SECOND)):
             partition, number = rng.choice(PARTITIONS), number + 1
@@ -111,7 +111,7 @@ class Transactors:
 
 
 class _Lives:
-    """Of one transactional id."""
+    """The incarnations of one transactional id."""
 
     def __init__(self, everybody: Transactors, name: str, rng: random.Random) -> None:
         self._everybody = everybody
@@ -140,13 +140,13 @@ class _Lives:
                 incarnation.finish()
 
     async def _until_it_has_begun(self, task: asyncio.Task[None], incarnation: Incarnation) -> None:
-        """Which waits for what the one before left; or until it is over already."""
+        """Wait until it has its identity, perhaps once its predecessor's transaction has ended, or until it is over."""
         waiting = asyncio.create_task(incarnation.has_begun.wait())
         await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
 
     async def _go(self, client: SimClient, incarnation: Incarnation, task: asyncio.Task[None]) -> bool:
-        """How one gives way to the next; it may go on, and is not told. Whether the end has come meanwhile."""
+        """Let it give way to the next one, perhaps by going on as a zombie. Whether the run is finishing meanwhile."""
         how = self._rng.choice(["in order", "vanishes", "vanishes for long", "goes on", "is cut off"])
         if how == "in order":
             incarnation.finish()

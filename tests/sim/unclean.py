@@ -1,9 +1,9 @@
-"""A topic that may be led by anybody rather than by nobody: what is lost is what its epochs say, and no more.
+"""A topic with unclean leader election: only what the leader epochs explain may be lost.
 
-A record of some epoch may be gone only where a leader that was elected uncleanly, later, did not have it: it began
-before it, or had one of an earlier epoch there. Whoever reads says what it has read last; it is told to go back, and
-how far, before it is given anything else: so what it has in the end is what every replica has. How far is not told only
-by a leader that has nothing of that time, nor of any before.
+A record may be lost only because a leader elected uncleanly in a later epoch lacked it: that leader began at or before
+its offset, or had a record of an earlier epoch there. The reader sends the epoch that it fetched last; the leader tells
+it how far to truncate before it returns anything else, so in the end the reader has what every replica has. Only a
+leader that has no record of that epoch or an earlier one cannot say how far.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LATER_THAN_ALL = 2**31
 
 
 class Epochs(NamedTuple):
-    """Of a host's log: the oldest one that it has records of, and the newest one that the host can have led in."""
+    """Of a host's log: the oldest epoch with a record in it, and the newest one that the host may have led in."""
 
     oldest: int
     newest: int
@@ -50,9 +50,9 @@ NOT_KNOWN = Epochs(LATER_THAN_ALL, LATER_THAN_ALL)
 class Acked:
     value: bytes
     since_epoch: int
-    """The leader's at the least: who wrote it knew of that one when it did."""
+    """The leader's epoch at the least: the one that the producer knew when it wrote."""
     until_epoch: int
-    """The leader's at the most: what it had come to when the answer was there."""
+    """The leader's epoch at the most: the one it had when the answer had arrived."""
 
 
 class UncleanTopic:
@@ -67,9 +67,9 @@ class UncleanTopic:
         self._acked: list[tuple[int, Acked]] = []
         self._read: list[tuple[int, int, bytes]] = []  # offset, epoch, value
         self.times_told_to_go_back = 0
-        self.deleted = 0  # nobody needs what is before it; it may be there all the same
+        self.deleted = 0  # records before this offset were deleted; they may still be there
         self._writes, self._has_written = True, False
-        self._begins = 0  # whoever has read nothing
+        self._begins = 0  # where a reader that has read nothing begins
 
     async def run(self) -> None:
         minimum = self._rng.choice(["1", "2"])
@@ -96,7 +96,7 @@ class UncleanTopic:
         self._has_written = True
 
     async def _leader(self, client: SimClient) -> tuple[str | None, int]:
-        """With its epoch, as whoever is asked knows it; asked each time, of one after the other."""
+        """The leader's host and epoch, as one of the brokers knows it; never cached."""
         kind = message("MetadataRequest")
         request = kind(topics=[kind.MetadataRequestTopic(version=9, name=NAME)], allow_auto_topic_creation=False)
         answer = await client.ask_any(request, 9)
@@ -109,7 +109,7 @@ class UncleanTopic:
         return None, -1
 
     async def delete_now_and_then(self, person: SimClient, rng: random.Random) -> None:
-        """Up to anywhere that was acknowledged, also where it is lost since: then whoever leads has less than that."""
+        """Delete up to any acknowledged offset, even a lost one, which is then beyond the end of the leader's log."""
         while True:
             await asyncio.sleep(rng.uniform(1.0, 8.0))
             newest = max((offset for offset, _ in self._acked), default=0)
@@ -129,7 +129,7 @@ class UncleanTopic:
             await asyncio.sleep(RETRY_S)
 
     async def _fetch(self, host: str, leader_epoch: int) -> bool:
-        """Whether this host is still the one to ask."""
+        """Fetch once; whether to go on with this host."""
         kind = message("FetchRequest")
         offset = self._read[-1][0] + 1 if self._read else self._begins
         part = kind.FetchTopic.FetchPartition(
@@ -186,14 +186,14 @@ class UncleanTopic:
 
     # -- the end --------------------------------------------------------------------------------------------------
     def has_read(self, machines: Sequence[Machine]) -> bool:
-        """All that there is."""
+        """Whether it has read everything that there is."""
         ends = [
             log.log_end_offset for each in machines if each.process and (log := each.process.node.logs.get(PARTITION))
         ]
         return self._has_written and (self._read[-1][0] + 1 if self._read else self._begins) == max(ends, default=0)
 
     def check(self, machines: Sequence[Machine], history: MetadataHistory) -> None:
-        # Who leads uncleanly may not know of a deletion that the others know of: what it has more nobody needs.
+        # A leader elected uncleanly may not know of a deletion that the others know of: ignore what only it still has.
         start = max(_log_of(machine).log_start_offset for machine in machines)
         copies = [whole(machine, start) for machine in machines]
         for machine, copy in zip(machines, copies, strict=True):
@@ -224,7 +224,7 @@ class UncleanTopic:
 
 
 def _beginning(entries: Sequence[tuple[int, int]], epoch: int, end: int) -> int:
-    """Where this leader, or the first after it that wrote anything, began."""
+    """The start offset of this epoch, or of the first later one in which anything was written."""
     return min((start for each, start in entries if each >= epoch), default=end)
 
 

@@ -1,7 +1,7 @@
-"""A run in which the controllers that vote change all the time, through kills, partitions and power cuts.
+"""Runs in which the set of voters changes all the time, through kills, partitions and power losses.
 
-The first of them founds the quorum, whoever comes later is added by a request to any broker, as a person or an operator
-would do it. Judged besides everything else: what was committed to the metadata log is the same on every node and stays.
+The first controller bootstraps a standalone quorum; the others are added by requests to any broker, as an administrator
+or an operator would do it. Checked in addition: the committed metadata log is the same on every node, and stays.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ChangingRun(Run):
 
 
 class UpgradedRun(ChangingRun):
-    """A static quorum at first: somebody upgrades it in the middle of it all."""
+    """Begins with a static quorum, which is upgraded in the middle of it all."""
 
     def _properties(self, node_id: int) -> dict[str, str]:
         return Run._properties(self, node_id)
@@ -85,7 +85,7 @@ class VoterFaults(AimedFaults):
         return [self._keep_changing(people) for people in self._people]
 
     async def _keep_changing(self, people: SimClient) -> None:
-        """All the while, whatever else goes wrong; now and then the leader dies over it."""
+        """Change voters, whatever else goes wrong; now and then the leader dies meanwhile."""
         while True:
             request = self._request()
             if request is not None:
@@ -97,7 +97,7 @@ class VoterFaults(AimedFaults):
             await asyncio.sleep(self.rng.expovariate(1 / PAUSE_S))
 
     def _request(self) -> Any:
-        """As whoever asks sees it: of a machine that the leader counts as a voter, or of one that it does not."""
+        """A request to remove a machine that the leader counts as a voter, or to add one that it does not."""
         leaders = [driver for each in self.run.machines if (driver := driver_of(each)) is not None and driver.is_leader]
         machine = self.rng.choice(self.run.machines)
         driver = driver_of(machine)

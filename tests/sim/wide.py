@@ -1,8 +1,8 @@
-"""More brokers than a partition has replicas, on which all is that makes moving hard: three directories each that are
-away for a while, tired disks, clocks that are wrong, and segments so small that each has but a few batches.
+"""Runs with more brokers than replicas and all that makes moves hard: three log directories each that fail for a while,
+slow disks, wrong clocks, and segments of only a few batches.
 
-Replicas go to any of the brokers, of several partitions in one plan, which the next one replaces. In the end each
-broker has all of them, so that whatever is left of where they were would be found.
+Replicas of several partitions are reassigned to any brokers at once, and the next reassignment replaces this one. In
+the end each broker has all replicas, so that anything left behind where they were would be found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPLICAS = (2, 3, 3, 4)
 
 
 class WideMirror(Mirror):
-    """Several records at once, not in the order of their times."""
+    """Writes several records at once, not in the order of their timestamps."""
 
     def _times_ms(self, about_ms: int) -> list[int]:
         return [about_ms - self._rng.randrange(MINUTE_MS) for _ in range(self._rng.randint(1, 3))]
@@ -40,7 +40,7 @@ class WideMachine(TiredMachine, ClockedMachine):
 
 class WideRun(TiredRun, ClockedRun):
     kind_of_machine: type[Machine] = WideMachine
-    segments = 0  # at most, of one partition
+    segments = 0  # the most segments that any partition had in the end
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
@@ -51,14 +51,14 @@ class WideRun(TiredRun, ClockedRun):
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = super()._clients(hosts)
-        self._passing.replicas = len(self.machines)  # the last one may be made when nobody reassigns any more
+        self._passing.replicas = len(self.machines)  # the last topic may be created after the last reassignment
         return tasks
 
     def _make_mirror(self, client: SimClient, rng: random.Random) -> Mirror:
         return WideMirror(client, rng, self.plan.seconds)
 
     def settled(self) -> bool:
-        """Each broker has everything, too, as it is to be in the end."""
+        """And each broker has all replicas, as it must in the end."""
         return super().settled() and all(
             len(partition.isr) == len(self.machines)
             for machine in self.machines
@@ -86,7 +86,7 @@ class WideFaults(TiredFaults, ClockFaults):
         return [self._tire(), self._keep_stepping()]
 
     async def _reassign_one(self, partition: TopicPartition) -> None:
-        """And others with it; perhaps another plan replaces it on the way, or somebody dies."""
+        """Together with others; perhaps another reassignment replaces it on the way, or a broker dies."""
         everybody = [machine.node_id for machine in self.run.machines]
         for _ in range(self.rng.randint(1, 4)):
             some = {partition, *self.rng.sample(self.run.movable, self.rng.choice([0, 2]))}

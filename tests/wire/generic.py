@@ -1,4 +1,4 @@
-"""Requests as the generic codec writes them: what is parsed by hand is compared with these."""
+"""Requests as the generic codec encodes them, to compare the hand-written parsers with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fetch_request(
     gone: Forgotten | None = None,
     rack: str = "",
 ) -> bytes:
-    """`replica`: its id and epoch. `session`: likewise."""
+    """`replica` and `session` are an id and an epoch each."""
     kind = message("FetchRequest")
     partition_of = kind.FetchTopic.FetchPartition
     request = kind(

@@ -1,4 +1,4 @@
-"""The Grafana dashboards: one module each, in one style (`house.py`), about the same things (`queries.py`)."""
+"""Builds the Grafana dashboards: one module each, with common style (`house.py`) and shared queries (`queries.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers do for their clients, and how long it takes."""
+"""Dashboard: what brokers do for their clients, and how long it takes."""
 
 from __future__ import annotations
 

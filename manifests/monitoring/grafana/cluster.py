@@ -1,4 +1,4 @@
-"""Is the cluster well, and if not: where to look next."""
+"""Dashboard: whether the cluster is well, and if not, where to look next."""
 
 from __future__ import annotations
 

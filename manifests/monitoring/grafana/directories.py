@@ -1,4 +1,4 @@
-"""Every disk of every broker: how full, how level, how soon full."""
+"""Dashboard: every disk of every broker: how full, how level, how soon full."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from manifests.monitoring.grafana.queries import (
     series,
 )
 
-# From here on BallastDisksImbalanced fires.
+# At the second value BallastDisksImbalanced fires.
 SPREAD_STEPS = steps(0.15, 0.25)
 USED, TOTAL = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
 FILL = fill(OF_DIRECTORY)
-# As BallastLogDirFullWithin24h reckons: across restarts, and not from what a new directory is given in its first hours.
+# Computed as in BallastLogDirFullWithin24h: across restarts, and without the first hours of a new directory.
 EACH = "max by (namespace, job, broker, log_dir)"
 IN_A_DAY = f"predict_linear({EACH} ({USED})[6h:1m], 86400)"
 OLD_ENOUGH = f"{EACH} ({USED} offset 3h)"
@@ -50,7 +50,7 @@ def build() -> Dashboard:
 
 
 def _state() -> Sequence[Panel]:
-    # The disk of a node that is a controller only stands empty; a cordoned one can sink but not rise.
+    # The disk of a controller-only node stays empty; a cordoned one can only get emptier.
     levelled = f"{FILL} and on (namespace, job, broker) {series('ballast_replicas')}"
     closed = f"on (namespace, job, broker, log_dir) {series('ballast_log_dir_cordoned', OF_DIRECTORY)} == 1"
     return (

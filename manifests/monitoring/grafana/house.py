@@ -1,6 +1,6 @@
-"""The style of all dashboards, said once: how a panel looks, which variables there are, how dashboards are laid out.
+"""The style of all dashboards, in one place: how panels look, which variables there are, how dashboards are laid out.
 
-Panels and queries are builders of grafana-foundation-sdk, so a dashboard can go on with what this page does not offer.
+Panels and queries are builders of grafana-foundation-sdk, so a dashboard can add what this module does not offer.
 Widths are in the 24 columns of Grafana's grid.
 """
 
@@ -44,12 +44,12 @@ NUMBER_HEIGHT, GRAPH_HEIGHT = 4, 8
 
 
 def steps(warning: float | None = None, critical: float | None = None) -> tuple[Step, ...]:
-    """Green from the bottom, orange and red from these values on."""
+    """Green from the bottom, orange and red from these values up."""
     marks = ((warning, ORANGE), (critical, RED))
     return ((None, GREEN), *((value, color) for value, color in marks if value is not None))
 
 
-# A directory from here on is worth a look; from there on BallastLogDirNearlyFull fires.
+# From the first value on, a directory is worth a look; from the second on, BallastLogDirNearlyFull fires.
 FILL_STEPS = steps(0.8, 0.9)
 NONE_ALLOWED = steps(critical=1)
 EXACTLY_ONE: tuple[Step, ...] = ((None, RED), (1.0, GREEN), (2.0, RED))
@@ -57,7 +57,7 @@ EXACTLY_ONE: tuple[Step, ...] = ((None, RED), (1.0, GREEN), (2.0, RED))
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice at the top of a dashboard; a plain one is one value, the others are any number of them, all at first."""
+    """A variable at the top of a dashboard; a plain one has one value, the others any number, by default all."""
 
     name: str
     label: str
@@ -114,7 +114,7 @@ def graph(
 def number(
     title: str, unit: str, description: str, *, width: int = SIXTH, limits: Sequence[Step] = steps()
 ) -> stat.Panel:
-    """One figure that is green, orange or red, with its course behind it."""
+    """One number in green, orange or red, with a sparkline behind it."""
     panel = stat.Panel().title(title).unit(unit).description(description).datasource(SOURCE)
     panel.span(width).height(NUMBER_HEIGHT).thresholds(_thresholds(limits)).color_scheme(_by_thresholds())
     panel.color_mode(common.BigValueColorMode.VALUE).graph_mode(common.BigValueGraphMode.AREA)
@@ -122,7 +122,7 @@ def number(
 
 
 def bars(title: str, unit: str, description: str, *, height: int, limits: Sequence[Step]) -> bargauge.Panel:
-    """A bar for each series as it is now, across the page."""
+    """A bar across the page for the current value of each series."""
     panel = bargauge.Panel().title(title).unit(unit).description(description).datasource(SOURCE)
     panel.span(FULL).height(height).min(0).thresholds(_thresholds(limits)).color_scheme(_by_thresholds())
     panel.orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC)
@@ -133,17 +133,17 @@ def bars(title: str, unit: str, description: str, *, height: int, limits: Sequen
 
 
 def over_time(query: str, legend: str, ref: str = "A") -> Dataquery:
-    """A query for graphs, and for figures with their course."""
+    """A range query: for graphs, and for numbers with a sparkline."""
     return Dataquery().expr(query).legend_format(legend).ref_id(ref).range().datasource(SOURCE)
 
 
 def now(query: str, legend: str) -> Dataquery:
-    """A query for the present state."""
+    """An instant query: the current state."""
     return Dataquery().expr(query).legend_format(legend).ref_id("A").instant().datasource(SOURCE)
 
 
 def link_to(name: str, title: str, **variables: str) -> DashboardLink:
-    """From a series to another dashboard: the same cluster and time, and these variables as the series' labels say."""
+    """A link from a series to another dashboard: same cluster and time, these variables set from the series' labels."""
     labels = "".join(f"&var-{variable}=${{__field.labels.{label}}}" for variable, label in variables.items())
     chosen = "${datasource:queryparam}&${namespace:queryparam}&${job:queryparam}&${__url_time_range}"
     return DashboardLink(title).type(model.DashboardLinkType.LINK).url(f"/d/ballast-{name}?{chosen}{labels}")

@@ -1,4 +1,4 @@
-"""The operator at work: is there a leader, does it keep up, what fails."""
+"""Dashboard: the operator at work: whether there is a leader, whether it keeps up, what fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ series = partial(queries.series, of=OF_OPERATOR)
 rate = partial(queries.rate, of=OF_OPERATOR)
 quantile = partial(queries.quantile, of=OF_OPERATOR)
 
-# From here on BallastReconcileStuck fires.
+# At the second value BallastReconcileStuck fires.
 AGE_STEPS = steps(60, 300)
 
 

@@ -1,4 +1,4 @@
-"""What several dashboards ask in the same way, and the variables that their queries name."""
+"""Queries that several dashboards share, and the variables that these name."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ DIRECTORY = "{{broker}}:{{log_dir}}"
 
 
 def series(metric: str, more: str = "", of: str = OF_CLUSTER) -> str:
-    """A metric of what is chosen."""
+    """A metric, restricted to what is selected."""
     return f"{metric}{{{of}{',' + more if more else ''}}}"
 
 
 def rate(metric: str, more: str = "", of: str = OF_CLUSTER) -> str:
-    """How fast a counter grows, over as much time as a point of the graph stands for."""
+    """The rate of a counter, over the time that a point of the graph covers."""
     return f"rate({series(metric, more, of)}[$__rate_interval])"
 
 
 def quantile(share: float, metric: str, by: str, more: str = "", of: str = OF_CLUSTER) -> str:
-    """Of a histogram, for each value of the label `by`; where nothing was counted it is no number, and left out."""
+    """A quantile of a histogram for each value of label `by`; without observations it is NaN, and left out."""
     return f"histogram_quantile({share}, sum by (le, {by}) ({rate(f'{metric}_bucket', more, of)})) >= 0"
 
 
 def fill(more: str = "") -> str:
-    """Of each directory: how full it is, from 0 to 1."""
+    """How full each directory is, from 0 to 1."""
     return f"{series('ballast_log_dir_used_bytes', more)} / {series('ballast_log_dir_total_bytes', more)}"
 
 
 def cluster_of(metric: str) -> tuple[Variable, Variable]:
-    """Namespace and cluster, of those that have this metric.
+    """Variables for the namespaces and clusters that have this metric.
 
-    One cluster at a time: a level, a quorum or a leader is that of one.
+    One cluster at a time: a level, a quorum or a leader belongs to one.
     """
     found, job = f"label_values({metric}, namespace)", f'label_values({metric}{{namespace=~"$namespace"}}, job)'
     return (

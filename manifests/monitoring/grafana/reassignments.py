@@ -1,4 +1,4 @@
-"""Moves: how far they are, what holds them up, and what they do to everybody else."""
+"""Dashboard: moves: how far they are, what holds them up, and how they affect everything else."""
 
 from __future__ import annotations
 

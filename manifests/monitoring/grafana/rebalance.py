@@ -1,4 +1,4 @@
-"""The job that watches the disks: when it looked, what it found, what it proposes."""
+"""Dashboard: the rebalance job: when it looked, what it found, what it proposes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from manifests.monitoring.grafana.directories import SPREAD_STEPS
 from manifests.monitoring.grafana.house import QUARTER, dashboard, graph, now, number, over_time, steps
 from manifests.monitoring.grafana.queries import OF_CLUSTER, cluster_of, series
 
-# In intervals of the job; a little later BallastRebalanceSilent fires.
+# In intervals of the job; BallastRebalanceSilent fires a little later.
 LATE_STEPS = steps(1.5, 2)
 
 

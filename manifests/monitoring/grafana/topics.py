@@ -1,4 +1,4 @@
-"""Which topics are large, busy or read too slowly."""
+"""Dashboard: which topics are large, busy or consumed too slowly."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def build() -> Dashboard:
             over_time(most(f"sum by (topic) ({rate('ballast_partition_bytes_out_total', HERE)})"), "{{topic}}")
         ),
     )
-    # A group's coordinator knows the lag where it has a replica itself; the end of a partition is told by all of its
-    # replicas, unless series of partitions are left out.
+    # A group's coordinator exports the lag only if it has a replica itself. All replicas of a partition export its log
+    # end offset, unless series of partitions are switched off.
     partition = "namespace, job, topic, partition"
     end = f"max by ({partition}) ({series('ballast_replica_log_end_offset', OF_TOPIC)})"
     done = f"max by (group, {partition}) ({series('ballast_group_committed_offset', f'{OF_TOPIC},{OF_GROUP}')})"

@@ -29,6 +29,10 @@ from ballast_local.cel.values import CelError, Optional, checked_int, equals, is
 
 Env = dict[str, Any]
 Thunk = Callable[[Env], Any]
+# All that an evaluation may end in; whoever calls it sees a CelError.
+_FAILURES = (
+    CelError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, KeyError, IndexError,
+)  # fmt: skip
 _TYPES = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type")
 _NAMESPACES = ("sets", "optional", "math")
 _ESCAPED = {"underscores": "__", "dot": ".", "dash": "-", "slash": "/"}
@@ -52,14 +56,17 @@ class Program:
             return self._thunk(variables)
         except CelError:
             raise
-        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError, KeyError, IndexError) as fault:
+        except _FAILURES as fault:
             raise CelError(f"no such overload: {fault}") from None
 
 
 def compile_expression(text: str, variables: Iterable[str]) -> Program:
-    node = parse(text)
     compiler = _Compiler(set(variables))
-    thunk = compiler.compile(node)
+    try:
+        node = parse(text)
+        thunk = compiler.compile(node)
+    except RecursionError:
+        raise CelSyntaxError("expression is nested too deeply") from None
     return Program(text, node, thunk, frozenset(compiler.used))
 
 
@@ -236,7 +243,7 @@ def _logical(left: Thunk, right: Thunk, decisive: bool) -> Thunk:
         try:
             if _truth(left(env)) is decisive:
                 return decisive
-        except (CelError, TypeError, AttributeError, KeyError):
+        except _FAILURES:
             if _truth(right(env)) is decisive:
                 return decisive
             raise
@@ -267,12 +274,12 @@ def _all(operand: Thunk, names: list[str], body: Thunk, _: Thunk | None, decisiv
     scopes = _scopes(operand, names)
 
     def evaluate(env: Env) -> bool:
-        failure: CelError | None = None
+        failure: Exception | None = None
         for scope in scopes(env):
             try:
                 if _truth(body(scope)) is decisive:
                     return decisive
-            except CelError as fault:
+            except _FAILURES as fault:
                 failure = fault
         if failure is not None:
             raise failure

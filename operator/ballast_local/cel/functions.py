@@ -6,7 +6,6 @@ Each entry takes the receiver first, so `x.size()` and `size(x)` are one functio
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from typing import Any
@@ -24,6 +23,7 @@ from ballast_local.cel.values import (
     parse_timestamp,
     type_name,
 )
+from ballast_local.patterns import compile_pattern
 from ballast_local.quantity import is_quantity, parse_quantity
 
 
@@ -39,10 +39,9 @@ def _items(value: Any) -> list[Any]:
     return value
 
 
-@lru_cache(maxsize=512)
 def _regex(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(re.sub(r"(?<!\\)\$(?=$|\)|\|)", r"\\Z", pattern))
+        return compile_pattern(pattern)
     except re.error as fault:
         raise CelError(f"invalid regular expression: {fault}") from None
 

@@ -1,6 +1,8 @@
 """Parses CEL into a syntax tree. PURE."""
 
+import math
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +84,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_ESCAPE = re.compile(r"\\([xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
+            "\\": "\\", "'": "'", '"': '"', "`": "`", "?": "?"}  # fmt: skip
 _RESERVED = frozenset(
     [
         "as",
@@ -121,17 +125,41 @@ def _unquote(token: str) -> Any:
     width = 3 if body[:3] in ('"""', "'''") else 1
     text = body[width:-width]
     if "r" not in kind:
-        text = re.sub(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", _escape, text, flags=re.DOTALL)
+        text = _ESCAPE.sub(_escape, text)
     return text.encode() if "b" in kind else text
 
 
 def _escape(match: re.Match[str]) -> str:
     code = match[1]
-    if code[0] in "xuU" and len(code) > 1:
-        return chr(int(code[1:], 16))
+    if code[0] in "xXuU" and len(code) > 1:
+        number = int(code[1:], 16)
+        if number > sys.maxunicode:
+            raise CelSyntaxError(f"Syntax error: no character: \\{code}")
+        return "\ufffd" if 0xD800 <= number < 0xE000 else chr(number)
     if code.isdigit() and len(code) == 3:
         return chr(int(code, 8))
-    return _ESCAPES.get(code, code)
+    if code not in _ESCAPES:
+        raise CelSyntaxError(f"Syntax error: unknown escape: \\{code}")
+    return _ESCAPES[code]
+
+
+def _whole(text: str, negative: bool) -> int:
+    """An int or uint; -2**63 is two tokens, whose second alone is too large."""
+    digits, most = (text[:-1], 2**64 - 1) if text[-1] in "uU" else (text, 2**63 - (not negative))
+    try:
+        value = int(digits, 16 if digits.startswith("0x") else 10)
+    except ValueError:  # has more digits than Python converts
+        value = most + 1
+    if value > most:
+        raise CelSyntaxError("Syntax error: invalid int literal")
+    return value
+
+
+def _double(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise CelSyntaxError("Syntax error: invalid double literal")
+    return value
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -251,9 +279,9 @@ class _Parser:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "int":
-            return Literal(int(text.rstrip("uU"), 0))
+            return Literal(_whole(text, self._tokens[self._at - 2] == ("op", "-")))
         if kind == "float":
-            return Literal(float(text))
+            return Literal(_double(text))
         if kind == "text":
             return Literal(_unquote(text))
         if kind == "ident":

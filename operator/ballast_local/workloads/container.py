@@ -33,7 +33,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Surroundings:
+class PodContext:
     """What a container needs from its pod."""
 
     prepare: Callable[[Obj], Awaitable[Launch]]
@@ -54,8 +54,8 @@ class _Probes:
 
 
 class Container:
-    def __init__(self, spec: Obj, around: Surroundings, restarts: int) -> None:
-        self.spec, self._around = spec, around
+    def __init__(self, spec: Obj, context: PodContext, restarts: int) -> None:
+        self.spec, self._context = spec, context
         self.name: str = spec["name"]
         self.restarts = restarts
         self.exit_code: int | None = None
@@ -98,8 +98,8 @@ class Container:
 
     def _set_state(self, state: Obj) -> None:
         self._state = state
-        self._around.running(self.name, self.is_running)
-        self._around.changed()
+        self._context.running(self.name, self.is_running)
+        self._context.changed()
 
     # the life of a container
 
@@ -111,12 +111,12 @@ class Container:
             code = await self._run_once()
             if self._stopping.is_set():
                 break
-            again = self._around.restart_policy == "Always" or (
-                self._around.restart_policy == "OnFailure" and code != 0
+            again = self._context.restart_policy == "Always" or (
+                self._context.restart_policy == "OnFailure" and code != 0
             )
             if not again:
                 self.exit_code = code
-                self._around.changed()
+                self._context.changed()
                 return code
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
             await self._back_off(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0.0)
@@ -133,7 +133,7 @@ class Container:
         self._last_state = {"terminated": ended["terminated"]} if "terminated" in ended else self._last_state
         message = f"back-off {seconds:g}s restarting failed container={self.name}"
         self._set_state({"waiting": {"reason": "CrashLoopBackOff", "message": message}})
-        self._around.event("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
+        self._context.event("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
         await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> bool:
@@ -149,12 +149,12 @@ class Container:
         """Wait until everything that the container needs exists; returns None if it is stopped before."""
         while not self._stopping.is_set():
             try:
-                return await self._around.prepare(self.spec)
+                return await self._context.prepare(self.spec)
             except (NotYet, OSError, ValueError) as missing:
                 state = {"waiting": {"reason": "CreateContainerConfigError", "message": str(missing)}}
                 if self._state != state:
                     self._set_state(state)
-                    self._around.event("Warning", "Failed", f"Error: {missing}")
+                    self._context.event("Warning", "Failed", f"Error: {missing}")
                 await self._sleep(WAIT_SECONDS)
         return None
 
@@ -163,9 +163,9 @@ class Container:
         if launch is None:
             return 0
         try:
-            log = self._around.log(self.name)
+            log = self._context.log(self.name)
             process = await Process.start(
-                launch.command, launch.environment, launch.directory, log, self._around.record
+                launch.command, launch.environment, launch.directory, log, self._context.record
             )
         except (OSError, ValueError) as fault:  # ValueError: e.g. a NUL in an argument or variable
             now = meta.now()
@@ -206,7 +206,7 @@ class Container:
         if "terminated" in self._state:
             self._last_state = {"terminated": self._state["terminated"]}
         self._set_state({"running": {"startedAt": started_at}})
-        self._around.event("Normal", "Started", f"Started container {self.name}")
+        self._context.event("Normal", "Started", f"Started container {self.name}")
         probing = asyncio.create_task(self._probe())
         try:
             return await process.wait()
@@ -233,7 +233,7 @@ class Container:
                 self._told = True
                 await self._pre_stop(grace_seconds)
                 process.terminate()
-            if await process.ended(max(0.0, deadline - time.monotonic())):
+            if await process.wait_ended(max(0.0, deadline - time.monotonic())):
                 return
         process.kill()
 
@@ -245,7 +245,7 @@ class Container:
             except (TimeoutError, OSError, ValueError) as fault:
                 code, output = 1, str(fault)
             if code:
-                self._around.event("Warning", "FailedPreStopHook", f"preStop of {self.name} failed: {output[-300:]}")
+                self._context.event("Warning", "FailedPreStopHook", f"preStop of {self.name} failed: {output[-300:]}")
 
     def kill(self) -> None:
         """Kill at once, without a grace period."""
@@ -278,10 +278,10 @@ class Container:
         failures = 0
         while True:
             due = time.monotonic()
-            fault = await attempt(probe, self.spec, self._around.address, self._execute)
+            fault = await attempt(probe, self.spec, self._context.address, self._execute)
             if fault is None:
                 self._probes.started = True
-                self._around.changed()
+                self._context.changed()
                 return True
             failures += 1
             if failures >= probe.get("failureThreshold", 3):
@@ -297,7 +297,7 @@ class Container:
         first = True
         while True:
             due = time.monotonic()
-            fault = await attempt(probe, self.spec, self._around.address, self._execute)
+            fault = await attempt(probe, self.spec, self._context.address, self._execute)
             failures, successes = (failures + 1, 0) if fault else (0, successes + 1)
             if kind == "readinessProbe":
                 self._readiness(probe, failures, successes)
@@ -319,13 +319,13 @@ class Container:
             ready = False
         if ready != self._probes.ready:
             self._probes.ready = ready
-            self._around.changed()
+            self._context.changed()
 
     async def _fail(self, kind: str, fault: str, kill: bool) -> None:
         message = f"{kind.capitalize()} probe failed: {fault}"
         if kill or self._unhealthy != message:
-            self._around.event("Warning", "Unhealthy", message)
+            self._context.event("Warning", "Unhealthy", message)
         self._unhealthy = message
         if kill:
-            self._around.event("Normal", "Killing", f"Container {self.name} failed {kind} probe, will be restarted")
-            self._ending = asyncio.create_task(self._end(self._around.grace_seconds))
+            self._context.event("Normal", "Killing", f"Container {self.name} failed {kind} probe, will be restarted")
+            self._ending = asyncio.create_task(self._end(self._context.grace_seconds))

@@ -30,7 +30,7 @@ class DisruptionController(Controller):
         return None
 
 
-def standing_in_the_way(store: Store, entry: Entry) -> str:
+def blocking_budget(store: Store, entry: Entry) -> str:
     """The name of a budget that forbids to evict this pod now; empty if none does.
 
     Counts pods instead of reading the budget's status: concurrent evictions have to see each other."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
 from ballast_local.workloads.controller import Controller, is_active, is_ready
-from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from
+from ballast_local.workloads.podset import create_pod, delete_pod, pod_from, settle_ownership
 from ballast_local.workloads.schedule import Schedule
 
 LOOK_AGAIN_SECONDS = 60.0
@@ -35,7 +35,7 @@ class JobController(Controller):
             return None
         if finished(job):
             return self._expire(job)
-        pods = claim(self.client, job)
+        pods = settle_ownership(self.client, job)
         phases = [pod.get("status", {}).get("phase") for pod in pods]
         succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
         active = [

@@ -141,20 +141,16 @@ def _tail_start(file: BinaryIO, lines: int) -> int:
     if lines < 0:
         raise ApiError(422, "Invalid", "tailLines must be greater than or equal to 0")
     position = file.seek(0, os.SEEK_END)
-    wanted = lines + 1
-    ends_with_newline = False
-    while position > 0 and wanted > 0:
-        size = min(CHUNK_BYTES, position)
+    if lines == 0:
+        return position
+    position -= 1  # a newline at the very end begins no line
+    while position > 0:
+        size = found = min(CHUNK_BYTES, position)
         file.seek(position - size)
         chunk = file.read(size)
-        if not ends_with_newline and not chunk.endswith(b"\n"):
-            wanted -= 1
-        ends_with_newline = True
-        end = size
-        while wanted > 0 and (found := chunk.rfind(b"\n", 0, end)) >= 0:
-            wanted -= 1
-            end = found
-            if wanted == 0:
+        while (found := chunk.rfind(b"\n", 0, found)) >= 0:
+            lines -= 1
+            if lines == 0:
                 return position - size + found + 1
         position -= size
     return 0

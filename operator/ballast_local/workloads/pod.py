@@ -14,7 +14,7 @@ from pathlib import Path
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
 from ballast_local.workloads.client import Client
-from ballast_local.workloads.container import Container, Launch, Surroundings
+from ballast_local.workloads.container import Container, Launch, PodContext
 from ballast_local.workloads.environment import command_line, variables
 from ballast_local.workloads.logs import Logs, log_path
 from ballast_local.workloads.mounts import Mounts
@@ -138,7 +138,7 @@ class PodRunner:
         old = before.get(spec["name"])
         ran = old is not None and "waiting" not in (old.get("state") or {})
         restarts = (old or {}).get("restartCount", 0) + (1 if ran else 0)
-        around = Surroundings(
+        context = PodContext(
             prepare=self._launch,
             log=self._rotated_log,
             record=self.directory / "pids" / spec["name"],
@@ -149,7 +149,7 @@ class PodRunner:
             restart_policy=policy,
             grace_seconds=float(self.pod["spec"].get("terminationGracePeriodSeconds", 30)),
         )
-        container = self._containers[spec["name"]] = Container(spec, around, restarts)
+        container = self._containers[spec["name"]] = Container(spec, context, restarts)
         return container
 
     def _note_running(self, name: str, running: bool) -> None:

@@ -30,7 +30,9 @@ def pod_from(template: Obj, owner: Obj, name: str = "", labels: dict[str, str] |
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
 
 
-def claim(client: Client, owner: Obj, key: str = "pods.", fits: Callable[[str], bool] = lambda name: True) -> list[Obj]:
+def settle_ownership(
+    client: Client, owner: Obj, key: str = "pods.", fits: Callable[[str], bool] = lambda name: True
+) -> list[Obj]:
     """Return the owner's objects, after adopting orphans that match its selector and whose names fit, and releasing
     objects that no longer match."""
     namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]

@@ -107,7 +107,7 @@ class Process:
         self._record.unlink(missing_ok=True)
         return code if code >= 0 else 128 - code
 
-    async def ended(self, seconds: float) -> bool:
+    async def wait_ended(self, seconds: float) -> bool:
         """Wait for the end for at most this time; returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

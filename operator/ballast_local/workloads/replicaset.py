@@ -8,7 +8,7 @@ from functools import partial
 from ballast_local import last_applied, meta
 from ballast_local.errors import Obj
 from ballast_local.workloads.controller import Controller, is_active, is_ready, soonest, until_available
-from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
+from ballast_local.workloads.podset import create_pod, delete_pod, pod_from, settle_ownership, template_hash
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -24,7 +24,7 @@ class ReplicaSetController(Controller):
         if owner is None or meta.is_deleting(owner):
             return None
         wanted = owner["spec"]["replicas"]
-        pods = [pod for pod in claim(self.client, owner) if is_active(pod)]
+        pods = [pod for pod in settle_ownership(self.client, owner) if is_active(pod)]
         template = owner["spec"]["template"]
         pods += [create_pod(self.client, owner, pod_from(template, owner)) for _ in range(wanted - len(pods))]
         # Pods that are not ready are deleted first, then the youngest.
@@ -64,7 +64,7 @@ class DeploymentController(Controller):
         if owner is None or meta.is_deleting(owner):
             return None
         digest = template_hash(owner["spec"]["template"])
-        sets = claim(self.client, owner, "replicasets.apps")
+        sets = settle_ownership(self.client, owner, "replicasets.apps")
         current = next((one for one in sets if one["metadata"].get("labels", {}).get(HASH) == digest), None)
         if not owner["spec"].get("paused") or current is not None:
             if current is None:

@@ -5,7 +5,7 @@ import copy
 from ballast_local import meta
 from ballast_local.errors import Obj
 from ballast_local.workloads.controller import Controller, is_ready, soonest, until_available
-from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
+from ballast_local.workloads.podset import create_pod, delete_pod, pod_from, settle_ownership, template_hash
 
 REVISION = "controller-revision-hash"
 REVISIONS = "controllerrevisions.apps"
@@ -25,7 +25,7 @@ class StatefulSetController(Controller):
         spec = owner["spec"]
         revision = f"{name}-{template_hash(spec['template'])}"
         start = (spec.get("ordinals") or {}).get("start", 0)
-        found = claim(self.client, owner, fits=lambda pod_name: pod_name == f"{name}-{_ordinal(pod_name)}")
+        found = settle_ownership(self.client, owner, fits=lambda pod_name: pod_name == f"{name}-{_ordinal(pod_name)}")
         pods = {pod["metadata"]["name"]: pod for pod in found}
         wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
         self._keep_revision(owner, revision)

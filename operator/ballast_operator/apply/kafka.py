@@ -22,7 +22,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.api_message import ApiMessage
 
 import ballast_operator.schemas as schemas
-from ballast_operator.kafka_client import KafkaConnection, describe_error, refused
+from ballast_operator.kafka_client import KafkaConnection, describe_error, error_of
 from ballast_operator.model.actions import (
     AlterConfig,
     AlterReplicas,
@@ -209,7 +209,7 @@ async def alter_reassignments(
     for chunk in _chunks(actions, lambda _: 1, RECORDS_PER_REQUEST):
         response = await kafka.send_to_controller(_reassign_request(chunk), lambda r: [r.error_code])
         if response.error_code:
-            raise refused(response)
+            raise error_of(response)
         outcomes |= {
             TopicPartition(topic.name, part.partition_index): _outcome(part.error_code, part.error_message)
             for topic in response.responses

@@ -27,7 +27,7 @@ from ballast_operator.plan.dropped import OUTDATED, outdated_condition
 from ballast_operator.plan.secured import Reach
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, NotServedError, Verdict, conditions, ready_condition
 from ballast_operator.tls_secrets import SecretMissingError
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
 # The longer a cluster stays unhealthy the less often it is looked at, as it may need a person. Its recovery is noticed
-# after at most this share of the time that the trouble lasted.
+# after at most a quarter of the time that the trouble lasted.
 UNHEALTHY_LOOK_MOST_SECONDS = 15.0
 UNHEALTHY_SHARE = 0.25
 
@@ -77,17 +77,17 @@ class ClusterHandler:
         self._uid: str | None = None
         self._refused_until = 0.0
 
-    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
+    async def prepare(self, cluster: KafkaCluster, look: bool, requeue: Requeue) -> Reach | None:
         """How to reach the brokers, or None while there is no way yet."""
         if self._uid not in (None, cluster.meta.uid):
             await self.forget()  # deleted and recreated so fast that it looked like one object
         self._uid = cluster.meta.uid
         if cluster.spec.external is not None:
             return Reach(cluster.spec.external.bootstrap_servers)
-        return await self._managed.prepare(cluster, look, again)
+        return await self._managed.prepare(cluster, look, requeue)
 
     async def observe(
-        self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, heard: bool, again: Again
+        self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, heard: bool, requeue: Requeue
     ) -> bool:
         """Observe Kafka and write the status. False if there was no reason to look."""
         if not look:
@@ -103,14 +103,14 @@ class ClusterHandler:
                 verdict = SHARED["Paused"].says() if cluster.meta.paused else health(view)
                 status = replace(status, bootstrap_servers=cluster.spec.external.bootstrap_servers)
             else:
-                verdict, status = await self._managed.finish(cluster, kafka, view, status, again)
+                verdict, status = await self._managed.finish(cluster, kafka, view, status, requeue)
         if verdict.reason in IN_COURSE:
             self._pace = Pace()
             if verdict.reason != "Ready":
-                again.cluster_within(UNHEALTHY_LOOK_SECONDS)
+                requeue.cluster_within(UNHEALTHY_LOOK_SECONDS)
         else:
-            again.cluster_within(self._pace.seconds((cluster.meta.generation, verdict, status.drains), heard))
-        await self._write(cluster, status, verdict, again)
+            requeue.cluster_within(self._pace.seconds((cluster.meta.generation, verdict, status.drains), heard))
+        await self._write(cluster, status, verdict, requeue)
         return True
 
     def _refuse_other_cluster(self, cluster: KafkaCluster, view: KafkaView) -> None:
@@ -119,16 +119,16 @@ class ClusterHandler:
             raise WrongClusterError(CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known))
 
     async def unobserved(
-        self, cluster: KafkaCluster, kafka: KafkaConnection, error: ApiError | ApiUnavailableError, again: Again
+        self, cluster: KafkaCluster, kafka: KafkaConnection, error: ApiError | ApiUnavailableError, requeue: Requeue
     ) -> None:
         """Kubernetes could not be read: keep the known status, but check that the same cluster still answers."""
         self._refuse_other_cluster(cluster, await observe_brokers(kafka))
         verdict = unserved(error)
         current = self._shared.cache.clusters.get(self._key)
         if verdict is not None and current is not None:
-            await self._write(current, current.status, verdict, again)
+            await self._write(current, current.status, verdict, requeue)
 
-    async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
+    async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, requeue: Requeue) -> None:
         """Report that the cluster does not answer; the rest of its status stays."""
         text = str(error) if str(error).endswith(".") else f"{error}."
         verdict = CLUSTER["Unreachable"].says(since=since, error=text)
@@ -142,21 +142,21 @@ class ClusterHandler:
         if isinstance(error, NotServedError):
             verdict = error.verdict
         current = self._shared.cache.clusters.get(self._key) or cluster
-        await self._write(current, current.status, verdict, again)
+        await self._write(current, current.status, verdict, requeue)
 
-    async def starting(self, cluster: KafkaCluster, again: Again) -> None:
+    async def starting(self, cluster: KafkaCluster, requeue: Requeue) -> None:
         """The cluster has no address yet."""
         self._managed.silent()
         verdict = self._managed.explain() or CLUSTER["Starting"].says(online=0, brokers=cluster.spec.brokers)
         current = self._shared.cache.clusters.get(self._key) or cluster
-        await self._write(current, current.status, verdict, again)
-        again.cluster_within(1.0)
+        await self._write(current, current.status, verdict, requeue)
+        requeue.cluster_within(1.0)
 
     async def forget(self) -> None:
         self._managed = ManagedCluster(self._key, self._shared)
         self._rebalance = RebalanceJobs(self._shared)
 
-    async def _write(self, cluster: KafkaCluster, status: ClusterStatus, verdict: Verdict, again: Again) -> None:
+    async def _write(self, cluster: KafkaCluster, status: ClusterStatus, verdict: Verdict, requeue: Requeue) -> None:
         current = self._shared.cache.clusters.get(self._key)
         if current is None or current.meta.uid != cluster.meta.uid:
             return
@@ -178,15 +178,15 @@ class ClusterHandler:
             rebalance=current.status.rebalance,
         )
         if monotonic() < self._refused_until:
-            again.cluster_within(self._refused_until - monotonic())
+            requeue.cluster_within(self._refused_until - monotonic())
             return
         try:
             written = await self._shared.writer.write_status(current, wanted)
         except (ApiError, ApiUnavailableError) as error:
-            self._tell_refused(current, error, again)
+            self._tell_refused(current, error, requeue)
             return
         if not written:
-            again.cluster_within(0.0)
+            requeue.cluster_within(0.0)
         elif before is None or before.reason != verdict.reason:
             kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)
@@ -194,14 +194,14 @@ class ClusterHandler:
         if outdated is not None and all(one.type != OUTDATED for one in known):
             self._shared.events.send(current, WARNING, outdated.reason, outdated.message)
 
-    def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, again: Again) -> None:
+    def _tell_refused(self, cluster: KafkaCluster, error: ApiError | ApiUnavailableError, requeue: Requeue) -> None:
         """The status could not be written; the cluster, its topics and its moves do not wait for that. The cause may be
         a policy, an API server that does not answer, or one before Kubernetes 1.30, which refuses a status while the
         spec violates a validation rule that is newer than it."""
         if answer_in(error) is None:
             log.warning("cluster %s: its status was not written: %s", self._key, error)
-            again.failed.add(Part.CLUSTER)
-            again.cluster_within(0.0)
+            requeue.failed.add(Part.CLUSTER)
+            requeue.cluster_within(0.0)
             return
         refusal = refusal_in(error)
         if refusal is None:
@@ -210,4 +210,4 @@ class ClusterHandler:
         said = CLUSTER["KubernetesRefused"].says(error=refusal)
         self._shared.events.send(cluster, WARNING, said.reason, said.message)
         self._refused_until = monotonic() + TRY_AGAIN_SECONDS
-        again.cluster_within(TRY_AGAIN_SECONDS)
+        requeue.cluster_within(TRY_AGAIN_SECONDS)

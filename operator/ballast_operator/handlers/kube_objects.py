@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
 from ballast_operator.apply.refused import answer_in, message_of
-from ballast_operator.handlers.remaking import Remaking
+from ballast_operator.handlers.recreation import Recreation
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, restart_asked, with_racks
@@ -57,13 +57,13 @@ PLURALS = {
 }
 
 
-class Beside(NamedTuple):
-    """What Kubernetes refused besides the layout, and the brokers that wait for it: `not_added` could not be reached
-    from outside; `not_restarted` would, once restarted, advertise a node port that they do not have."""
+class LayoutRefusals(NamedTuple):
+    """What Kubernetes refused besides the layout, and the brokers that wait for it: `waiting_to_be_added` could not be
+    reached from outside; `waiting_to_restart` would, once restarted, advertise a node port that they do not have."""
 
     refused: str | None = None
-    not_added: frozenset[int] = frozenset()
-    not_restarted: frozenset[int] = frozenset()
+    waiting_to_be_added: frozenset[int] = frozenset()
+    waiting_to_restart: frozenset[int] = frozenset()
 
 
 class KubeObjects:
@@ -71,7 +71,7 @@ class KubeObjects:
 
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
-        self._remaking = Remaking(shared.api, self.apply_owned)
+        self._recreation = Recreation(shared.api, self.apply_owned)
         self._identity: Identity | None = None
         self._identity_version = ""
         self._outside: frozenset[str] | None = None
@@ -96,11 +96,11 @@ class KubeObjects:
             said = CLUSTER["IdentityUnreadable"].says(name=name, error=f"{type(error).__name__} {error}")
             raise NotServedError(said) from error
         self._identity_version = found["metadata"].get("resourceVersion") or ""
-        self._remaking.read(found)
+        self._recreation.read(found)
         return self._identity
 
     async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
-        """Write `after`, unless somebody else has changed `before` meanwhile. Either way it is read again next time."""
+        """Replace `before` by `after`, unless somebody else has changed it. Either way it is read again next time."""
         self._identity = None
         if await self.identity(cluster) == before:
             path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
@@ -119,7 +119,7 @@ class KubeObjects:
         for claim in claims:
             _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
         sets = {
-            role: found or self._remaking.begun(cluster, names.stateful_set(cluster, role))
+            role: found or self._recreation.begun(cluster, names.stateful_set(cluster, role))
             for role, found in zip(roles, found_sets, strict=True)
         }
         facts = kube_facts(cluster, sets[BROKER_ROLE], found_pods, claims)
@@ -157,7 +157,7 @@ class KubeObjects:
             return NodeFacts(name, error=f"node {name} does not exist")
         return NodeFacts(name, found["metadata"].get("labels") or {})
 
-    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply all objects of the layout. Configuration is created before the pods that read it and removed after
         them: otherwise the successor of an operator killed in between would restore it."""
         cluster = layout.cluster
@@ -165,16 +165,16 @@ class KubeObjects:
         first = [others.service_account(cluster), others.headless_service(cluster), others.config_map(served)]
         first.append(others.bootstrap_service(cluster, [pod.ports for pod in kube.pods.values()]))
         await side_by_side(first, lambda body: self.apply_owned(cluster, body))
-        beside = await self._apply_outside_services(served, kube)
+        refusals = await self._apply_outside_services(served, kube)
         try:
             await self._apply_budget(cluster)
         except (ApiError, ApiUnavailableError) as error:
-            beside = beside._replace(refused=beside.refused or message_of(error))
+            refusals = refusals._replace(refused=refusals.refused or message_of(error))
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:
-            await self._apply_stateful_set(without_added(layout, kube, beside.not_added), BROKER_ROLE)
-        return beside
+            await self._apply_stateful_set(without_added(layout, kube, refusals.waiting_to_be_added), BROKER_ROLE)
+        return refusals
 
     async def _apply_budget(self, cluster: KafkaCluster) -> None:
         """Until Kafka has told which nodes lag, keep the budget that an earlier operator process applied."""
@@ -199,7 +199,7 @@ class KubeObjects:
             await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
         self._monitored = monitor is not None
 
-    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply the Services for clients outside. Only one Service can have a node port: unwanted Services are deleted
         first, and refused ones are retried while others succeed, since these may release the port."""
         cluster = layout.cluster
@@ -221,11 +221,13 @@ class KubeObjects:
         while left:
             said = await side_by_side(left, refusal)
             if None not in said:
-                return await self._beside(cluster, kube, str(said[-1]), left)
+                return await self._port_refusals(cluster, kube, str(said[-1]), left)
             left = [service for service, why in zip(left, said, strict=True) if why is not None]
-        return Beside()
+        return LayoutRefusals()
 
-    async def _beside(self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]) -> Beside:
+    async def _port_refusals(
+        self, cluster: KafkaCluster, kube: KubeFacts, why: str, refused: list[dict[str, Any]]
+    ) -> LayoutRefusals:
         """The result when none of these Services could get its node port."""
         waiting = {others.broker_of(service) for service in refused}
         added = {broker for broker in waiting if kube.exists and broker >= kube.replicas > 0}
@@ -234,7 +236,7 @@ class KubeObjects:
             ours = found is not None and _is_ours(cluster, found)
             if found is not None and ours and set(others.node_ports(found)).isdisjoint(others.node_ports(service)[:1]):
                 moving.add(others.broker_of(service))
-        return Beside(why, frozenset(added), frozenset(moving))
+        return LayoutRefusals(why, frozenset(added), frozenset(moving))
 
     async def _keep_former_node_ports(self, layout: Layout, kube: KubeFacts, services: list[dict[str, Any]]) -> None:
         """Also keep the current node ports of brokers that still run with another configuration."""
@@ -261,9 +263,9 @@ class KubeObjects:
             if owned and meta["name"] not in kept:
                 await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
-    async def forget_remaking(self, cluster: KafkaCluster) -> None:
-        """No StatefulSet has to be recreated any more."""
-        await self._remaking.forget(cluster)
+    async def forget_recreation(self, cluster: KafkaCluster) -> None:
+        """Drop the notes for recreating StatefulSets: none has to be recreated any more."""
+        await self._recreation.forget(cluster)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Delete the configurations that no pod uses any more."""
@@ -283,10 +285,10 @@ class KubeObjects:
             # Without a metadataVolume they have the class of the first volume, which may be another one by now.
             pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
-            await self._remaking.make(layout.cluster, found, wanted)
+            await self._recreation.make(layout.cluster, found, wanted)
         else:
             await self.apply_owned(layout.cluster, wanted)
-            await self._remaking.end(layout.cluster, wanted["metadata"]["name"], found)
+            await self._recreation.end(layout.cluster, wanted["metadata"]["name"], found)
 
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
         """Server-side apply, skipped if the object already holds exactly this. Fields that others have added stay,

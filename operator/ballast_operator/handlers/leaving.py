@@ -48,8 +48,8 @@ class Leaving:
         self._lay_out = lay_out
 
     async def cordon(self, scene: Scene) -> frozenset[int]:
-        """Cordon what leaves, uncordon the rest. Returns the brokers that were not cordoned so before, or may not have
-        been: what was observed of them may be outdated."""
+        """Cordon what leaves, uncordon the rest. Returns the brokers whose cordon was changed or unreadable: they
+        may have got replicas since they were observed."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
         excess, volumes = layouts.given_up(scene.cluster, scene.kube, online)
@@ -141,8 +141,8 @@ class Leaving:
         return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))
 
     def _not_told(self, scene: Scene, name: str, volumes: str) -> Verdict:
-        """The verdict while it is unknown what brokers hold: held only if that does not pass by itself, as a restart
-        does."""
+        """The verdict while brokers do not report what they hold. A restart passes by itself; anything else holds up
+        the removal."""
         silent = sorted(set(range(scene.kube.replicas)) - scene.view.described)
         now = seconds_of(self._shared.now())
         if silent and all(is_on_its_way(broker, scene.kube, scene.view, now) for broker in silent):

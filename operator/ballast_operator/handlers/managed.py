@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.refused import message_of, unserved
 from ballast_operator.handlers import claims, restarts, voters
-from ballast_operator.handlers.kube_objects import Beside, KubeObjects
+from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.late_pods import LatePods
 from ballast_operator.handlers.leaving import Leaving
 from ballast_operator.handlers.own_reassignments import OwnReassignments, adding, unique
@@ -41,7 +41,7 @@ from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
 from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, Verdict
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -79,7 +79,7 @@ class ManagedCluster:
     def pods(self) -> Mapping[int, str]:
         return {ordinal: pod.name for ordinal, pod in self._kube.pods.items()}
 
-    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
+    async def prepare(self, cluster: KafkaCluster, look: bool, requeue: Requeue) -> Reach | None:
         """Bring Kubernetes into line. Returns how to reach the brokers' pods, if there are any."""
         if not look and self._reach is not None:
             return self._reach
@@ -92,14 +92,18 @@ class ManagedCluster:
         if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             await self._locate_metadata(cluster, self._identity)
             layout = layouts.held_layout(cluster, self._identity, self._kube)
-            beside = await self._lay_out(layout, self._kube)
-            self._kube = replace(self._kube, not_added=beside.not_added, not_restarted=beside.not_restarted)
+            refusals = await self._lay_out(layout, self._kube)
+            self._kube = replace(
+                self._kube,
+                waiting_to_be_added=refusals.waiting_to_be_added,
+                waiting_to_restart=refusals.waiting_to_restart,
+            )
             with self._refusal_told():
                 await self._restart_troubled(layout)
                 if not await self._ownership.bring(cluster, self._kube, self._identity):
-                    again.cluster_within(1.0)
+                    requeue.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
-                again.cluster_within(0.5)
+                requeue.cluster_within(0.5)
         self._reach = reach_of(cluster, self._kube)
         return self._reach
 
@@ -111,11 +115,11 @@ class ManagedCluster:
                 await self._objects.change_identity(cluster, identity, replace(identity, metadata=found))
                 self._identity = await self._objects.identity(cluster)
 
-    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> Beside:
+    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> LayoutRefusals:
         """Apply the layout. A refusal is reported; what exists already is served all the same."""
-        beside = Beside()
+        refusals = LayoutRefusals()
         try:
-            beside = await self._objects.apply_layout(layout, kube)
+            refusals = await self._objects.apply_layout(layout, kube)
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: %s", self._key, error)
             told = error.message if isinstance(error, ApiError) else ""
@@ -123,10 +127,10 @@ class ManagedCluster:
         try:
             await self._objects.apply_monitor(layout.cluster)
         except (ApiError, ApiUnavailableError) as error:
-            beside = beside._replace(refused=beside.refused or message_of(error))
-        if beside.refused is not None:
-            self._refused_beside = _beside_told(beside)
-        return beside
+            refusals = refusals._replace(refused=refusals.refused or message_of(error))
+        if refusals.refused is not None:
+            self._refused_beside = _refusals_told(refusals)
+        return refusals
 
     @contextmanager
     def _refusal_told(self) -> Iterator[None]:
@@ -190,14 +194,14 @@ class ManagedCluster:
         return troubled(self._kube.pods.values()) or self._refused_beside
 
     async def finish(
-        self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, again: Again
+        self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, requeue: Requeue
     ) -> tuple[Verdict, ClusterStatus]:
         """Drain, remove, restart and grow, now that Kafka answers. The verdict tells the first thing not done yet."""
         assert self._identity is not None
         self._answered = True
         quorum, view = await voters.observe(kafka, self._identity, view)
         view = replace(view, ongoing=await observe_ongoing(kafka))
-        scene = Scene(cluster, self._identity, self._kube, view, kafka, again, quorum)
+        scene = Scene(cluster, self._identity, self._kube, view, kafka, requeue, quorum)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
@@ -213,10 +217,10 @@ class ManagedCluster:
     async def _bring(self, scene: Scene, status: ClusterStatus) -> tuple[Verdict, ClusterStatus]:
         """Take one step towards the spec. `status` comes with the drains and claims of the previous cycle, which stay
         if a step fails."""
-        cluster, view, quorum, again = scene.cluster, scene.view, scene.quorum, scene.again
+        cluster, view, quorum, requeue = scene.cluster, scene.view, scene.quorum, scene.requeue
         went = await voters.bring(self._objects, scene, lambda: restarts.are_due(scene))
         if went.acted and went.verdict is not None:
-            again.cluster_within(LOOK_SECONDS)
+            requeue.cluster_within(LOOK_SECONDS)
             return went.verdict, status
         drains: list[Drain] = []
         failed: list[Verdict] = []
@@ -240,7 +244,7 @@ class ManagedCluster:
         grown = await self._tried(claims.bring(self._objects, layout, scene.kube, view), failed)
         await self._tried(self._tidy(scene), failed)
         if failed:
-            again.failed.add(Part.CLUSTER)
+            requeue.failed.add(Part.CLUSTER)
         else:
             status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         # Whatever waits for a pod that cannot run does not go on by itself, so the pod is reported first.
@@ -251,7 +255,7 @@ class ManagedCluster:
         )  # fmt: skip
         verdict = next((one for one in found if one is not None), None)
         if any(one is not None and one.reason in IN_COURSE for one in found):
-            again.cluster_within(LOOK_SECONDS)  # behind the reported verdict something is in progress
+            requeue.cluster_within(LOOK_SECONDS)  # behind the reported verdict something is in progress
         return verdict or self._health(scene, status), status
 
     async def _tried(self, step: Awaitable[T], failed: list[Verdict]) -> T | None:
@@ -280,7 +284,7 @@ class ManagedCluster:
         return replace(
             status,
             bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
-            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
+            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.controllers,
             kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
             metadata_volume=scene.identity.metadata or None,
             default_replication=scene.identity.replication,
@@ -296,7 +300,7 @@ class ManagedCluster:
         with self._refusal_told():
             await self._objects.hold_evictions(scene.cluster, lagging)
         if lagging:
-            scene.again.cluster_within(LAG_LOOK_SECONDS)
+            scene.requeue.cluster_within(LAG_LOOK_SECONDS)
 
     # More brokers.
 
@@ -355,19 +359,20 @@ class ManagedCluster:
 
     async def _tidy(self, scene: Scene) -> None:
         if self._refused is None:
-            await self._objects.forget_remaking(scene.cluster)
+            await self._objects.forget_recreation(scene.cluster)
         configs = {pod.config for pod in scene.kube.all_pods}
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
 
 
-def _beside_told(beside: Beside) -> Verdict:
-    error = (beside.refused or "").rstrip(".")
-    if beside.not_added:
-        error += f"; brokers from {min(beside.not_added)} on are not added before it is mended"
-    if beside.not_restarted:
-        error += f"; brokers that keep their former node port and configuration: {_ids(sorted(beside.not_restarted))}"
+def _refusals_told(refusals: LayoutRefusals) -> Verdict:
+    error = (refusals.refused or "").rstrip(".")
+    if refusals.waiting_to_be_added:
+        error += f"; brokers from {min(refusals.waiting_to_be_added)} on are not added before it is mended"
+    if refusals.waiting_to_restart:
+        kept = _ids(sorted(refusals.waiting_to_restart))
+        error += f"; brokers that keep their former node port and configuration: {kept}"
     return CLUSTER["KubernetesRefused"].says(error=error)
 
 

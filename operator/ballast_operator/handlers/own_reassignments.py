@@ -69,7 +69,7 @@ class OwnReassignments:
         return f"{text}. {said.message.rstrip('.')}"
 
     def drained(self, prefix: str) -> bool:
-        """Whether the drain has ended: its throttles have to be restored while the drained brokers still answer."""
+        """Whether the drain has ended: its throttles have to be put back while the drained brokers still answer."""
         current = self.last(prefix)
         return current is None or current.status.phase in ENDS
 
@@ -107,7 +107,7 @@ class OwnReassignments:
             spec["throttle"] = write(cluster.spec.rebalance.throttle)
         await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
         # The cache has it already, so its watch event will trigger nothing.
-        scene.again.reassignments_within(0.0)
+        scene.requeue.reassignments_within(0.0)
 
 
 def adding(cluster: KafkaCluster) -> str:

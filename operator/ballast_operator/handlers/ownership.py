@@ -46,7 +46,7 @@ class Ownership:
         return await self._claims(cluster, kube) and await self._identity(cluster, path, identity)
 
     async def _restore(self, cluster: KafkaCluster, born: Identity) -> None:
-        """Somebody deleted the identity. Garbage collection did not, as long as the KafkaCluster exists."""
+        """Recreate the identity that somebody deleted. While the KafkaCluster exists it was not garbage collection."""
         if await self._is_current(cluster):
             collection = path_of("v1", "configmaps", cluster.meta.namespace)
             await self._api.create(collection, others.identity(cluster, born))

@@ -87,7 +87,7 @@ class Plans:
         self._known.pop(reassignment.meta.uid, None)
 
     def forget_others(self, uids: Iterable[str]) -> None:
-        """Keep the plans of these only: nothing else tells of Reassignments that were deleted before they started."""
+        """Keep the plans of these only: nothing else forgets Reassignments that were deleted before they started."""
         self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
 
     async def discard(self, reassignment: Reassignment) -> None:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ballast_operator.events import WARNING
+from ballast_operator.handlers.finished import LOOK_SECONDS, Finished, nothing_to_undo
 from ballast_operator.handlers.moving import start_moves, stop_moves
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.reassignment_statuses import IDLE_LOOK_SECONDS, ReassignmentStatuses
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, Resting, nothing_to_undo
-from ballast_operator.handlers.telling import IDLE_LOOK_SECONDS, Telling
 from ballast_operator.handlers.throttling import Throttling
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import BROKER, KafkaView, TopicPartition
@@ -34,13 +34,13 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Scene, holds_nothing, next_step
+from ballast_operator.plan.lifecycle import ReassignmentFacts, holds_nothing, next_step
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttled_lists import LISTS
 from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import EVENTS, Verdict
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -58,8 +58,8 @@ class ReassignmentHandler:
         self._shared = shared
         self._plans = Plans(cluster, shared)
         self._refusals = Refusals(shared.events)
-        self._resting = Resting(shared, self._plans, self._refusals)
-        self._telling = Telling(shared, self._plans, self._refusals)
+        self._finished = Finished(shared, self._plans, self._refusals)
+        self._statuses = ReassignmentStatuses(shared, self._plans, self._refusals)
         self._throttling = Throttling(cluster, shared)
         # What brokers and controller refused at the last look.
         self._unmoved: dict[TopicPartition, str] = {}
@@ -70,7 +70,7 @@ class ReassignmentHandler:
     # Without Kafka.
 
     async def tell(
-        self, verdict: Verdict | None, again: Again, cluster_gone: bool = False, leaving: bool = False
+        self, verdict: Verdict | None, requeue: Requeue, cluster_gone: bool = False, leaving: bool = False
     ) -> None:
         """The cluster cannot be asked: report it, and release deleted ones that have nothing to undo (all if the
         cluster is gone). With `leaving` deleted ones are left to `handle`."""
@@ -90,11 +90,11 @@ class ReassignmentHandler:
                     if goes:
                         # Before the release: afterwards no successor of this process would find the object.
                         self._tell_left(reassignment)
-                        await self._resting.release(reassignment, again)
+                        await self._finished.release(reassignment, requeue)
                     elif verdict is not None:
-                        await self._telling.tell(reassignment, verdict, again)
+                        await self._statuses.tell(reassignment, verdict, requeue)
                     return
-            self._refusals.come_back(reassignment, again)
+            self._refusals.come_back(reassignment, requeue)
 
         await side_by_side(known, tell_one)
 
@@ -110,7 +110,7 @@ class ReassignmentHandler:
 
     # With Kafka.
 
-    async def handle(self, kafka: KafkaConnection, again: Again, leaving: bool = False) -> None:
+    async def handle(self, kafka: KafkaConnection, requeue: Requeue, leaving: bool = False) -> None:
         """One look at all Reassignments of the cluster, or with `leaving` only at those being deleted."""
         known = self._shared.cache.reassignments_of(self._cluster)
         known = [one for one in known if one.meta.deleting or not leaving]
@@ -118,20 +118,20 @@ class ReassignmentHandler:
         self._refusals.look(one.meta.uid for one in known)
         self._plans.forget_others(one.meta.uid for one in known)
         cases = []
-        looked_after = await side_by_side(known, lambda one: self._resting.looked_after(one, again))
-        for reassignment in (one for one, done in zip(known, looked_after, strict=True) if not done):
+        concluded = await side_by_side(known, lambda one: self._finished.conclude(one, requeue))
+        for reassignment in (one for one, done in zip(known, concluded, strict=True) if not done):
             status = reassignment.status
             case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
             case.refused = self._refusals.of(reassignment) is not None
             cases.append(case)
         if not cases:
-            self._publish((), again)
+            self._publish((), requeue)
             return
         with self._shared.metrics.reconcile("Reassignment", len(cases)):
             await self._plans.load(cases)
             view = await self._observe(cases, kafka)
             await self._plans.make(cases, view, kafka)
-            await self._carry_out(cases, view, kafka, again)
+            await self._carry_out(cases, view, kafka, requeue)
 
     # One look.
 
@@ -159,7 +159,7 @@ class ReassignmentHandler:
         )  # fmt: skip
         return as_claimed(cluster, view) if cluster is not None else view
 
-    async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, again: Again) -> None:
+    async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, requeue: Requeue) -> None:
         view = await self._observe_new(cases, view, kafka)
         self._decide(cases, view)
         self._choose(cases, view)
@@ -169,14 +169,14 @@ class ReassignmentHandler:
             case.records = throttles.records.get(str(case.reassignment.key), ())
             case.lists = throttles.lists.get(str(case.reassignment.key))
         order = sorted(cases, key=lambda case: case.refused)
-        written = await side_by_side(order, lambda case: self._telling.write(case, again))
+        written = await side_by_side(order, lambda case: self._statuses.write(case, requeue))
         ready = [case for case, stands in zip(order, written, strict=True) if stands]
         settled = await self._throttling.apply(ready, cases, throttles, kafka)
         await stop_moves(ready, view, kafka)
         able = [case for case in ready if str(case.reassignment.key) in settled]
         self._unmoved = await start_moves(able, kafka)
-        self._publish(cases, again)
-        self._come_back(cases, again)
+        self._publish(cases, requeue)
+        self._come_back(cases, requeue)
 
     async def _observe_new(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> KafkaView:
         """Observe again if plans made in this cycle concern topics that were not observed."""
@@ -195,11 +195,11 @@ class ReassignmentHandler:
                 conflicts = {
                     claimed[tp] for m in case.plan.moves if (tp := TopicPartition(m.topic, m.partition)) in claimed
                 }
-                scene = Scene(
+                facts = ReassignmentFacts(
                     case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(),
                     case.status.holds_throttles,
                 )  # fmt: skip
-                case.step = next_step(scene)
+                case.step = next_step(facts)
             if case.step is not None and case.step.claims and case.plan is not None:
                 for move in case.plan.moves:
                     claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)
@@ -221,7 +221,7 @@ class ReassignmentHandler:
 
     # Afterwards.
 
-    def _publish(self, cases: Sequence[Case], again: Again) -> None:
+    def _publish(self, cases: Sequence[Case], requeue: Requeue) -> None:
         """Tell the topics which of them are being moved."""
         moved: dict[str, str] = defaultdict(str)
         for case in cases:
@@ -231,9 +231,9 @@ class ReassignmentHandler:
                 }
         before, self.moved_topics = self.moved_topics, dict(moved)
         ended = before.keys() - self.moved_topics.keys()
-        again.topics |= {topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended}
+        requeue.topics |= {topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended}
 
-    def _come_back(self, cases: Sequence[Case], again: Again) -> None:
+    def _come_back(self, cases: Sequence[Case], requeue: Requeue) -> None:
         seen = [
             (case.reassignment.key, case.reassignment.status.phase, len(case.starts), case.records, case.lists,
              sum(state.ended for state in case.step.states) if case.step else 0)
@@ -247,7 +247,7 @@ class ReassignmentHandler:
             active = step is None or step.claims or step.replan or held or case.reassignment.meta.deleting
             if self._refusals.of(case.reassignment) is not None:
                 active = not case.refused  # refused only now: what it held is free for others
-            again.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
+            requeue.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
 
 
 def _starts(case: Case) -> bool:

@@ -19,7 +19,7 @@ from ballast_operator.logs import about
 from ballast_operator.model.meta import Meta
 from ballast_operator.model.reassignment import KIND, Reassignment
 from ballast_operator.status import REASSIGNMENT, Verdict
-from ballast_operator.worker import Again, Part
+from ballast_operator.worker import Part, Requeue
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class Refusals:
             known is None or known.subject != _subject(reassignment.meta) or monotonic() - known.at >= TRY_AGAIN_SECONDS
         )
 
-    def come_back(self, reassignment: Reassignment, again: Again) -> None:
+    def come_back(self, reassignment: Reassignment, requeue: Requeue) -> None:
         """Schedule the next attempt at one that was not changed: refused, unanswered, or not tried in this look."""
         if self._silent:
-            again.failed.add(Part.REASSIGNMENTS)
-        again.reassignments_within(TRY_AGAIN_SECONDS if reassignment.meta.uid in self._known else 0.0)
+            requeue.failed.add(Part.REASSIGNMENTS)
+        requeue.reassignments_within(TRY_AGAIN_SECONDS if reassignment.meta.uid in self._known else 0.0)
 
     def note(self, reassignment: Reassignment, error: ApiError | ApiUnavailableError) -> Verdict:
         """Note that a change of it was refused. An error that concerns all of them is raised again."""

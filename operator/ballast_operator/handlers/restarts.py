@@ -39,22 +39,20 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
         return await _roll_controllers(objects, scene, layout)
     min_insync = await observe_min_insync(scene.kafka, scene.view.topics)
     restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout, scene.quorum)
-    if restart.broker is not None and scene.view.is_online(restart.broker):
+    if restart.node is not None and scene.view.is_online(restart.node):
         # Ask that broker itself, too: any other may lag, or be cut off and believe that all are in sync.
         try:
-            own = await scene.as_told_by(restart.broker)
+            own = await scene.as_told_by(restart.node)
         except KafkaUnavailableError as error:
-            return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
+            return CLUSTER["RollWaits"].says(node=f"broker {restart.node}", error=f"it does not answer: {error}")
         restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout, scene.quorum)
-    if restart.broker is not None:
+    if restart.node is not None:
         if restart.unprotected:
             unprotected = some_of(restart.unprotected, SHOWN)
-            said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=unprotected)
+            said = EVENTS["Unprotected"].says(node=f"broker {restart.node}", partitions=unprotected)
             events.send(scene.cluster, WARNING, said.reason, said.message)
-        at_work = scene.view.is_online(restart.broker)
-        return await _restart(
-            objects, scene, f"broker {restart.broker}", scene.kube.pods[restart.broker], at_work, restart
-        )
+        at_work = scene.view.is_online(restart.node)
+        return await _restart(objects, scene, f"broker {restart.node}", scene.kube.pods[restart.node], at_work, restart)
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
     return await _roll_controllers(objects, scene, layout)
@@ -77,10 +75,10 @@ async def _restart(
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
     """Restart one outdated controller that has a pod of its own."""
     wanted = pods.revision(layout, CONTROLLER_ROLE)
-    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.quorum)
-    if restart.broker is not None:
-        pod = scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID]
-        return await _restart(objects, scene, f"controller {restart.broker}", pod, True, restart)
+    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.controllers, scene.quorum)
+    if restart.node is not None:
+        pod = scene.kube.controllers[restart.node - FIRST_CONTROLLER_ID]
+        return await _restart(objects, scene, f"controller {restart.node}", pod, True, restart)
     if restart.waits is not None:
         return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
     return None

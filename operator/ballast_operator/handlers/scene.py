@@ -12,7 +12,7 @@ from ballast_operator.observe import observe_topics
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.layouts import held_layout
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Scene:
     kube: KubeFacts
     view: KafkaView
     kafka: KafkaConnection
-    again: Again
+    requeue: Requeue
     quorum: QuorumView | None = None
 
     @property
@@ -36,7 +36,7 @@ class Scene:
     def voting(self) -> frozenset[int]:
         """The nodes that are voters of the metadata quorum, or may be."""
         found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
-        return found if self.identity.dedicated else found.union(self.identity.voters)
+        return found if self.identity.dedicated else found.union(self.identity.controllers)
 
     async def as_told_by(self, broker: int) -> KafkaView:
         """The view with the topics as this broker itself knows them."""

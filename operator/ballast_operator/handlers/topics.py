@@ -54,7 +54,7 @@ from ballast_operator.plan.topics import (
 )
 from ballast_operator.side_by_side import side_by_side
 from ballast_operator.status import SHARED, Verdict
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,12 @@ class TopicHandler:
         self,
         keys: Iterable[Key],
         now: str,
-        again: Again,
+        requeue: Requeue,
         kafka: KafkaConnection | None = None,
         ledger: Ledger | None = None,
         blocked: Verdict | None = None,
     ) -> None:
-        """Reconcile these topics; `again` gets those to look at again soon. Without Kafka only statuses are written."""
+        """Reconcile these topics; `requeue` gets those to look at soon. Without Kafka only statuses are written."""
         waiting = iter([(key, topic) for key in keys if (topic := self._cache.topics.get(key)) is not None])
         writing: asyncio.Task[None] | None = None
         refused: set[Key] = set()
@@ -106,21 +106,21 @@ class TopicHandler:
                 finally:
                     if writing is not None:
                         await writing
-                    writing = asyncio.create_task(self._conclude(batch, now, again, refused), name="topic statuses")
+                    writing = asyncio.create_task(self._conclude(batch, now, requeue, refused), name="topic statuses")
         finally:
             if writing is not None:
                 await writing
-            if again.topics and again.topics <= refused:
-                again.topics_seconds = TRY_AGAIN_SECONDS
+            if requeue.topics and requeue.topics <= refused:
+                requeue.topics_seconds = TRY_AGAIN_SECONDS
 
-    async def _conclude(self, batch: Batch, now: str, again: Again, refused: set[Key]) -> None:
+    async def _conclude(self, batch: Batch, now: str, requeue: Requeue, refused: set[Key]) -> None:
         try:
             await self._statuses.write(batch, now)
         finally:
-            again.topics |= batch.retry
+            requeue.topics |= batch.retry
             refused |= batch.refused
             if batch.created_reassignments:
-                again.reassignments_within(0.0)
+                requeue.reassignments_within(0.0)
 
     def _plan_without_kafka(self, batch: Batch, blocked: Verdict | None) -> None:
         clusters = self._cache.clusters

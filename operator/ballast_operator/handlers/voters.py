@@ -74,7 +74,7 @@ async def _carry_out(objects: KubeObjects, scene: Scene, quorum: QuorumView, ste
     if step.kind is Kind.ASSIGN:
         dynamic = quorum.version >= DYNAMIC
         await objects.change_identity(
-            scene.cluster, scene.identity, replace(scene.identity, voters=step.nodes, dynamic=dynamic)
+            scene.cluster, scene.identity, replace(scene.identity, controllers=step.nodes, dynamic=dynamic)
         )
         return Outcome()
     assert step.directory is not None

@@ -1,1 +1,1 @@
-"""Frozen spec and status of each kind: what `crds/` says, as Python types. PURE."""
+"""The spec and status of each kind as frozen dataclasses that mirror `crds/`. PURE."""

@@ -1,4 +1,4 @@
-"""What may be done to a Kafka cluster, as values: `plan` makes them, `apply.kafka` carries them out. PURE."""
+"""Defines the actions on a Kafka cluster as values: `plan` creates them, `apply.kafka` carries them out. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_operator.model.kafka import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """-1 leaves a number to the cluster; an assignment excludes both."""
+    """-1 leaves a number to the cluster's default. With an assignment neither number counts."""
 
     topic: str
     partitions: int = -1
@@ -30,13 +30,13 @@ class ExpandTopic:
 
 
 class Appended(NamedTuple):
-    """Entries that a list is to have, whatever else stands in it."""
+    """Entries that a list is to have, whatever else is in it."""
 
     entries: tuple[str, ...]
 
 
 class Subtracted(NamedTuple):
-    """Entries that a list is not to have, whatever else stands in it."""
+    """Entries that a list is not to have, whatever else is in it."""
 
     entries: tuple[str, ...]
 

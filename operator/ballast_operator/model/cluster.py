@@ -1,4 +1,4 @@
-"""KafkaCluster. PURE."""
+"""Defines the kind KafkaCluster. PURE."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TlsSecret:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Where the operator gets its token. `tls` has who is believed there."""
+    """Where the operator gets its token. `tls` has the CAs that are trusted there."""
 
     token_endpoint_uri: str
     scope: str | None = None
@@ -109,7 +109,7 @@ class MetadataVolume:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Plans take a volume for `weight` percent of its size."""
+    """Plans count a volume as `weight` percent of its size."""
 
     name: str
     size: str
@@ -133,7 +133,7 @@ class NodePorts:
 
 @dataclass(frozen=True, slots=True)
 class Oauth:
-    """Whose tokens count, and for what they have to be made. `tls` has who is believed where the keys are."""
+    """Which issuer's tokens are accepted, for which audiences. `tls` has the CAs trusted at the JWKS endpoint."""
 
     jwks_endpoint_uri: str
     issuer: str
@@ -180,7 +180,7 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class DelegationTokens:
-    """The Secret has what all nodes make the HMACs of tokens of."""
+    """The Secret has the key with which all nodes compute the HMACs of tokens."""
 
     secret_name: str
 
@@ -262,7 +262,7 @@ class ClusterSpec:
 
     @property
     def internal_secret(self) -> str | None:
-        """The Secret by which brokers, controllers and the operator speak TLS with each other."""
+        """The Secret with which brokers, controllers and the operator speak TLS with each other."""
         return None if self.security is None else self.security.internal.tls.secret_name
 
     @property
@@ -271,7 +271,7 @@ class ClusterSpec:
 
     @property
     def token_secret(self) -> str | None:
-        """The Secret that delegation tokens are made with; without one there are none."""
+        """The Secret with the key of delegation tokens; without one there are none."""
         tokens = None if self.security is None else self.security.delegation_tokens
         return None if tokens is None else tokens.secret_name
 
@@ -362,7 +362,7 @@ def read_cluster(body: Mapping[str, Any]) -> KafkaCluster:
 
 
 def _check_pod_spec(spec: Mapping[str, Any]) -> None:
-    """Of the fields that are added to; what is wrong with others the API server says when it gets a pod with them."""
+    """Check the fields that the operator extends; the API server checks the others when it gets a pod with them."""
     if not isinstance(spec.get("affinity"), Mapping | None):
         raise FieldError("spec.podTemplate.spec.affinity: must be a mapping of names to values")
     if not isinstance(spec.get("topologySpreadConstraints"), list | None):

@@ -1,4 +1,4 @@
-"""Reads frozen dataclasses from the JSON of a resource, and writes them as such. PURE.
+"""Reads frozen dataclasses from the JSON of a resource, and writes them as JSON. PURE.
 
 The classes in this package mirror `crds/` field by field (a contract test compares them), so reading needs no code per
 class: a field `topic_name` is `topicName` in JSON, a nested dataclass is an object, a tuple is a list. What the schema
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 
-# What was found out about a class once; classes do not change.
+# The results of `fields_of`, by class.
 _FIELDS: dict[type[Any], tuple[tuple[str, str, Any], ...]] = {}
 
 
@@ -64,7 +64,7 @@ def read(cls: type[T], data: Any, path: str = "") -> T:
 
 
 class _WrongError(Exception):
-    """What a value should have been; `where` is told by the readers around it, from the inside out."""
+    """What a value should have been; the readers around it extend `where`, from the inside out."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ class _WrongError(Exception):
 
 @cache
 def _reader_of(hint: Any) -> Reader:
-    """How values of a type are read. Ten thousand objects are read; what their types are is asked once."""
+    """The reader for values of a type. It is built once: there may be ten thousand objects to read."""
     origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _object_reader(hint)
@@ -153,7 +153,7 @@ def _enum_reader(hint: type[StrEnum]) -> Reader:
 
 
 def _text(value: Any) -> str:
-    """Also of what YAML takes for something else. The API server makes 1000 of 1e3, and tells 1e21 with an exponent."""
+    """Text, also from scalars that YAML takes for something else. The API server sends 1e3 as 1000, 1e21 as a float."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -174,7 +174,7 @@ def _refuse(value: Any, kind: str) -> typing.NoReturn:
 
 
 def _as_json(value: Any) -> str:
-    """As whoever wrote it knows it: true and null are not Python's."""
+    """As its author wrote it: true and null instead of Python's True and None."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

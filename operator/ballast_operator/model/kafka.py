@@ -1,7 +1,7 @@
-"""What a look at a Kafka cluster showed: one immutable snapshot, of which everything is decided. PURE.
+"""Defines the view of a Kafka cluster: one immutable snapshot, from which everything is decided. PURE.
 
-What could not be read is absent from a mapping or None; nothing may be concluded from that but that it is not known.
-A topic that is known not to exist is in `missing`, never just absent.
+What could not be read is absent from a mapping or None, which means only that it is not known. A topic that is known
+not to exist is in `missing`, never just absent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TopicView(NamedTuple):
 
 
 class OngoingView(NamedTuple):
-    """A reassignment between brokers in progress, as ListPartitionReassignments tells it."""
+    """A reassignment between brokers in progress, as ListPartitionReassignments reports it."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -63,7 +63,7 @@ class OngoingView(NamedTuple):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """What the replicas will be at the end."""
+        """The replicas at the end."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
@@ -73,7 +73,7 @@ class DirectoryId(NamedTuple):
 
 
 class DirectoryView(NamedTuple):
-    """Sizes are -1 where the broker does not tell them (before Kafka 3.3)."""
+    """Sizes are -1 if the broker does not report them (before Kafka 3.3)."""
 
     error: str | None
     total_bytes: int
@@ -108,13 +108,14 @@ TOPIC = "Topic"
 class KafkaView:
     """`logs` holds the replicas of those brokers that are in `described`; of the others nothing is known.
 
-    `controllers` says of brokers that told whether they run as controllers, too.
+    `lists_fenced`: `brokers` includes fenced ones, as since Kafka 4.0. `controllers` tells whether a broker runs as a
+    controller, too, if it has reported that.
     """
 
     cluster_id: str = ""
     controller: int = -1
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
-    fenced_told: bool = False
+    lists_fenced: bool = False
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     topic_errors: Mapping[str, str] = field(default_factory=dict)
@@ -130,24 +131,24 @@ class KafkaView:
         known = self.brokers.get(broker)
         return known is not None and known.online
 
-    def told_unregistered(self, broker: int) -> bool:
-        """Whether it is not among all that are registered; brokers before Kafka 4.0 leave out those that are fenced."""
-        return self.fenced_told and bool(self.brokers) and broker not in self.brokers
+    def is_missing_from_full_list(self, broker: int) -> bool:
+        """Whether all registered brokers are listed, and it is not among them. Before Kafka 4.0 nobody can tell."""
+        return self.lists_fenced and bool(self.brokers) and broker not in self.brokers
 
     def surely_unregistered(self, broker: int) -> bool:
         """Whether a broker is known to be gone for good; one that is only down is still registered.
 
-        Brokers before Kafka 4.0 do not list what is fenced: there one that still has replicas may come back.
+        Before Kafka 4.0 fenced brokers are not listed: there one that still has replicas may come back.
         """
         if not self.brokers or broker in self.brokers:
             return False
-        return self.fenced_told or not any(
+        return self.lists_fenced or not any(
             broker in part.replicas for topic in self.topics.values() for part in topic.partitions.values()
         )
 
     def with_absent(self) -> KafkaView:
-        """With the brokers that nobody lists and that have replicas: before Kafka 4.0 those that are away."""
-        if self.fenced_told:
+        """The view, plus unlisted brokers that have replicas: before Kafka 4.0 those that are away."""
+        if self.lists_fenced:
             return self
         named = {b for topic in self.topics.values() for part in topic.partitions.values() for b in part.replicas}
         absent = {broker: BrokerView(broker, "", -1, online=False) for broker in named - self.brokers.keys()}
@@ -170,7 +171,7 @@ class KafkaView:
 class Outcome(NamedTuple):
     """The answer to one entry of a request: Kafka's error name, or None for success.
 
-    A `doubtful` one is perhaps not the first: the request may have been carried out before it was answered so.
+    `doubtful`: the request may have been sent more than once, and carried out before this answer.
     """
 
     error: str | None = None

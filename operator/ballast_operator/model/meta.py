@@ -1,4 +1,4 @@
-"""What all kinds share: metadata, references, conditions, and the words that the group uses. PURE."""
+"""Defines what all kinds share: metadata, references, conditions, and the names in the API group. PURE."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Meta:
 
 
 def shortened(name: str) -> str:
-    """A name with room for more behind a dash, which may not stand beside a dot."""
+    """A name with room for a dash and more. A dash may not follow a dot."""
     return name[:200].rstrip(".")
 
 

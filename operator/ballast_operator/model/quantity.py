@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("50Mi") as whole numbers, and bytes, counts and durations as people read them. PURE."""
+"""Parses Kubernetes quantities ("50Mi"), and formats bytes, counts and durations for people. PURE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
-# All that Kubernetes itself writes: `2.3Gi` comes back from it as `2469606195200m`.
+# All suffixes that Kubernetes itself writes: `2.3Gi` comes back from it as `2469606195200m`.
 _SUFFIX: dict[str, Decimal | int] = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -29,7 +29,7 @@ _QUANTITY = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]{1,2})|([nu
 
 
 def parse_quantity(text: str) -> int:
-    """Bytes that a quantity stands for, rounded up as Kubernetes does."""
+    """The number of bytes, rounded up as Kubernetes does."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no quantity such as 50Mi")

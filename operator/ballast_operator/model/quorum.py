@@ -1,4 +1,4 @@
-"""Who agrees on the metadata, as its leader tells: one immutable snapshot. PURE."""
+"""Defines the view of the metadata quorum as its leader reports it: one immutable snapshot. PURE."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 STATIC, DYNAMIC = 0, 1
-"""Levels of kraft.version: the configuration says who votes, or the metadata log does."""
+"""Levels of kraft.version: the configuration defines the voters, or the metadata log does."""
 SILENT_MS = 5_000
 BEHIND_MS = 30_000
 
 
 class Member(NamedTuple):
-    """A node with its disk: one with another disk is somebody else. Times are by the leader's clock."""
+    """A node with its directory id: with another disk it is another member. Times are by the leader's clock."""
 
     node: int
     directory: UUID | None
@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """`hosts` is where the voters are, as the log says."""
+    """`hosts` are those of the voters, as the metadata log has them."""
 
     version: int
     leader: int
@@ -36,13 +36,13 @@ class QuorumView:
 
     @property
     def settled(self) -> bool:
-        """All that the leader has is committed: nobody else can make it undone."""
+        """Whether all of the leader's log is committed, so that no other leader can undo it."""
         leader = self.voters.get(self.leader)
         return leader is not None and self.high_watermark >= leader.end_offset
 
     @property
     def in_step(self) -> frozenset[int]:
-        """The voters that follow."""
+        """The voters that follow the metadata log without lagging."""
         return frozenset(node for node, member in self.voters.items() if self.follows(member))
 
     def is_silent(self, member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""Reassignment. PURE."""
+"""Defines the kind Reassignment. PURE."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ class ThrottleRecord:
 
 @dataclass(frozen=True, slots=True)
 class ThrottledLists:
-    """That topics' lists of throttled replicas may hold entries of a Reassignment; `before`: which of its plan's are
-    not its own."""
+    """Records that topics' lists of throttled replicas may hold entries of a Reassignment; `before` tells which of its
+    plan's entries were there before, and so are not its own."""
 
     topics: int
     before: str | None = None
@@ -209,7 +209,7 @@ class ReassignmentStatus:
 
     @property
     def holds_throttles(self) -> bool:
-        """Whether there may be something of it to put back."""
+        """Whether there may be throttles to put back."""
         return bool(self.throttle) or self.throttled_lists is not None
 
 
@@ -229,14 +229,14 @@ class Reassignment:
 
     @property
     def stopped(self) -> bool:
-        """Whether a person has ended it, or wants back what was: nobody else begins anew then."""
+        """Whether a person has ended it, or wants it rolled back: then nobody else starts another one."""
         return self.status.phase in STOPPED or self.spec.rollback
 
 
 def read_reassignment(body: Mapping[str, Any]) -> Reassignment:
     spec = read(ReassignmentSpec, body.get("spec"), "spec")
     if spec.expires_at is not None and not is_time(spec.expires_at):
-        # The API server lets a year 0 pass, and offsets of many days. One such object would stop the others.
+        # The API server accepts a year 0, and offsets of many days. One such object would stop the others.
         raise FieldError(f"spec.expiresAt: {spec.expires_at!r} is no time")
     return Reassignment(
         read_meta(body),

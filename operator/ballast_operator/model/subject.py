@@ -1,6 +1,6 @@
-"""The subject of a certificate as Kafka writes a user's name of it (RFC 2253, the last part first). PURE.
+"""Reads the subject of a certificate as the user name that Kafka makes of it (RFC 2253, the last part first). PURE.
 
-Of the certificate's DER no more is read than where its subject is.
+Only as much of the certificate's DER is parsed as it takes to find its subject.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 VERSION_TAG = 0xA0
-# Those of RFC 2253; Java writes all other kinds as numbers with their DER.
+# Those of RFC 2253; Java writes all other attributes as OIDs with hexadecimal DER.
 KEYWORDS = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -32,7 +32,7 @@ class SubjectError(ValueError):
 
 
 def subject_of(pem: str) -> str:
-    """Of the first certificate of a chain, which is the owner's."""
+    """The subject of the first certificate of a chain, which is the owner's."""
     found = _CERTIFICATE.search(pem)
     if found is None:
         raise SubjectError("it has no certificate in it")
@@ -51,7 +51,7 @@ def _first(data: bytes) -> bytes:
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of the values that follow each other."""
+    """(tag, content) of consecutive DER values."""
     position = 0
     while position < len(data):
         tag, size, start = data[position], data[position + 1], position + 2

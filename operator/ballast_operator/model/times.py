@@ -1,4 +1,4 @@
-"""Times of Kubernetes (RFC 3339) as numbers, to compare them. PURE."""
+"""Converts times of Kubernetes (RFC 3339) to numbers, to compare them. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def seconds_of(text: str) -> float:
 
 
 def is_time(text: str) -> bool:
-    """Whether it can be compared."""
+    """Whether it can be converted."""
     try:
         seconds_of(text)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""KafkaTopic. PURE."""
+"""Defines the kind KafkaTopic. PURE."""
 
 from __future__ import annotations
 

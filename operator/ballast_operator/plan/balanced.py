@@ -1,7 +1,7 @@
-"""The condition Balanced: what the rebalance job's last look came to. PURE.
+"""Derives the condition Balanced from the last result of the rebalance job. PURE.
 
-True: nothing to move. False: a proposal waits or runs, or no move helps. Unknown: the job refused to plan, and says
-why; the words are the job's own, docs/rebalance.md lists them.
+True: nothing to move. False: a proposal waits or runs, or no move helps. Unknown: the job refused to plan. Reason and
+message are the job's own, listed in docs/rebalance.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNEVEN = frozenset(
 def balanced_condition(
     cluster: KafkaCluster, refused: str | None, before: Condition | None, now: str
 ) -> Condition | None:
-    """None where no job is wanted and none has looked."""
+    """None if no job is wanted and none has run."""
     looked = cluster.status.rebalance
     if refused is not None:
         status, reason, message = UNKNOWN, "JobNotCreated", f"{refused[0].upper()}{refused[1:]}."

@@ -1,7 +1,7 @@
-"""Sizes of directories as they were claimed, where the storage does not hold volumes to their claims. PURE.
+"""Replaces sizes of directories by those of their claims, where the storage does not enforce these. PURE.
 
-Some provisioners (and the embedded Kubernetes) hand out directories of one large disk. What a broker then tells is the
-disk's size and fill, the same for all its directories, and nothing could be levelled by that. A volume that is far
+Some provisioners (and the embedded Kubernetes) hand out directories of one large disk. A broker then reports the size
+and fill of the disk, the same for all its directories, which gives nothing to balance by. So a volume that is far
 larger than its claim counts as large as the claim, and as full as its logs.
 """
 
@@ -29,7 +29,7 @@ def _of_volumes(cluster: KafkaCluster, view: KafkaView, sizes: dict[str, int]) -
 
 
 def as_claimed(cluster: KafkaCluster, view: KafkaView) -> KafkaView:
-    """The view with directories as large as their claims. It has to hold the logs of all topics."""
+    """The view with directories as large as their claims. `view` has to include the logs of all topics."""
     if cluster.spec.external is not None:
         return view
     sizes = {volume.name: parse_quantity(volume.size) for volume in cluster.spec.volumes}
@@ -46,6 +46,6 @@ def as_claimed(cluster: KafkaCluster, view: KafkaView) -> KafkaView:
             usable = max(0, min(size - held[where], found.usable_bytes))
             directories[where] = found._replace(total_bytes=size, usable_bytes=usable)
         elif not volume and any(one.total_bytes == found.total_bytes for one in _of_volumes(cluster, view, sizes)):
-            # A volume that is leaving shares the disk with the others: how full it is cannot be told.
+            # A volume that is leaving shares the disk with the others: how full it is by itself is unknown.
             directories[where] = found._replace(total_bytes=-1, usable_bytes=-1)
     return replace(view, directories=directories)

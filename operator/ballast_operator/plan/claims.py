@@ -1,4 +1,4 @@
-"""The claims of a cluster that the operator runs: which grow, which nobody needs, which may be deleted. PURE."""
+"""Decides which claims of a cluster that the operator runs grow, are unused, or may be deleted. PURE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
 
 
 def growing_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
-    """Those in use that are not as large yet as was asked for."""
+    """Claims in use that do not have the requested size yet."""
     unused = {claim.name for claim in unused_claims(layout, kube)}
     return [claim for claim in kube.all_claims if claim.growing and not claim.deleting and claim.name not in unused]
 
@@ -50,15 +50,15 @@ def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
 
 
 def spare_controller_claims(claims: Iterable[ClaimFacts], controllers: int) -> list[ClaimFacts]:
-    """Those of controllers that are not among the first so many."""
+    """The claims of all but the first `controllers` controllers."""
     return [claim for claim in claims if claim.ordinal >= controllers]
 
 
 def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
-    """Unused claims that were drained, but for those of a broker that has replicas, whatever became of its pod.
+    """Unused claims that were drained, except those of a broker beyond the layout that still has replicas.
 
-    That nothing uses a claim does not say that nothing is in it: its StatefulSet may have been deleted by somebody.
-    What a controller had, the others have.
+    An unused claim need not be empty: somebody may have deleted its StatefulSet. What a controller's claim has, the
+    other controllers have, too.
     """
     of_controllers = {claim.name for claim in kube.controller_claims}
     return [
@@ -70,7 +70,7 @@ def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[C
 
 
 def claims_in_use_again(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
-    """Claims that were drained and are wanted again: nobody knows any more what is in them."""
+    """Claims that were drained and are wanted again: from now on they may hold something."""
     spec = layout.cluster.spec
     wanted = {volume.name for volume in spec.volumes}.intersection(layout.volume_names) | {names.METADATA_VOLUME}
     of_brokers = [claim for claim in kube.claims if claim.volume in wanted and claim.ordinal < spec.brokers]
@@ -79,9 +79,9 @@ def claims_in_use_again(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
 
 
 def claims_of_other_classes(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
-    """What keeps a volume out that was removed and is to come back on another storage class.
+    """The claims that block a volume which was removed and is to come back with another storage class.
 
-    A StatefulSet takes a claim of the right name as it is: the data would go on lying where it was not to lie any more.
+    A StatefulSet uses an existing claim of the right name as it is: the data would stay on the former class.
     """
     if not kube.volumes:
         return []
@@ -96,7 +96,7 @@ def claims_of_other_classes(cluster: KafkaCluster, kube: KubeFacts) -> list[Clai
 
 
 def _default_classes(cluster: KafkaCluster, kube: KubeFacts) -> set[str | None]:
-    """What volumes get that ask for no class, as far as the claims of such volumes tell; nothing else tells it us."""
+    """The classes that volumes without a storageClassName get, as far as existing claims of such volumes tell."""
     plain = {one.name for one in cluster.spec.volumes if one.storage_class_name is None}.intersection(kube.volumes)
     metadata = cluster.spec.metadata_volume
     if metadata is not None and metadata.storage_class_name is None:
@@ -105,7 +105,7 @@ def _default_classes(cluster: KafkaCluster, kube: KubeFacts) -> set[str | None]:
 
 
 def claims_going(kube: KubeFacts) -> list[ClaimFacts]:
-    """Claims of pods that run, which these will not find again: deleted by somebody, and there only until their pod
-    ends, or without their volume."""
+    """Claims of running pods that would be gone after a restart: somebody has deleted them, so that they stay only
+    until their pod ends, or their volume is lost."""
     at_work = {pod.name: {*pod.claims.values(), f"{METADATA_VOLUME}-{pod.name}"} for pod in kube.all_pods if pod.ready}
     return [one for one in kube.all_claims if (one.deleting or one.lost) and one.name in at_work.get(one.pod, ())]

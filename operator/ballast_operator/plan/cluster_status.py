@@ -1,4 +1,4 @@
-"""The part of a KafkaCluster's status that Kafka tells: brokers, directories, fill levels. PURE."""
+"""Builds the part of a KafkaCluster's status that comes from Kafka: brokers, directories, fill levels. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources import names, security
 from ballast_operator.status import CLUSTER, Verdict
 
-# A fill level that changed by less than this share of the volume is told as before, so quiet clusters cause no writes.
+# A change of the fill level by less than this share of the volume is not reported, so idle clusters cause no writes.
 TOLD_CHANGE = 0.01
 
 
@@ -71,7 +71,7 @@ def _directory(
 
 
 def client_addresses(cluster: KafkaCluster, kube: KubeFacts, view: KafkaView) -> list[str]:
-    """Where each broker that is online takes clients: while a change rolls, not all do so at the port of the spec."""
+    """The client address of each online broker: during a rolling restart some listen at other ports than the spec's."""
     wanted = cluster.spec.listeners[0].port
     first = len(security.endpoints(cluster)) - len(cluster.spec.listeners)
     ports = {ordinal: pod.ports[first] for ordinal, pod in kube.pods.items() if len(pod.ports) > first}
@@ -95,7 +95,7 @@ def troubled(pods: Iterable[PodFacts]) -> Verdict | None:
 def health(view: KafkaView, expected: int | None = None) -> Verdict:
     """What Kafka itself says about the cluster's health; `expected` is the number of brokers wanted, if it is known."""
     held = {b for topic in view.topics.values() for part in topic.partitions.values() for b in part.replicas}
-    # One that is not wanted any more and gone is no trouble, unless it holds something.
+    # A broker that is gone and not wanted any more does not count, unless it holds replicas.
     wanted = [one for one in view.brokers.values() if expected is None or one.id < expected or one.id in held]
     offline = [broker.id for broker in wanted if not broker.online]
     online = len(wanted) - len(offline)

@@ -1,4 +1,4 @@
-"""What brokers, and the log directories of their volumes, hold; None wherever that is not known for sure. PURE."""
+"""Counts what brokers and log directories hold; None wherever that is not known for sure. PURE."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def directories_of(
 
 
 def paths_of(broker: int, directories: Iterable[DirectoryId]) -> str | None:
-    """Those of one broker, as its configuration lists them."""
+    """The paths of one broker's directories, as its configuration lists them."""
     return ",".join(sorted(d.path for d in directories if d.broker == broker)) or None
 
 
 def replicas_in(view: KafkaView, directories: Collection[DirectoryId], brokers: Collection[int]) -> int | None:
-    """How many logs lie in these directories or are moving there; None unless all these brokers told.
+    """How many logs are in these directories or are moving there; None unless all these brokers described theirs.
 
-    What a broker holds and does not describe lies, for all that is known, in a directory of it that failed.
+    A replica that a broker is assigned but does not describe counts as being in its failed directory.
     """
     chosen = set(directories)
     failed = {d.broker for d in chosen if d in view.directories and not view.directories[d].online}

@@ -1,7 +1,7 @@
-"""What an API server would drop or refuse, since its definitions are older than this operator. PURE.
+"""Finds what the API server would drop or refuse because its CRDs are older than this operator. PURE.
 
-A CRD that is older lets a spec with a newer field in, and drops that field: nobody is told, and it looks as if the
-operator took no notice of it. What it served is compared with the operator's model, whole.
+An older CRD accepts a spec with a newer field but silently drops the field, as if the operator ignored it. So the
+schemas that the API server serves are compared with the operator's whole model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHOWN = 10
 
 
 def dropped_fields(document: Schema) -> tuple[str, ...]:
-    """Of the kinds that this OpenAPI document describes; one that it does not is not known to lack anything."""
+    """The fields and enum values that this OpenAPI document lacks; kinds that it does not describe are skipped."""
     served = {
         one["kind"]: schema
         for schema in (document.get("components") or {}).get("schemas", {}).values()
@@ -74,7 +74,7 @@ def outdated(dropped: Sequence[str]) -> Verdict | None:
 def outdated_condition(
     dropped: Sequence[str], before: Sequence[Condition], generation: int, now: str
 ) -> Condition | None:
-    """Of a KafkaCluster, while it holds."""
+    """The condition of a KafkaCluster while anything is dropped."""
     verdict = outdated(dropped)
     if verdict is None:
         return None

@@ -1,4 +1,4 @@
-"""What Kubernetes shows of a cluster that the operator runs: the objects, read into facts. PURE."""
+"""Reads the Kubernetes objects of a cluster that the operator runs into facts. PURE."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class PodFacts:
     restarted_at: str | None = None
     ready_since: str | None = None
     held_by: tuple[str, ...] = ()
-    """Finalizers that keep it although all that was in it has ended."""
-    unheard: bool = False
-    """Not ready by its kubelet's silence alone: its containers were when it was last heard."""
+    """Finalizers that keep it although all its containers have ended."""
+    kubelet_silent: bool = False
+    """Not ready only because its kubelet is silent: its containers were ready when last heard of."""
 
     @property
     def port(self) -> int | None:
-        """Of the listener that brokers use among themselves; those for clients follow."""
+        """The port of the inter-broker listener; those for clients follow."""
         return self.ports[0] if self.ports else None
 
 
@@ -75,7 +75,7 @@ class ClaimFacts:
     resource_version: str = ""
     owners: tuple[Object, ...] = ()
     growing: str | None = None
-    """What is still to be done until it is as large as was asked for, or what went wrong (`growth_failed`)."""
+    """What is left to do until it has the requested size, or what went wrong (`growth_failed`)."""
     growth_failed: bool = False
     lost: bool = False
     """The volume that it was bound to is gone."""
@@ -87,13 +87,13 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class KubeFacts:
-    """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to.
+    """`replicas` is that of the StatefulSet; without one, it is inferred from pods and claims that were not drained.
 
-    `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
-    which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it. `tokens` stands
-    for the secret of delegation tokens that is wanted. `not_added` and `not_restarted` are brokers that wait for a node
-    port that somebody else has.
-    `controller_replicas` is what the controllers' StatefulSet wants; without one, what their pods amount to.
+    `sets` are the uids of the existing StatefulSets, of brokers and of controllers. `internal` are the Secrets with
+    which pods and sets speak TLS among themselves, "" being no TLS; `principal` is the name that nodes have by it.
+    `tokens` stands for the wanted secret of delegation tokens. `waiting_to_be_added` and `waiting_to_restart`
+    are brokers that wait for a node port that somebody else has.
+    `controller_replicas` is that of the controllers' StatefulSet; without one, it is inferred from their pods.
     `restarted_at` and `controllers_restarted_at` are when somebody asked for restarts by `kubectl rollout restart`.
     """
 
@@ -114,8 +114,8 @@ class KubeFacts:
     controller_replicas: int = 0
     restarted_at: str | None = None
     controllers_restarted_at: str | None = None
-    not_added: frozenset[int] = frozenset()
-    not_restarted: frozenset[int] = frozenset()
+    waiting_to_be_added: frozenset[int] = frozenset()
+    waiting_to_restart: frozenset[int] = frozenset()
 
     @property
     def all_pods(self) -> tuple[PodFacts, ...]:
@@ -143,8 +143,8 @@ def kube_facts(
     claim_rows, controller_claims = (_claims(cluster, role, claims) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     if stateful_set is None:
         filled = [claim for claim in claim_rows if not claim.drained and not claim.deleting]
-        # What was emptied pods have until they are restarted: an operator that was killed as it made the set anew
-        # without that volume would else be followed by one that puts it back.
+        # Pods mount a drained volume until they are restarted. It must not count: the successor of an operator killed
+        # while it recreated the set without that volume would put it back.
         emptied = {claim.name for claim in claim_rows if claim.drained}
         in_use = ((volume, claim) for pod in brokers.values() for volume, claim in pod.claims.items())
         found = {claim.volume for claim in filled} | {volume for volume, claim in in_use if claim not in emptied}
@@ -178,7 +178,7 @@ def kube_facts(
 
 
 def restart_asked(stateful_set: Object) -> str | None:
-    """When somebody asked its pods to be restarted. The annotation is not ours, so it stays beside what we apply."""
+    """When somebody asked for a restart of its pods. The annotation is not ours, so it survives our applies."""
     template = stateful_set["spec"].get("template") or {}
     return ((template.get("metadata") or {}).get("annotations") or {}).get(RESTARTED)
 
@@ -195,7 +195,7 @@ def _members(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[i
 
 
 def _of_role(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[int, Object]:
-    """Those that are called as the StatefulSet of this role calls its pods: others may carry the labels, too."""
+    """The pods that are named as this role's StatefulSet names them: others may have the labels, too."""
     found = {}
     for pod in pods:
         stateful_set, _, ordinal = pod["metadata"]["name"].rpartition("-")
@@ -206,7 +206,7 @@ def _of_role(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[i
 
 
 def _read_racks(text: str) -> dict[int, str]:
-    """What somebody has spoilt is written anew, from the nodes."""
+    """A malformed annotation is ignored, and rewritten from the nodes."""
     try:
         return {int(ordinal): str(rack) for ordinal, rack in json.loads(text or "{}").items()}
     except (ValueError, AttributeError, RecursionError):
@@ -244,7 +244,7 @@ def pod_facts(pod: Object) -> PodFacts:
         uid=meta["uid"],
         ordinal=int(meta["name"].rpartition("-")[2]),
         ready=ready and stays,
-        unheard=not ready and stays and conditions.get("ContainersReady") == "True",
+        kubelet_silent=not ready and stays and conditions.get("ContainersReady") == "True",
         ready_since=changed.get("Ready"),
         held_by=tuple(meta.get("finalizers") or ()) if status.get("phase") in ENDED else (),
         address=status.get("podIP"),
@@ -263,7 +263,7 @@ def pod_facts(pod: Object) -> PodFacts:
 
 
 def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
-    """What a person would look for in kubectl describe pod. While one that goes before fails, the others just wait."""
+    """What a person would look for in kubectl describe pod. While an init container fails, the others just wait."""
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if _waits_for(container) not in (None, *STARTING):
@@ -279,7 +279,7 @@ def _waits_for(container: Object) -> str | None:
 
 
 def _last_end(container: Object) -> str:
-    """How it ended before, which what it waits for does not tell: for want of memory, for instance."""
+    """How the container ended before, out of memory for instance, which its waiting state does not tell."""
     ended = (container.get("lastState") or {}).get("terminated") or {}
     if "exitCode" not in ended:
         return ""
@@ -297,7 +297,7 @@ def _last_words(message: str) -> str:
 
 
 def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts | None:
-    """None for one that is not called as the StatefulSet calls its claims: a copy may have the labels, too."""
+    """None for one that is not named as the StatefulSet names its claims: a copy may have the labels, too."""
     meta = claim["metadata"]
     prefix, _, ordinal = meta["name"].rpartition("-")
     volume = prefix.removesuffix(f"-{names.stateful_set(cluster, role)}")
@@ -320,7 +320,7 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
 
 
 def _growth(claim: Object) -> dict[str, Any]:
-    """The API server takes a larger size; whether the storage can give it comes out later, in conditions."""
+    """The API server accepts any larger size; whether the storage can provide it shows later, in conditions."""
     found = {
         one["type"]: one.get("message") or one["type"]
         for one in (claim.get("status") or {}).get("conditions") or ()

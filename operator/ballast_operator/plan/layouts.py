@@ -1,6 +1,6 @@
-"""How a cluster that the operator runs is to be laid out just now, and what of it is to go. PURE.
+"""Decides the current layout of a cluster that the operator runs, and what of it is to go. PURE.
 
-Nothing that may hold a replica is ever out of the layout: what goes stays until it is known to be empty.
+The layout always includes everything that may hold a replica: what is to go stays until it is known to be empty.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ballast_operator.resources.names import METADATA_VOLUME
 
 
 def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> Layout:
-    """The layout that loses nothing: as the spec says, plus the brokers and volumes that are there already."""
+    """The layout that loses nothing: the spec, plus the brokers and volumes that exist already."""
     brokers = max(cluster.spec.brokers, kube.replicas)
     wanted = {volume.name: volume for volume in cluster.spec.volumes}
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
     kept_out = {claim.volume for claim in claims_of_other_classes(cluster, kube)}
     new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in {*kube.volumes, *kept_out})
-    # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
+    # Nodes look for the metadata log in the first volume. Without a StatefulSet only the identity tells which it is.
     ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = _new_brokers(kube, brokers) if kube.exists and kube.replicas else []
@@ -32,33 +32,33 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     layout = Layout(
         cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas, kube.tokens
     )
-    return without_added(layout, kube, kube.not_added)
+    return without_added(layout, kube, kube.waiting_to_be_added)
 
 
 def without_added(layout: Layout, kube: KubeFacts, kept_out: Collection[int]) -> Layout:
-    """The layout without these new brokers and those that come after them: a StatefulSet has them in their order."""
+    """The layout without these new brokers and those after them: a StatefulSet cannot skip an ordinal."""
     brokers = max(kube.replicas, min((*kept_out, layout.brokers))) if kept_out else layout.brokers
     return replace(layout, brokers=brokers, added=tuple(broker for broker in layout.added if broker < brokers))
 
 
 def with_present(layout: Layout, kube: KubeFacts) -> Layout:
-    """The layout with all nodes that StatefulSets have as yet: what they read has to be there for as long."""
+    """The layout with all nodes that StatefulSets still have: what their pods read has to stay as long as they do."""
     brokers, controllers = max(layout.brokers, kube.replicas), max(layout.controllers, kube.controller_replicas)
     return replace(layout, brokers=brokers, controllers=controllers)
 
 
 def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:
-    """Those that the set is to get and never had: one whose claims were not drained was only taken out of it, by
-    somebody who has scaled the set itself."""
+    """Brokers that the set is to get and never had. One whose claims were not drained is not new: somebody has scaled
+    down the set itself."""
     known = {claim.ordinal for claim in kube.claims if not claim.drained and not claim.deleting}
     return [ordinal for ordinal in range(kube.replicas, brokers) if ordinal not in known]
 
 
 def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
-    """Whether a volume has to wait until pods that are gone are back without it.
+    """Whether a volume has to wait until missing pods are back without it.
 
-    A StatefulSet looks at its pods in the order of their numbers and gets no further than the first one that lacks a
-    claim of its templates. A pod of a higher number that is gone never had the volume, since `next_restart` keeps to
+    The StatefulSet controller handles pods by ordinal, and gets no further than the first one that lacks a claim of the
+    templates: a missing pod behind that would not come back. It never had the volume, since `next_restart` keeps to
     that order.
     """
     lacking = [ordinal for ordinal, pod in kube.pods.items() if volume not in pod.claims]
@@ -69,7 +69,7 @@ def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
 def wanted_layout(
     cluster: KafkaCluster, identity: Identity, kube: KubeFacts, brokers: int, volumes: Collection[str]
 ) -> Layout:
-    """The layout with so many brokers and only these of the volumes that are leaving."""
+    """The layout with this number of brokers, and of the leaving volumes only these."""
     held = held_layout(cluster, identity, kube)
     wanted = {volume.name for volume in cluster.spec.volumes}
     kept = tuple(volume for volume in held.volumes if volume.name in wanted or volume.name in volumes)
@@ -86,9 +86,9 @@ def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
 
 
 def given_up(cluster: KafkaCluster, kube: KubeFacts, brokers: Collection[int]) -> tuple[set[int], tuple[str, ...]]:
-    """(brokers, volumes) that are to take nothing new: what leaves, and what the set has lost while pods still use it.
+    """(brokers, volumes) to cordon: those that leave, and volumes that pods still mount after the set has lost them.
 
-    What is put on a volume after it was found empty would be lost with it when its pod is restarted.
+    What is written to a volume after it was found empty would be lost when its pod restarts.
     """
     mounted = {volume for pod in kube.pods.values() for volume in pod.claims}
     wanted = {volume.name for volume in cluster.spec.volumes}
@@ -111,6 +111,6 @@ def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: Kube
 
 
 def same_templates(wanted: Collection[Volume], found: Mapping[str, Volume]) -> bool:
-    """Whether a StatefulSet's claim templates, which cannot be changed, are as wanted."""
+    """Whether a StatefulSet's claim templates, which are immutable, are as wanted."""
     sizes = {volume.name: parse_quantity(volume.size) for volume in wanted}
     return sizes == {name: parse_quantity(volume.size) for name, volume in found.items()}

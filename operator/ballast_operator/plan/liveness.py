@@ -1,4 +1,4 @@
-"""Which nodes of a cluster that the operator runs are up, come, or are lost. PURE."""
+"""Tells which nodes of a cluster that the operator runs are up, coming up, or lost. PURE."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import KubeFacts, NodeFacts, PodFacts
 
-# deletionTimestamp has the time of grace in it already.
+# deletionTimestamp already includes the grace period.
 LOST_SECONDS = 60.0
-# What takes longer to be let in by the controller has a trouble.
+# A broker that is ready but fenced for longer than this is in trouble.
 COMING_SECONDS = 30.0
 
 
 def is_up(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
-    """A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner, if it can tell."""
-    return view.is_online(pod.ordinal) if pod.unheard else pod.ready and not comes(pod, view, now_seconds)
+    """A broker that went down a moment ago is still online to Kafka; its pod tells sooner, if its kubelet answers."""
+    return view.is_online(pod.ordinal) if pod.kubelet_silent else pod.ready and not comes(pod, view, now_seconds)
 
 
 def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
@@ -28,7 +28,7 @@ def comes(pod: PodFacts, view: KafkaView, now_seconds: float) -> bool:
 
 
 def is_on_its_way(broker: int, kube: KubeFacts, view: KafkaView, now_seconds: float) -> bool:
-    """Whether one that does not answer is about to; a pod that stays away is told as such."""
+    """Whether a broker that does not answer is about to. A pod that stays away is reported as such."""
     pod = kube.pods.get(broker)
     if pod is None or not pod.ready:
         return pod is None or pod.trouble is None
@@ -36,12 +36,12 @@ def is_on_its_way(broker: int, kube: KubeFacts, view: KafkaView, now_seconds: fl
 
 
 def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
-    """Pods whose end is long due: their node does not answer, so nobody can know whether they still run."""
+    """Pods whose end is overdue: their node does not answer, so nobody can know whether they still run."""
     return [pod for pod in kube.all_pods if pod.node and not pod.held_by and _is_overdue(pod, now_seconds)]
 
 
 def kept_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
-    """Pods that have ended, and which somebody's finalizers keep."""
+    """Pods that have ended but are kept by somebody's finalizers."""
     return [pod for pod in kube.all_pods if pod.held_by and _is_overdue(pod, now_seconds)]
 
 

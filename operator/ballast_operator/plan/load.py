@@ -1,4 +1,4 @@
-"""The planner's picture of a cluster, from what was observed. PURE."""
+"""Builds the planner's model of a cluster from what was observed. PURE."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, ReplicaId, TopicPartition
 from ballast_planner import Broker, ClusterLoad, Directory, Replica
 
-# Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan. Far larger than volumes
-# are, and small enough for those of thousands of directories together to be a size that the planner believes.
+# Brokers before Kafka 3.3 do not report the size of a volume, so no capacity limits a plan. This is far larger than any
+# volume, and small enough that the planner accepts the sum over thousands of directories.
 UNKNOWN_CAPACITY = 1 << 47
 
 
@@ -17,8 +17,8 @@ def cluster_load(view: KafkaView, weights: Mapping[DirectoryId, int] | None) -> 
 
     `weights` holds the percentage of directories that do not count in full.
 
-    A broker that describes its directories leaves out the replicas of those that failed: what it is said to have and
-    does not describe is in a directory that failed, if one did.
+    A broker does not describe the replicas in its failed directories: one that it is assigned but does not describe
+    counts as being in a failed directory, if there is one.
     """
     directories = [
         row.weighted((weights or {}).get(DirectoryId(row.broker, row.path), 100)) for row in _directories(view)
@@ -65,8 +65,8 @@ def partition_size(view: KafkaView, partition: TopicPartition, replicas: tuple[i
 def undescribed_partitions(view: KafkaView) -> list[TopicPartition]:
     """Partitions of which no broker describes a log, though all that have them answered and have no failed directory.
 
-    Their logs are just being made or given up: as long as nobody says how large they are, a plan would take them for
-    empty and leave them where they are, however large they turn out to be.
+    Their logs are just being created or deleted. As long as their size is unknown, a plan would take them for empty and
+    leave them where they are, however large they turn out to be.
     """
     failed = {where.broker for where, found in view.directories.items() if not found.online}
     healthy = view.described - failed

@@ -1,4 +1,4 @@
-"""From the spec of a Reassignment and a snapshot to a plan: every mode of it, by the one planner. PURE."""
+"""Makes the plan of a Reassignment, in any of its modes, from its spec and a snapshot of the cluster. PURE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InvalidPlanError(ValueError):
 
 
 class TopicMissingError(InvalidPlanError):
-    """The spec names topics or partitions that are not there: whoever applies both may apply them second."""
+    """The spec names topics or partitions that do not exist: whoever applies both may apply them second."""
 
     def __init__(self, named: Mapping[str, str]) -> None:
         super().__init__(f"{some_of(list(named), SHOWN_NAMES)} {'is' if len(named) == 1 else 'are'} not there")
@@ -47,15 +47,15 @@ class TopicMissingError(InvalidPlanError):
 
 
 class PlanMissingError(ValueError):
-    """The ConfigMap with the plan is not there, or not in it: whoever applies both may apply it second."""
+    """The ConfigMap with the plan, or its key, does not exist: whoever applies both may apply it second."""
 
 
 class BrokersAwayError(ValueError):
-    """The spec names directories of brokers that are away, or gives these replicas: what they have, only they know."""
+    """The spec names directories of brokers that are away, or moves replicas to these: only they know them."""
 
 
 class StalePlanError(ValueError):
-    """The rows say where replicas are to be taken from, and they are not there."""
+    """The rows say where replicas are to be moved from, and they are not there."""
 
     def __init__(self, rows: Sequence[str]) -> None:
         super().__init__(", ".join(rows[:10]))
@@ -70,15 +70,15 @@ def make_plan(
     weights: Mapping[DirectoryId, int] | None = None,
     pinned: Collection[str] = (),
 ) -> Plan:
-    """The plan; `config_maps` holds by name those that planFrom refers to, `paths` what mounted paths really are.
+    """Make the plan. `config_maps` are those that planFrom refers to, by name; `paths` comes from `mounted_paths`.
 
-    `pinned` are topics whose brokers a KafkaTopic names: what only levels leaves them there, or they would be put back.
+    `pinned` are topics whose brokers a KafkaTopic names: balancing leaves them alone, or they would be moved back.
     """
     known = paths or {}
     try:
         targets = real_targets(explicit_rows(spec, config_maps), known) if spec.explicit else ()
         _require_topics(spec, view, targets)
-        # Rows that somebody wrote are bound by real sizes only.
+        # Explicit rows are limited by real sizes only.
         load = cluster_load(view, None if spec.explicit else weights)
         if spec.explicit:
             _require_told(view, [DirectoryId(*pair) for target in targets for pair in target.to.as_pairs().items()])
@@ -107,7 +107,8 @@ def make_plan(
 
 
 def _require_topics(spec: ReassignmentSpec, view: KafkaView, targets: Iterable[Target]) -> None:
-    """A row that says where replicas are to be taken from was planned when they were there: they do not come again."""
+    """What the spec names must exist. Not in rows with a `from`: it existed when they were planned, and is gone since,
+    so there is nothing to wait for."""
     generated = spec.generate.topics if spec.generate is not None else ()
     named = {*generated, *(row.topic for row in spec.replication_factor)}
     missing = {f"topic {topic}": topic for topic in sorted(named - view.topics.keys())}
@@ -125,7 +126,7 @@ def _require_told(view: KafkaView, named: Iterable[DirectoryId]) -> None:
 
 
 def _require_there(view: KafkaView, targets: Iterable[Target]) -> None:
-    """Those that are to get a replica: any of their directories may take it, and they may just be restarted."""
+    """Brokers that get a replica have to be there: any of their directories may take it."""
     arriving = set()
     for target in targets:
         part = view.partition(target.topic, target.partition)
@@ -144,7 +145,7 @@ def _leveling(pinned: Collection[str]) -> PlanOptions:
 
 
 def _drain_directories(load: ClusterLoad, view: KafkaView, rows: Sequence[DirectoryId]) -> Plan:
-    """A replica whose directory failed cannot be read there: it is made anew on another broker, from one in sync."""
+    """A replica in a failed directory cannot be copied from there: another broker gets it, from one in sync."""
     failed = {row.broker for row in rows if row in view.directories and not view.directories[row].online}
     return plan_drain(load.with_cordons(failed), directories=rows)
 

@@ -1,7 +1,6 @@
-"""Where each move of a plan stands, told from what was observed and nothing else. PURE.
+"""Determines the state of each move of a plan from what was observed and nothing else. PURE.
 
-No move is remembered as started: what the cluster shows decides, so an operator that was killed between any two
-requests goes on as if it had not been.
+No move is remembered as started, so an operator that was killed between any two requests goes on as if it had not been.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class State(StrEnum):
 
 
 class MoveState(NamedTuple):
-    """`correct` names replicas that arrived in another directory than they should; they are moved on.
+    """`correct` names replicas that arrived in the wrong directory, and the right one, to which they are moved on.
 
-    `strayed`: such replicas are all that is left of it, and nothing moves.
+    `strayed`: such replicas are all that is left to do, and nothing moves.
     """
 
     move: Move
@@ -59,7 +58,7 @@ class MoveState(NamedTuple):
 
     @property
     def under_way(self) -> bool:
-        """Whether brokers work on it, so that there is something to stop. What arrived elsewhere lies still."""
+        """Whether brokers work on it, so that there is something to stop. Strayed replicas lie still."""
         return self.state is State.MOVING and not self.strayed
 
 
@@ -78,19 +77,19 @@ def adding(move: Move) -> tuple[int, ...]:
 
 
 def unregistered(move: Move, view: KafkaView) -> tuple[int, ...]:
-    """Brokers without which it cannot arrive, and which there are no more."""
+    """Brokers that the move needs but that are not registered any more."""
     needed = {*adding(move), *directory_changes(move)}
-    return tuple(broker for broker in sorted(needed) if view.told_unregistered(broker))
+    return tuple(broker for broker in sorted(needed) if view.is_missing_from_full_list(broker))
 
 
 def closed_directories(move: Move, view: KafkaView) -> list[DirectoryId]:
-    """Those that it needs and that take nothing, or are not there any more, as their brokers tell."""
+    """Directories that the move needs but that are cordoned, or not there any more, as their brokers report."""
     told = [where for where in target_directories(move) if where.broker in view.described]
     return [where for where in told if where not in view.directories or view.directories[where].cordoned]
 
 
 def directory_changes(move: Move) -> dict[int, str]:
-    """Broker → directory, for replicas that are named a directory other than the one they are in."""
+    """Broker → directory, for replicas that are to be in a given directory other than the one they are in."""
     before = move.from_.as_pairs()
     return {broker: path for broker, path in move.to.as_pairs().items() if path != ANY and before.get(broker) != path}
 
@@ -120,7 +119,8 @@ def assess(move: Move, view: KafkaView) -> MoveState:
 
 
 def _on_the_way(move: Move, part: PartitionView) -> bool:
-    """Source and target together: the brokers' metadata lags behind the controller, which has begun or ended it."""
+    """Whether the replicas are those of source and target together: the broker that was asked lags behind the
+    controller, which has started or ended the move."""
     found, before, after = set(part.replicas), set(move.from_.replicas), set(move.to.replicas)
     return found <= before | after and (found > after or found > before)
 
@@ -132,7 +132,7 @@ def _assess_ongoing(move: Move, view: KafkaView, ongoing: OngoingView) -> MoveSt
 
 
 def _assess_source(move: Move, view: KafkaView) -> MoveState:
-    """Nothing has begun: the replicas have to be in the directories that the plan was made from."""
+    """Nothing has started: the replicas have to be in the directories that the plan was made from."""
     if not between_brokers(move):
         return MoveState(move, State.PENDING)
     for broker, path in move.from_.as_pairs().items():
@@ -193,8 +193,8 @@ def target_directories(move: Move) -> list[DirectoryId]:
 
 
 def not_in_sync(states: Sequence[MoveState], view: KafkaView) -> list[str]:
-    """Partitions that have arrived but whose new replicas are not in the ISR yet. The others' brokers may be away for
-    long, and were so before."""
+    """Partitions that have arrived but whose new replicas are not in the ISR yet. Their other replicas do not matter:
+    those brokers may have been away for long."""
     waiting = []
     for state in states:
         part = view.partition(*state.partition)

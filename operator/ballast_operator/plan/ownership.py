@@ -1,7 +1,7 @@
-"""Whom a cluster's claims and identity belong to: what Kubernetes deletes with a KafkaCluster, and what not. PURE.
+"""Decides who owns a cluster's claims and identity, that is, what Kubernetes deletes with a KafkaCluster. PURE.
 
-What has an ownerReference to the KafkaCluster is collected as garbage when that is deleted, whether the operator is up
-or not. Only `storage.deleteClaim` gives it one.
+An object with an ownerReference to the KafkaCluster is garbage collected when that is deleted, whether the operator is
+up or not. Only `storage.deleteClaim` adds one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Owner = Mapping[str, Any]
 
 
 def owners_wanted(cluster: KafkaCluster, owners: Sequence[Owner], sets: Collection[str] = ()) -> list[Owner]:
-    """Whom it is to belong to. Versions before this one let claims go with a StatefulSet; those `sets` lose them."""
+    """The owners that an object should have. Earlier versions let StatefulSets own claims; `sets` are removed."""
     own = [one for one in owners if _is_cluster(one) and one["uid"] == cluster.meta.uid]
     others = [one for one in owners if not _is_cluster(one) and one["uid"] not in sets]
     if not cluster.spec.deletes_claims:
         return others
-    # Not as its controller: there is one such only, and a StatefulSet may still be it.
+    # Not as its controller: there can be only one, and a StatefulSet may still be it.
     return [*others, *(own or [owner_reference(cluster_model.KIND, cluster.meta, controller=False)])]
 
 

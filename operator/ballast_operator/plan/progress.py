@@ -1,4 +1,4 @@
-"""How far a Reassignment is, for people and columns. PURE."""
+"""Computes how far a Reassignment has come, for its status and the columns of kubectl. PURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node of a cluster that the operator runs restarts next, or why none may. PURE."""
+"""Decides which node of a cluster that the operator runs restarts next, or why none may. PURE."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Which broker to restart now, or why none may be; `left` counts those that still have to be."""
+    """Which node to restart now, or why none may be; `left` counts those that still have to be."""
 
-    broker: int | None = None
+    node: int | None = None
     waits: str | None = None
     next: int | None = None
     left: int = 0
@@ -29,8 +29,8 @@ class Restart:
 
 
 def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView, layout: Layout) -> list[PodFacts]:
-    """Pods of another revision, those that somebody wants restarted, those whose broker has told another rack than that
-    of its node, and those that are to run as controllers and do not."""
+    """Pods of another revision, those that somebody wants restarted, those whose broker registered with another rack
+    than that of its node, and those that should run as controllers but do not."""
     return [
         pod
         for pod in kube.pods.values()
@@ -44,7 +44,7 @@ def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView, layout: La
 
 
 def outdated_controllers(kube: KubeFacts, revision: str) -> list[PodFacts]:
-    """Of those with pods of their own; also those that are on their way out."""
+    """The outdated pods of dedicated controllers, including those that are being deleted."""
     return [pod for pod in kube.controllers.values() if _is_outdated(pod, revision, kube.controllers_restarted_at)]
 
 
@@ -58,9 +58,10 @@ def _in_other_rack(pod: PodFacts, kube: KubeFacts, view: KafkaView) -> bool:
 
 
 def _lacks_its_role(pod: PodFacts, view: KafkaView, layout: Layout) -> bool:
-    """Who votes no more goes on as a controller until something else restarts it: that does no harm."""
+    """Whether it should run as a controller but does not. The reverse does no harm: a former voter goes on as a
+    controller until something else restarts it."""
     identity = layout.identity
-    to_be = identity.dynamic and pod.ordinal in identity.voters
+    to_be = identity.dynamic and pod.ordinal in identity.controllers
     return to_be and pod.ready and view.controllers.get(pod.ordinal) is False
 
 
@@ -74,8 +75,8 @@ def next_restart(
 ) -> Restart:
     """One broker at a time: those that do not work first, the active controller last.
 
-    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it. What is
-    not to be restarted stays, and then so does what comes behind it.
+    While pods lack a volume of the layout, by ordinal: their StatefulSet creates no pod behind one that lacks it. A pod
+    that must not restart then also holds up those behind it.
     """
     pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
     outdated = [pod for pod in outdated_brokers(kube, revision, view, layout) if pod.ordinal < layout.brokers]
@@ -84,7 +85,7 @@ def next_restart(
     losing = {claim.pod for claim in claims_going(kube)}
 
     def stays(pod: PodFacts) -> bool:
-        return pod.ordinal in kube.not_restarted or pod.name in losing
+        return pod.ordinal in kube.waiting_to_restart or pod.name in losing
 
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
@@ -109,7 +110,7 @@ def next_restart(
     if absent:
         are = "is" if len(absent) == 1 else "are"
         return Restart(waits=f"{some_of(absent, SHOWN)} {are} not ready", next=chosen.ordinal, left=left)
-    # A pod is ready as soon as it listens; that the broker is back is what the controller says.
+    # A pod is ready as soon as it listens; whether the broker is back, the controller tells.
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):
         return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
@@ -124,7 +125,7 @@ def next_restart(
 def next_controller_restart(
     kube: KubeFacts, revision: str, voters: Collection[int], quorum: QuorumView | None
 ) -> Restart:
-    """Of controllers with pods of their own: one at a time while all are there and follow, the active one last."""
+    """The same for dedicated controllers: one at a time, while all are there and follow, the active one last."""
     losing = {claim.pod for claim in claims_going(kube)}
     outdated = [
         pod for pod in outdated_controllers(kube, revision) if pod.deleting_since is None and pod.name not in losing
@@ -156,13 +157,13 @@ def next_controller_restart(
 
 
 def _works(pod: PodFacts, answers: bool) -> bool:
-    """That a pod is not ready may be the kubelet's silence, or a probe's: what it runs goes on for Kafka."""
+    """Whether the node works, as Kafka sees it. Its pod may not be ready: a kubelet is silent, or a probe fails."""
     return answers and pod.deleting_since is None
 
 
 def _left_behind(node: int, quorum: QuorumView) -> str | None:
-    """Why a node has to stay that follows and votes: without it there might be no majority of those that do. A pod is
-    ready as soon as it listens, and may have a long way to go yet."""
+    """Why a voter that follows the metadata log must not restart: without it there might be no majority of voters that
+    do. A pod is ready as soon as it listens, when it may still be far behind."""
     behind = sorted(set(quorum.voters) - quorum.in_step)
     if not behind or node in behind or node not in quorum.voters:
         return None
@@ -174,8 +175,8 @@ def _missing_pods(kube: KubeFacts, brokers: int) -> list[str]:
 
 
 def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
-    """(why the broker may not go down, partitions that go down with it whatever is waited for). Where its pod is not
-    ready only what it is in sync with counts: the restart may be what it needs to come to the rest."""
+    """(why the broker must not go down, partitions that go down with it however long one waits). If its pod is not
+    ready, only partitions that it is in sync with count: it may need the restart to catch up with the rest."""
     broker = pod.ordinal
     unprotected: list[str] = []
     if view.topic_errors:
@@ -198,8 +199,8 @@ def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -
 
 
 def lagging_nodes(view: KafkaView, quorum: QuorumView | None) -> frozenset[int]:
-    """Those whose replicas, or whose copy of the metadata log, are not where the others' are: a pod is ready long
-    before. What is just being moved to a broker nobody misses yet."""
+    """Nodes whose replicas are not in sync, or whose metadata log lags: a pod is ready long before they are. Replicas
+    that are just being moved to a broker do not count."""
     found = set() if quorum is None else set(quorum.voters) - quorum.in_step
     for name, topic in view.topics.items():
         for index, part in topic.partitions.items():

@@ -1,4 +1,4 @@
-"""How nodes speak among themselves, as the pods that run have it, and what follows for the operator. PURE."""
+"""Tells whether the running pods speak TLS among themselves, and what follows for the operator. PURE."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ballast_operator.status import CLUSTER, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a cluster is reached. With `secret`, by TLS with that certificate; `hosts` has which name the certificate
-    at an address has to carry."""
+    """How a cluster is reached. With `secret`, by TLS with that certificate; `hosts` has the name that the certificate
+    at each address has to be for."""
 
     bootstrap: str
     secret: str | None = None
@@ -22,14 +22,14 @@ class Reach:
 
 
 def reach_of(cluster: KafkaCluster, kube: KubeFacts) -> Reach | None:
-    """The brokers' pods that are ready, or where all kubelets are silent may still be, by the way that they were made
-    for: the spec may want another one."""
+    """The brokers' ready pods, or those that may still be if all kubelets are silent, reached with or without TLS as
+    they were created: the spec may say otherwise by now."""
     secret = cluster.spec.internal_secret
     if len(kube.internal) == 1:
         secret = next(iter(kube.internal)) or None
     default = security.endpoints(cluster)[0].port
     found = [pod for _, pod in sorted(kube.pods.items()) if pod.address]
-    running = [pod for pod in found if pod.ready] or [pod for pod in found if pod.unheard]
+    running = [pod for pod in found if pod.ready] or [pod for pod in found if pod.kubelet_silent]
     if not running:
         return None
     hosts = [(pod.address or "", names.host(cluster, pod.name)) for pod in running] if secret else []
@@ -39,7 +39,7 @@ def reach_of(cluster: KafkaCluster, kube: KubeFacts) -> Reach | None:
 
 
 def security_held(cluster: KafkaCluster, kube: KubeFacts) -> Verdict | None:
-    """Nodes with and without TLS do not understand each other, so that none is restarted alone into another way."""
+    """Nodes with and without TLS do not understand each other, so a rolling restart cannot change that."""
     wanted = cluster.spec.internal_secret or ""
     others = sorted(kube.internal - {wanted})
     if not others:
@@ -55,7 +55,7 @@ def _way(secret: str) -> str:
 
 
 def subject_changed(cluster: KafkaCluster, kube: KubeFacts, principal: str) -> Verdict | None:
-    """Brokers show the new certificate as soon as it is there; that its owner is one of them they do not know."""
+    """Brokers present a new certificate as soon as it is there, but do not accept its subject as one of theirs."""
     if cluster.spec.authorization is None or kube.principal in ("", principal):
         return None
     secret = cluster.spec.internal_secret

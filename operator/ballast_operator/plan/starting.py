@@ -1,4 +1,4 @@
-"""Which moves may start now: wave by wave, within the limits, never past a directory's high-water mark. PURE."""
+"""Chooses the moves that may start now: wave by wave, within the limits, never filling a directory too far. PURE."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Traffic:
 
 
 def observe_traffic(states: Iterable[MoveState], view: KafkaView) -> Traffic:
-    """From our own moves that run and from reassignments that somebody else started."""
+    """Count our own running moves and the reassignments that somebody else started."""
     traffic = Traffic()
     ours: set[TopicPartition] = set()
     for state in states:
@@ -62,7 +62,7 @@ def _participants(move: Move) -> set[int]:
 def choose_starts(
     states: Sequence[MoveState], view: KafkaView, limits: MaxConcurrentMoves, traffic: Traffic
 ) -> tuple[list[Move], dict[TopicPartition, str]]:
-    """(moves to start, why others of the wave wait). A wave begins when nothing of the one before can go on."""
+    """(moves to start, why others of the wave wait). A wave starts when nothing of the previous one can go on."""
     starts: list[Move] = []
     notes: dict[TopicPartition, str] = {}
     blocked: dict[TopicPartition, str] = {
@@ -93,7 +93,7 @@ def choose_starts(
 
 
 def lost_parts(move: Move, view: KafkaView) -> str | None:
-    """Why the move cannot run at all as the cluster is."""
+    """Why the move cannot run at all in the current state of the cluster, if so."""
     for broker in {*adding(move), *directory_changes(move)}:
         known = view.brokers.get(broker)
         if known is None or not known.online:
@@ -122,5 +122,5 @@ def _no_place(move: Move, view: KafkaView, limits: MaxConcurrentMoves, traffic: 
             continue
         left = found.usable_bytes - traffic.arriving_bytes[directory] - size
         if left < found.total_bytes * (1 - HIGH_WATER) and size > 0:
-            return f"directory {directory.path} of broker {directory.broker} would be more than 95 % full"
+            return f"directory {directory.path} of broker {directory.broker} would be more than {HIGH_WATER:.0%} full"
     return None

@@ -1,6 +1,6 @@
-"""A plan as it is kept in ConfigMaps: all moves with from, to, wave and size, compressed. PURE.
+"""Encodes plans for ConfigMaps and back: all moves with from, to, wave and size, compressed. PURE.
 
-What is kept is what runs: an operator that takes over reads it back and checks the hash.
+What is stored is what runs: an operator that takes over reads it back and checks the hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ballast_operator.plan.throttled_lists import all_entries
 from ballast_planner import Move, Placement, Plan, Unplaced, plan_hash
 
 CHUNK_BYTES = 512 * 1024
-# Some two hundred thousand moves. Who may write ConfigMaps could else have one unpacked that takes all memory.
+# Some two hundred thousand moves. The limit protects the operator's memory from whoever may write ConfigMaps.
 MOST_BYTES = 64 * 1024 * 1024
 GZIP = 16 + zlib.MAX_WBITS
 KEY = "plan.json.gz"
@@ -27,7 +27,7 @@ SHOWN_MOVES = 20
 
 
 class StoredPlanError(ValueError):
-    """What is kept is not the plan whose hash the status has."""
+    """What is stored is not the plan whose hash the status has, or the plan is too long to store."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class StoredPlan:
 
     @cached_property
     def throttled_entries(self) -> Mapping[ConfigId, Sequence[str]]:
-        """What of topics' lists of throttled replicas may be its own."""
+        """The entries of topics' lists of throttled replicas that may be its own."""
         return all_entries(self.moves)
 
 
@@ -62,7 +62,7 @@ def keep(plan: Plan) -> StoredPlan:
 
 
 def encode(plan: StoredPlan) -> list[dict[str, Any]]:
-    """The contents of the ConfigMaps that hold the plan; StoredPlanError where it is too long for them."""
+    """The contents of the ConfigMaps that hold the plan; StoredPlanError if it is too long for them."""
     document = {
         "version": 1,
         "moves": [_row(move) for move in plan.moves],

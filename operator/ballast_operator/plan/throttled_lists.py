@@ -1,14 +1,14 @@
-"""Topics' lists of throttled replicas: which entries of them are a Reassignment's own, put in and taken out. PURE.
+"""Adds the entries of Reassignments to topics' lists of throttled replicas, and removes them again. PURE.
 
-An entry is `partition:broker`. What a Reassignment may ever put into a list follows from its plan, so its status tells
-only that it holds entries, and which of its plan's stood there before: as bits, since there may be many. Whatever else
-stands in a list is somebody else's and stays as it is, in the order in which it stands. One Reassignment moves a
-partition at a time, so those that share a topic share no entries, unless one puts back what the next one needs: that
-stays until nobody needs it.
+An entry is `partition:broker`. The entries that a Reassignment may ever add follow from its plan, so its status records
+only that it holds entries, and which of its plan's were there before: as bits, since there may be many. All other
+entries of a list are somebody else's and stay as they are, in their order. Only one Reassignment moves a partition at a
+time, so those that share a topic share no entries, unless one removes what the next one needs: that stays until nobody
+needs it.
 
-Entries are added and taken out one by one, so that nothing is lost that somebody else puts there meanwhile, and that
-ours are gone is believed only after the controller has acknowledged it: lists are read from any broker, and one that
-lags may not have heard of them yet, or have heard of them and not that they went.
+Entries are added and removed one by one, so that nothing is lost that somebody else adds meanwhile. Ours count as gone
+only once the controller has acknowledged it: lists are read from any broker, and one that lags may not know of them
+yet, or may know of them but not of their removal.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ LISTS = frozenset({LEADER_REPLICAS, FOLLOWER_REPLICAS})
 ALL_REPLICAS = "*"
 
 Entries = Mapping[ConfigId, Sequence[str]]
-# What the controller acknowledged to have put back a moment ago: of a list its entries, of a rate its values.
+# What was put back a moment ago, as acknowledged by the controller: entries of a list, values of a rate.
 PutBack = Mapping[ConfigId, frozenset[str]]
 NONE: frozenset[str] = frozenset()
 NOTHING: PutBack = {}
 
 
 def entries_of(moves: Iterable[Move]) -> dict[ConfigId, list[str]]:
-    """What has to stand in the lists while these moves run."""
+    """The entries that the lists have to hold while these moves run."""
     return _sorted((move, move.from_.replicas, adding(move)) for move in moves if between_brokers(move))
 
 
 def all_entries(moves: Iterable[Move]) -> dict[ConfigId, list[str]]:
-    """What may ever have to, there and back. The order is the same in every version: recorded bits follow it."""
+    """The entries that these moves may ever need, forward and back. The order must not change between versions:
+    recorded bits follow it."""
     return _sorted(
         (move, {*move.from_.replicas, *move.to.replicas}, set(move.from_.replicas) ^ set(move.to.replicas))
         for move in moves
@@ -71,7 +72,7 @@ def split(value: str | None) -> list[str]:
 class Part:
     """One Reassignment's part: what it needs now, what may be its own, and what its status records.
 
-    `former` are the records of operators before this one, each of a whole value; they become one of ours.
+    `former` are records by earlier versions, each of the whole value of a list; they are converted to bits.
     """
 
     name: str
@@ -83,9 +84,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ListPlan:
-    """`held` by Reassignment has to be in their statuses before `changes` are made.
+    """`held`, by Reassignment, has to be in their statuses before `changes` are made.
 
-    `restoring` is what a change takes out, `needed` what stands there again, or is to.
+    `restoring` are the entries that the changes remove, `needed` those that have to be there.
     """
 
     held: Mapping[str, ThrottledLists | None]
@@ -106,7 +107,8 @@ class _Draft:
 
 @dataclass
 class _Holder:
-    """A part that has entries in lists, or is to have some. `left`: something of it is there, or may be."""
+    """A part that has entries in lists, or is to have some. `kept` are those that were there before, `own` the rest of
+    its plan's; `left` tells whether any of these are still there, or may be."""
 
     part: Part
     kept: Mapping[ConfigId, frozenset[str]]
@@ -150,7 +152,7 @@ def _present(config: ConfigId, view: KafkaView) -> list[str] | None:
 
 
 def _holders(parts: Sequence[Part], view: KafkaView, put_back: PutBack) -> tuple[list[_Holder], set[str]]:
-    """(who has entries or is to have some, who needs some and cannot tell yet what stood there before)."""
+    """(parts that have entries or are to have some, names of those that cannot tell yet what was there before)."""
     holders = [_Holder(part, _kept(part.held, part.own)) for part in parts if part.held is not None]
     ours: dict[ConfigId, set[str]] = defaultdict(set)
     for holder in holders:
@@ -168,7 +170,7 @@ def _holders(parts: Sequence[Part], view: KafkaView, put_back: PutBack) -> tuple
                 unreadable.add(part.name)
             elif present:
                 there = frozenset(present) - ours.get(config, NONE)
-                # What the controller took out is gone, whether or not the broker that was asked has heard of it.
+                # What the controller removed is gone, whether or not the broker that was asked knows it.
                 kept[config] = there.intersection(entries) - put_back.get(config, NONE)
         if part.name not in unreadable:
             holders.append(_Holder(part, kept))
@@ -181,10 +183,11 @@ def _settle(
     """Make one list hold what is needed and nothing else of ours."""
     needed = frozenset(entry for holder in sharing for entry in holder.wants(config))
     draft.needed[config] = needed
-    # Statuses are written one by one: whose an entry is, is known by another until it is known by the one who needs it.
+    # Statuses are written one by one: an entry stays on record with a former owner until the one that needs it has
+    # recorded it.
     known = {entry for holder in sharing if holder.part.held is not None for entry in holder.wants(config)}
     own = NONE.union(*(holder.own[config] for holder in sharing))
-    # Of who has ended all has to go, whether or not the broker that was asked has heard of it.
+    # All entries of those that have ended have to go, whether or not the broker that was asked knows of them.
     ended = NONE.union(*(holder.own[config] for holder in sharing if not holder.part.wanted))
     surplus = (own.intersection(present) | (ended - put_back)) - needed
     for holder in sharing:
@@ -204,7 +207,7 @@ def _ordered(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _record(holder: _Holder) -> ThrottledLists:
-    """Bits, one for each entry that may ever be its own: whether it stood there before."""
+    """One bit for each entry that may ever be its own: whether it was there before."""
     if holder.part.held is not None:
         return holder.part.held
     topics = len({config.name for config in holder.part.own})
@@ -220,7 +223,7 @@ def _kept(held: ThrottledLists | None, own: Entries) -> dict[ConfigId, frozenset
         return {}
     bits = int.from_bytes(zlib.decompress(base64.b64decode(held.before)), "little")
     kept: dict[ConfigId, set[str]] = defaultdict(set)
-    # From the lowest bit on, without shifting a number of a million bits a million times.
+    # Iterate from the lowest bit, without shifting a number of a million bits a million times.
     for (config, entry), flag in zip(_each(own), reversed(f"{bits:b}"), strict=False):
         if flag == "1":
             kept[config].add(entry)

@@ -1,11 +1,11 @@
-"""Throttles: which configurations have to be set for the moves that run, and put back after them. PURE.
+"""Decides which throttle configurations to set for the running moves, and to put back after them. PURE.
 
-Before a broker's rate is changed, what it was stands in the status of every Reassignment that needs it, together with
-what it is changed to. It is changed only while it is what it was or what we made it; anything else was set by somebody
-else and is left alone. That it is again what it was is believed only after the controller has acknowledged that it was
-put back: what a broker says of itself may be from before it was changed. Reassignments that overlap share: the lowest
-rate rules, and the last one out puts back. Topics' lists of throttled replicas have no such records, which would grow
-with the topics: see `throttled_lists`.
+Before a broker's rate is changed, its former and its new value are recorded in the status of every Reassignment that
+needs it. It is changed only while it has its former value or one that we set; any other value was set by somebody else
+and is left alone. It counts as put back only once the controller has acknowledged that: a former value that a broker
+reports may be from before our change. Reassignments that overlap share a rate: the lowest one applies, and the last
+Reassignment to end puts it back. Topics' lists of throttled replicas have no such records, which would grow with the
+topics: see `throttled_lists`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 INTRA_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LONGEST_KEPT = 100
-# The last of them is what is to be set; the others may still be on their way to a broker.
+# How many values of a rate are recorded. The last is the target; a broker that lags may still report one of the others.
 MOST_APPLIED = 8
 
 Wants = Mapping[ConfigId, str]
 
 
 def wanted_rates(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, str]:
-    """What these moves need to be set on brokers."""
+    """The rates that these moves need on brokers."""
     wants: dict[ConfigId, str] = {}
     if throttle is None:
         return wants
@@ -51,18 +51,18 @@ def wanted_rates(moves: Iterable[Move], throttle: Throttle | None) -> dict[Confi
 
 
 def rates_of(throttles: Iterable[Throttle | None]) -> frozenset[str]:
-    """All rates that these ask for."""
+    """All rates that these throttles ask for."""
     asked = (rate for one in throttles if one is not None for rate in (one.inter_broker, one.intra_broker))
     return frozenset(str(parse_quantity(rate)) for rate in asked if rate is not None)
 
 
 def wanted_entries(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, list[str]]:
-    """What they need in topics' lists."""
+    """The entries that these moves need in topics' lists."""
     return entries_of(moves) if throttle is not None and throttle.inter_broker is not None else {}
 
 
 def fingerprint(value: str) -> str:
-    """How a value stood in records of lists of replicas, which have no bound: long ones as their hash."""
+    """A value as earlier versions recorded it: long ones (lists of replicas have no bound) as their hash."""
     return value if len(value) <= LONGEST_KEPT else "sha256:" + hashlib.sha256(value.encode()).hexdigest()
 
 
@@ -81,11 +81,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ThrottlePlan:
-    """`records` and `lists` by Reassignment have to be in their statuses before `changes` are made.
+    """`records` and `lists`, by Reassignment, have to be in their statuses before `changes` are made.
 
-    `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start. After the
-    changes those in `unreadable` still may not. `restoring` is what the changes put back; `put_back` what had been
-    before and is not needed again.
+    `unsettled` names the Reassignments whose throttles are not all set yet: no move of theirs may start. Those in
+    `unreadable` may not even start after the changes. `restoring` is what the changes put back; `put_back` is what was
+    put back before and is not needed again.
     """
 
     records: Mapping[str, tuple[ThrottleRecord, ...]]
@@ -106,7 +106,7 @@ class _Draft:
     unreadable: set[str] = field(default_factory=set)
 
     def keep(self, config: ConfigId, records: Iterable[tuple[str, ThrottleRecord]]) -> None:
-        """What stands in the statuses stays there."""
+        """Leave these records in the statuses."""
         for name, record in records:
             self.records[name][config] = record
 
@@ -116,9 +116,9 @@ def plan_throttles(
 ) -> ThrottlePlan:
     """What to record and to change for all Reassignments of a cluster together.
 
-    `put_back` is what the controller acknowledged to have put back since it was needed last, as far as is remembered:
-    at least for as long as a broker may lag. Where that is not so for long enough, `suspected` are the values that a
-    broker which lags may tell.
+    `put_back` is what was put back since it was last needed, as acknowledged by the controller and remembered for at
+    least as long as a broker may lag. While this process has not been at it for that long, `suspected` are the values
+    that a broker which lags may report.
     """
     draft = _Draft()
     recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
@@ -155,7 +155,7 @@ def plan_throttles(
 
 
 def without(plan: ThrottlePlan, untold: Collection[ConfigId]) -> ThrottlePlan:
-    """The plan but for changes of what does not stand in the statuses of all who need it."""
+    """The plan without the changes that are not recorded in the statuses of all that need them."""
     changes = []
     for change in plan.changes:
         values = {
@@ -185,19 +185,20 @@ def _hold(
             draft.unreadable.update(names)
         return
     if not records and observed in put_back:
-        draft.unreadable.update(names)  # the broker has not heard yet that this was put back
+        draft.unreadable.update(names)  # the broker does not know yet that this was put back
         return
     draft.held.add(config)
     prior = records[0][1].prior if records else observed
     target = str(min(int(value) for _, value in wants))
     known_as_ours = [*dict.fromkeys(value for _, record in records for value in record.applied)]
-    # What stands there stays known as ours, however often the rate was changed while it could not be set.
+    # The observed value stays on record as ours, however often the rate was changed while it could not be set.
     applied = [v for v in known_as_ours[: 1 - MOST_APPLIED] if v == observed] + known_as_ours[1 - MOST_APPLIED :]
     applied = [*(value for value in applied if value != target), target]
     for name in names:
         draft.records[name][config] = ThrottleRecord(*config, prior, tuple(applied))
     if not any(name in names for name, _ in records):
-        # Statuses are written one by one: who has ended knows what was before until one of these is known to know it.
+        # Statuses are written one by one: those that have ended keep the former value on record until one that needs
+        # the rate has recorded it.
         draft.keep(config, records)
     if observed == target:
         return
@@ -213,7 +214,7 @@ def _restore(
     view: KafkaView,
     acknowledged: bool,
 ) -> None:
-    """Nobody needs this any more: put back what was, unless somebody else has set it meanwhile."""
+    """Nobody needs this any more: put the former value back, unless somebody else has set another meanwhile."""
     known, observed = view.config(config)
     if not known:
         if not _gone(config, view):
@@ -239,7 +240,7 @@ def _away(config: ConfigId, view: KafkaView) -> bool:
 
 
 def _gone(config: ConfigId, view: KafkaView) -> bool:
-    """Whether the broker or topic surely exists no more."""
+    """Whether the broker or topic surely does not exist any more."""
     if config.resource == BROKER:
         return view.surely_unregistered(int(config.name))
     return config.name in view.missing

@@ -1,8 +1,8 @@
-"""What to do for one KafkaTopic. PURE.
+"""Decides what to do for one KafkaTopic. PURE.
 
-`plan_topic` compares the spec with what was observed and names the next actions; it is asked again after they were
-carried out, until nothing is left. Nothing is ever deleted or changed because something could not be read: facts that
-are not known lead to waiting.
+`plan_topic` compares the spec with what was observed and returns the next actions; it is called again after they were
+carried out, until nothing is left. Nothing is ever deleted or changed because something could not be read: unknown
+facts lead to waiting.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follow
 OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
 SHOWN_PARTITIONS = 20
-# What brokers before Kafka 2.8 tell.
+# The topic id that brokers before Kafka 2.8 report.
 NO_ID = "00000000-0000-0000-0000-000000000000"
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the ledger says we were about to do for an object, from before an operator that may have been killed.
+    """What the ledger says we were about to do for an object, perhaps written by an operator that was killed since.
 
-    `former` is the id that the status had when the topic was to be created: with another one the creation is told.
+    `former` is the topic id that the status had before a creation: once it has another, the creation is recorded there.
     """
 
     topic: str
@@ -70,19 +70,19 @@ class TopicFacts:
     rival: KafkaTopic | None = None
     others: bool = False
     intent: Intent | None = None
-    creation_may_come: bool = False  # somebody asked for it a moment ago: that it is missing says nothing yet
-    deleted: bool = False  # the controller said so, or that there is none of this id
+    creation_may_come: bool = False  # its creation was requested a moment ago: that it is missing says nothing yet
+    deleted: bool = False  # the controller said so, or that no topic has this id
     reassignment: Reassignment | None = None
-    worth_another: bool = False  # that one has failed, and would move something now
+    worth_another: bool = False  # `reassignment` has failed, and another one would move something now
     moved_by: str | None = None
     throttle: Throttle | None = None
-    brokers: frozenset[int] | None = None  # those that are registered; asked where `needs_brokers`
-    min_insync: int | None = None  # as it holds for the topic, from wherever it comes
+    brokers: frozenset[int] | None = None  # those that are registered; observed only where `needs_brokers`
+    min_insync: int | None = None  # the effective value, of the topic or inherited
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """The actions, and what the status says when they need no more than time. `intent` has to be kept before them."""
+    """The actions, and what the status says unless they fail. `intent` has to be in the ledger before them."""
 
     verdict: Verdict
     status: TopicStatus
@@ -184,7 +184,7 @@ def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Top
     plan = _plan_shape(topic, facts, view, TopicPlan(TOPIC["Ready"].says(), status, alter=alter, intent=intent))
     if alter and plan.verdict.reason == "Ready":
         plan = replace(plan, verdict=TOPIC["Changing"].says())
-    # One that was deleted a moment ago is found missing at the next look.
+    # The topic may have been deleted a moment ago: then the next look finds it missing.
     if facts.config_error is not None and plan.verdict.reason == "Ready":
         verdict = topic_error(facts.config_error, "the configuration could not be read")
         plan = replace(plan, verdict=verdict, look_again=not verdict.stalled)
@@ -207,12 +207,12 @@ def _refuse_foreign(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Ve
 
 
 def _creation_untold(topic: KafkaTopic, facts: TopicFacts) -> bool:
-    """Whether a topic of another id than the status has may be the one that we were about to create."""
+    """Whether a topic with another id than the status has may be the one that we were about to create."""
     return is_begun(topic, facts.intent)
 
 
 def is_begun(topic: KafkaTopic, intent: Intent | None) -> bool:
-    """Whether the topic was to be created, and it is not told yet how that came out."""
+    """Whether the topic was to be created, and the status does not have the outcome yet."""
     return (
         intent is not None and intent.create and intent.topic == topic.topic and intent.former == topic.status.topic_id
     )
@@ -236,7 +236,7 @@ def _config_change(topic: KafkaTopic, facts: TopicFacts, managed: frozenset[str]
 
 
 def same_setting(wanted: str, found: str | None) -> bool:
-    """Whether Kafka has what is wanted: it tells what it understood, `0.5` for `0.50`, not what was written."""
+    """Whether Kafka has what is wanted: it reports values as it parsed them, `0.5` for `0.50`."""
     return wanted == found or (found is not None and _understood(wanted) == _understood(found))
 
 
@@ -272,7 +272,7 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
         return _without_brokers(topic, facts, view, plan) or _plan_reassignment(topic, facts, plan, target)
     own = facts.reassignment
     if own is not None and own.status.phase in STOPPED and not own.meta.deleting:
-        # What was stopped is not asked for any more, and would stand in the way once it is again.
+        # The stopped one is not needed any more, and would be in the way once the same is wanted again.
         plan = replace(plan, replace_reassignment=own.meta.name)
     offline = [str(index) for index, part in sorted(view.partitions.items()) if part.leader < 0]
     if offline:
@@ -281,7 +281,7 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
 
 
 def _wait_for_moves(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan, wanted: int) -> TopicPlan:
-    """While replicas move nobody interferes; a topic that needs nothing else stays Ready."""
+    """While replicas move, nothing else is changed; a topic that needs nothing else stays Ready."""
     own = facts.reassignment
     at_it = own is not None and own.status.phase not in (*ENDS, Phase.STALE)
     if at_it and _reassignment_spec(topic, facts, view) is not None:
@@ -310,7 +310,7 @@ def _reassignment_spec(topic: KafkaTopic, facts: TopicFacts, view: TopicView) ->
 
 
 def needs_brokers(topic: KafkaTopic, view: TopicView) -> bool:
-    """Whether it matters which brokers there are: some are to get a replica."""
+    """Whether it matters which brokers are registered: some are to get a replica."""
     more = (len(part.replicas) < (topic.spec.replicas or 0) for part in view.partitions.values())
     return bool(_arriving(topic, view)) or (not topic.spec.replica_assignment and any(more))
 
@@ -325,7 +325,7 @@ def _arriving(topic: KafkaTopic, view: TopicView) -> set[int]:
 
 
 def _without_brokers(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan) -> TopicPlan | None:
-    """Where there are not the brokers that the spec asks for, nothing is moved; it goes on when they come."""
+    """If brokers that the spec asks for do not exist, nothing is moved; it goes on when they come."""
     own, wanted = facts.reassignment, topic.spec.replicas or 0
     if facts.brokers is None or not needs_brokers(topic, view) or (own is not None and own.status.phase not in ENDS):
         return None
@@ -342,7 +342,7 @@ def _without_brokers(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan
 
 
 def _final_replicas(facts: TopicFacts, view: TopicView, index: int) -> tuple[int, ...]:
-    # While a partition moves, what it has is a mixture; what it will have decides whether the spec is served.
+    # While a partition moves, its replicas are those of source and target together; the target counts.
     ongoing = facts.ongoing.get(index)
     return ongoing.target if ongoing else view.partitions[index].replicas
 
@@ -365,8 +365,8 @@ def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, ta
         error = why_it_failed(own.status.conditions) or "see there"
         return replace(plan, verdict=TOPIC["ReassignmentFailed"].says(name=name, error=error))
     if (own.status.phase in (*ENDS, Phase.STALE) or without_place(own)) and not own.meta.deleting:
-        # It ended, yet the topic differs: drift since then, or since it was planned; or its plan leads to what is gone
-        # by now; or what kept it from its end is. A new one takes its place.
+        # It ended, yet the topic differs: it has drifted since then, or since the planning; or the plan's destination
+        # is gone by now; or the cause of the failure is. A new one takes its place.
         return replace(plan, replace_reassignment=name)
     return plan
 
@@ -384,7 +384,7 @@ def _owned_reassignment(topic: KafkaTopic, facts: TopicFacts, name: str, target:
 
 
 def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
-    """The object goes; the topic goes with it only if it is surely ours and nobody else describes it."""
+    """The object goes; the topic goes with it only if it is surely ours and no other object describes it."""
     status = _kept_status(topic)
     gone = TopicPlan(TOPIC["Deleting"].says(), status, remove_finalizer=topic.meta.finalized)
     if not topic.meta.finalized or topic.spec.deletion_policy is DeletionPolicy.RETAIN:
@@ -400,7 +400,7 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
         return gone
     ours = topic.status.topic_id
     if facts.view is None and ours is not None and ours != NO_ID:
-        # A broker that lags may not have heard of it yet: the controller knows.
+        # A broker that lags may not know of it yet: the controller does.
         return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=ours)
     if facts.view is None:
         may_come = facts.creation_may_come and ours is None
@@ -411,7 +411,7 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
 
 
 def of_deletion(topic: KafkaTopic, verdict: Verdict) -> Verdict:
-    """What is told of a topic: of one whose deletion is held, how the object can go all the same."""
+    """The verdict to report: if the deletion waits for something, it says how the object can go all the same."""
     if not topic.meta.deleting or verdict.reason == "Deleting":
         return verdict
     return TOPIC["DeletionWaits"].says(error=verdict.message)._replace(stalled=verdict.stalled)
@@ -431,7 +431,7 @@ _ERRORS: Mapping[str, str] = {
 
 
 def refused(error: str | None) -> bool:
-    """Whether Kafka has looked at it and said no, so that nothing was done and nothing will be."""
+    """Whether Kafka has rejected the request for good, so that nothing was done and nothing will be."""
     return error in _ERRORS
 
 

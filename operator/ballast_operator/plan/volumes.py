@@ -1,7 +1,7 @@
-"""Volumes by the paths that pods mount them at, wherever they really lie. PURE.
+"""Maps the paths at which pods mount volumes to those that brokers report. PURE.
 
 People write `/var/lib/ballast/disk-1/data`, which is the same for every broker of a cluster that the operator runs.
-Where pods have no mounts of their own, as in the embedded Kubernetes, brokers tell another path for it.
+Where pods have no mounts of their own, as in the embedded Kubernetes, brokers report another path for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FULL_WEIGHT = 100
 
 
 def mounted_paths(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, str]:
-    """(broker, path as mounted) → path as the broker tells it."""
+    """(broker, path as mounted) → path as the broker reports it."""
     if cluster.spec.external is not None:
         return {}
     volumes = tuple(volume.name for volume in cluster.spec.volumes)
@@ -31,7 +31,7 @@ def mounted_paths(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, s
 
 
 def directory_weights(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, int]:
-    """The percentage of each directory that plans may count on, where it is not all of it."""
+    """The percentage of each directory that plans may use, where it is not all of it."""
     weights = {volume.name: volume.weight for volume in cluster.spec.volumes if volume.weight != FULL_WEIGHT}
     found = {}
     for where in view.directories if weights else ():

@@ -1,8 +1,8 @@
-"""Who is to vote on the metadata of a cluster that the operator runs, and what is next on the way there. PURE.
+"""Decides which nodes should be voters of the metadata quorum, and the next step on the way there. PURE.
 
-Every step follows from what the quorum tells and what the spec says, so whoever comes after a killed operator goes on.
-There is one change at a time; none leaves those that vote without a majority of them that follows, and a node runs as a
-controller for as long as it votes.
+Every step follows from the state of the quorum and the spec, so the successor of a killed operator goes on. Voters
+change one at a time; no change leaves them without a majority that follows the metadata log, and a node runs as a
+controller for as long as it is a voter.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ballast_operator.resources.names import CONTROLLER_ROLE, FIRST_CONTROLLER_I
 
 class Kind(Enum):
     UPGRADE = "upgrade"
-    """From now on the log says who votes."""
+    """Make the quorum dynamic: from then on the metadata log says who votes."""
     ASSIGN = "assign"
-    """These are to run as controllers, and to find the others by asking."""
+    """Let these nodes run as controllers, which find the quorum by asking the others."""
     ADD = "add"
     REMOVE = "remove"
     WAIT = "wait"
@@ -49,37 +49,37 @@ class Step:
 
 
 def other_mode(cluster: KafkaCluster, identity: Identity) -> bool:
-    """Whether the spec asks for controllers where they have not been since the cluster was made."""
+    """Whether the spec asks for another mode of controllers than that in which the cluster was created."""
     controllers = cluster.spec.controllers
     return controllers is not None and (controllers.mode is ControllerMode.DEDICATED) is not identity.dedicated
 
 
 def staying_brokers(cluster: KafkaCluster, kube: KubeFacts, view: KafkaView) -> int:
-    """Those that are to go may vote for as long as they hold something: it may turn out that they have to stay."""
+    """How many brokers may be voters: leaving ones may as long as they hold replicas, since they may have to stay."""
     excess = excess_brokers(cluster, kube)
     return cluster.spec.brokers if not excess or replicas_on(view, excess) == 0 else kube.replicas
 
 
 def wanted_voters(cluster: KafkaCluster, identity: Identity, brokers: int) -> tuple[int, ...]:
-    """Where the spec does not say how many they are, nothing changes by itself; only those that go vote no more."""
+    """If the spec does not say how many, they stay as they are, except that leaving brokers stop being voters."""
     controllers = cluster.spec.controllers
     if controllers is not None and not other_mode(cluster, identity):
         return voters_for(controllers, brokers)
     if identity.dedicated:
-        return identity.voters
-    return tuple(range(odd(min(len(identity.voters), brokers))))
+        return identity.controllers
+    return tuple(range(odd(min(len(identity.controllers), brokers))))
 
 
 def running(identity: Identity, kube: KubeFacts, view: KafkaView) -> frozenset[int]:
-    """The nodes that run as controllers; in pods of their own they can run as nothing else."""
+    """The nodes that run as controllers; dedicated ones can run as nothing else."""
     if identity.dedicated:
         return frozenset(FIRST_CONTROLLER_ID + ordinal for ordinal, pod in kube.controllers.items() if pod.ready)
     return frozenset(node for node, is_one in view.controllers.items() if is_one)
 
 
 def host_of(cluster: KafkaCluster, quorum: QuorumView, kube: KubeFacts, node: int) -> str:
-    """Where a new voter is, as the others tell where they are: by name, unless pods have none that anybody could ask
-    for. It says so better itself when it votes."""
+    """The host of a new voter, in the form that the others use: its DNS name, or its address where pods have no names
+    that resolve. As a voter it updates that itself."""
     if any(host != names.node_host(cluster, voter) for voter, host in quorum.hosts.items()):
         ordinal, role = names.place_of(node)
         address = (kube.controllers if role == CONTROLLER_ROLE else kube.pods)[ordinal].address
@@ -89,10 +89,10 @@ def host_of(cluster: KafkaCluster, quorum: QuorumView, kube: KubeFacts, node: in
 
 
 def spare_controllers(identity: Identity, kube: KubeFacts, quorum: QuorumView | None) -> bool:
-    """Whether the last of the controllers' pods may go: nothing that votes is there, and nobody could undo that."""
+    """Whether the last of the controllers' pods may go: none of them is a voter, and that is committed."""
     if quorum is None or not identity.dedicated or (quorum.version >= DYNAMIC and not quorum.settled):
         return False
-    most = max((*identity.voters, *quorum.voters)) - FIRST_CONTROLLER_ID
+    most = max((*identity.controllers, *quorum.voters)) - FIRST_CONTROLLER_ID
     return kube.controller_replicas > most + 1
 
 
@@ -103,18 +103,18 @@ def next_step(
     running: Collection[int],
     restarts_due: Callable[[], bool],
 ) -> Step | None:
-    """`running` are the nodes that run as controllers; `restarts_due`: some have yet to come to another configuration,
-    which is worked out only where a change of voters has to wait for it."""
+    """`running` are the nodes that run as controllers; `restarts_due` tells whether any node still has to be restarted,
+    and is called only where a change of voters has to wait for that."""
     voting = set(quorum.voters)
-    if quorum.version >= DYNAMIC and (not identity.dynamic or not voting <= {*identity.voters}):
-        return _assign({*identity.voters, *voting})
+    if quorum.version >= DYNAMIC and (not identity.dynamic or not voting <= {*identity.controllers}):
+        return _assign({*identity.controllers, *voting})
     others = _on_another_disk(quorum, wanted)
     if voting == set(wanted) and not others:
         return _end(wanted, identity, quorum)
     if quorum.version < DYNAMIC:
         return Step(Kind.UPGRADE, "kraft.version becomes 1")
-    if not set(wanted) <= {*identity.voters}:
-        return _assign({*identity.voters, *wanted})
+    if not set(wanted) <= {*identity.controllers}:
+        return _assign({*identity.controllers, *wanted})
     gone = [*others, *(m for node, m in quorum.voters.items() if node not in wanted and quorum.is_silent(m))]
     if gone:
         return _removal(max(gone), quorum)
@@ -124,7 +124,7 @@ def next_step(
     if missing:
         return _addition(missing, quorum, running)
     leaving = [member for node, member in quorum.voters.items() if node not in wanted]
-    # Who leads can be removed, but somebody else has to be elected then.
+    # The leader goes last: it can be removed, but that causes an election.
     return _removal(max(leaving, key=lambda member: (member.node != quorum.leader, member.node)), quorum)
 
 
@@ -134,8 +134,8 @@ def _assign(nodes: Collection[int]) -> Step:
 
 
 def _end(wanted: Collection[int], identity: Identity, quorum: QuorumView) -> Step | None:
-    """Those that have left go on as controllers until nobody could make that undone."""
-    if set(wanted) == {*identity.voters}:
+    """Removed voters go on as controllers until their removal is committed."""
+    if set(wanted) == {*identity.controllers}:
         return None
     if quorum.version >= DYNAMIC and not quorum.settled:
         return Step(Kind.WAIT, "the last change is being committed")
@@ -143,7 +143,7 @@ def _end(wanted: Collection[int], identity: Identity, quorum: QuorumView) -> Ste
 
 
 def _on_another_disk(quorum: QuorumView, wanted: Collection[int]) -> list[Member]:
-    """Voters that are silent since their node follows with another disk: the one that voted is lost."""
+    """Voters that are silent while their node follows the log with another disk: the voter's own is lost."""
     return [
         voter
         for node, voter in quorum.voters.items()

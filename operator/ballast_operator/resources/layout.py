@@ -1,6 +1,6 @@
-"""How a cluster is to be laid out just now: which brokers, which volumes, who votes. PURE.
+"""Defines the current layout of a cluster: which brokers, which volumes, which voters. PURE.
 
-It is not always what the spec says: brokers and volumes that are still being drained stay until they are empty.
+It may differ from the spec: brokers and volumes that are still being drained stay until they are empty.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaCluster, Volume
 from ballast_operator.resources.names import FIRST_CONTROLLER_ID, METADATA_VOLUME
 
-# The first of them vote in the end whatever changes, so that this many of them are asked who leads.
+# How many controllers nodes ask for the leader of the quorum: the first ones end up as voters, whatever changes.
 ASKED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a cluster is born with and keeps: its id, the nodes that vote, the replicas that topics get by default, and
-    the volume with the metadata log (empty where it is not known: the first one then).
+    """What a cluster is created with and keeps: its id, the nodes that run as controllers, the default replication
+    factor of topics, and the volume with the metadata log (empty if it is not known: the first one then).
 
-    With `dynamic` the metadata log says who votes, and `voters` are the nodes that run as controllers: who votes, is to
-    vote, or did until a moment ago.
+    Without `dynamic` the controllers are the voters. With it the metadata log says who votes, and they are those that
+    vote, are to vote, or did until a moment ago.
     """
 
     cluster_id: str
-    voters: tuple[int, ...]
+    controllers: tuple[int, ...]
     dedicated: bool = False
     replication: int = 1
     metadata: str = ""
@@ -38,16 +38,16 @@ class Identity:
 
     @property
     def asked(self) -> range:
-        """The nodes that are asked who leads."""
+        """The nodes that are asked for the leader of the quorum."""
         return range(self.first_controller, self.first_controller + ASKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end.
+    """`volumes` holds the data volumes in the order of log.dirs, including those being drained.
 
-    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate,
-    `tokens` stands for the secret of delegation tokens, and `controllers` is how many have pods of their own already.
+    `racks` holds the known racks of brokers, `principal` is the subject of the nodes' certificate, `tokens` stands for
+    the secret of delegation tokens, and `controllers` is how many dedicated controllers have pods already.
     """
 
     cluster: KafkaCluster
@@ -62,10 +62,10 @@ class Layout:
 
     @property
     def controller_pods(self) -> int:
-        """Of those that vote none goes, nor of those that are there, until that is said for them."""
+        """Enough for all voters, and no fewer than exist: only a layout with fewer `controllers` removes any."""
         if not self.identity.dedicated:
             return 0
-        return max(self.controllers, max(self.identity.voters, default=-1) - FIRST_CONTROLLER_ID + 1)
+        return max(self.controllers, max(self.identity.controllers, default=-1) - FIRST_CONTROLLER_ID + 1)
 
     @property
     def volume_names(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Layout:
 
 
 def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]:
-    """The nodes that vote in a new cluster of so many brokers: an odd number."""
+    """The voters of a new cluster with this number of brokers: an odd number."""
     if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
         return tuple(FIRST_CONTROLLER_ID + ordinal for ordinal in range(controllers.count))
     wanted = controllers.count if controllers is not None else min(3, brokers)
@@ -81,12 +81,12 @@ def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]
 
 
 def odd(count: int) -> int:
-    """With an even number of voters no more may be lost than with one less."""
+    """An even number of voters tolerates no more failures than one less."""
     return count if count % 2 else count - 1
 
 
 def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
-    """The identity of a cluster that is being born."""
+    """The identity of a cluster that is being created."""
     spec = cluster.spec
     dedicated = spec.controllers is not None and spec.controllers.mode is ControllerMode.DEDICATED
     metadata = spec.volumes[0].name if spec.metadata_volume is None else METADATA_VOLUME
@@ -94,7 +94,7 @@ def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
 
 
 def restored_identity(cluster: KafkaCluster) -> Identity | None:
-    """The identity of a cluster that has one, from its status: who votes is not chosen a second time."""
+    """The identity of a cluster that had one, from its status: its voters must not be chosen a second time."""
     status = cluster.status
     if status.cluster_id is None or not status.voters:
         return None
@@ -105,17 +105,17 @@ def restored_identity(cluster: KafkaCluster) -> Identity | None:
 
 
 def read_identity(data: Mapping[str, Any]) -> Identity:
-    voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
+    controllers = tuple(int(text) for text in str(data["voters"]).split(",") if text)
     replication = int(data.get("replication") or 1)
     metadata = str(data.get("metadataVolume") or "")
     dedicated, dynamic = (data.get(key) == "true" for key in ("dedicated", "dynamic"))
-    return Identity(str(data["clusterId"]), voters, dedicated, replication, metadata, dynamic)
+    return Identity(str(data["clusterId"]), controllers, dedicated, replication, metadata, dynamic)
 
 
 def write_identity(identity: Identity) -> dict[str, str]:
     return {
         "clusterId": identity.cluster_id,
-        "voters": ",".join(map(str, identity.voters)),
+        "voters": ",".join(map(str, identity.controllers)),
         "dedicated": "true" if identity.dedicated else "false",
         "dynamic": "true" if identity.dynamic else "false",
         "replication": str(identity.replication),

@@ -1,4 +1,4 @@
-"""Names, labels and paths of a cluster's objects. PURE."""
+"""Defines the names, labels and paths of a cluster's objects. PURE."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CONFIG_ROLE = "config"
 REVISION = f"{GROUP}/revision"
 ADDED = f"{GROUP}/added-brokers"
 RACKS = f"{GROUP}/racks"
-# On the brokers' StatefulSet: the subject of the certificate that the brokers take for their own.
+# On the brokers' StatefulSet: the subject of the certificate that the brokers accept as their own.
 PRINCIPAL = f"{GROUP}/principal"
-# On a pod: by which secret its node makes delegation tokens. It cannot be found out from this what the secret is.
+# On a pod: stands for the secret with which its node makes delegation tokens, without revealing it.
 TOKENS = f"{GROUP}/delegation-tokens"
 # On a claim: it was empty when its broker or volume was removed, and nothing has used it since.
 DRAINED = f"{GROUP}/drained"
@@ -27,14 +27,14 @@ MOUNT_ROOT = "/var/lib/ballast"
 CONFIG_ROOT = "/etc/ballast"
 CONTROLLER_PORT = 9093
 CONTROLLER_LISTENER = "CONTROLLER"
-# Ids of controllers with pods of their own begin here, out of the way of brokers.
+# Ids of dedicated controllers begin here, out of the way of brokers.
 FIRST_CONTROLLER_ID = 100_000
 # 63 characters of a label, without "-rebalance", a dash and 19 digits.
 LONGEST_BEFORE_REBALANCE = 33
 
 
 def address(host: str, port: int) -> str:
-    """Of a host and its port; without brackets a port would look like a part of an IPv6 address."""
+    """host:port, with brackets around an IPv6 address, or the port would look like a part of it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -86,8 +86,8 @@ def service_account(cluster: KafkaCluster) -> str:
 
 
 def rebalance(cluster: KafkaCluster) -> str:
-    """The object that runs the rebalance job. A run's name is this and its time, to the nanosecond where the Spark
-    operator makes it, and has to fit into a label."""
+    """The object that runs the rebalance job. The name of a run is this with a time appended, in nanoseconds by the
+    Spark operator, and has to fit into a label."""
     name = cluster.meta.name
     if len(name) > LONGEST_BEFORE_REBALANCE:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -101,7 +101,7 @@ def host(cluster: KafkaCluster, pod: str) -> str:
 
 
 def place_of(node: int) -> tuple[int, str]:
-    """Ordinal and role of the pod of a broker or controller by its id."""
+    """Ordinal and role of the pod of the node with this id."""
     return (node, BROKER_ROLE) if node < FIRST_CONTROLLER_ID else (node - FIRST_CONTROLLER_ID, CONTROLLER_ROLE)
 
 
@@ -125,7 +125,7 @@ def claim(volume: str, pod: str) -> str:
 
 
 def volume_of(path: str, pod: str, volumes: tuple[str, ...]) -> str | None:
-    """Which volume of a pod a directory lies on, by the path that the broker tells.
+    """Which volume of a pod a directory is on, by the path that the broker reports.
 
     Where pods have no mounts of their own (the embedded Kubernetes) the directory is that of the claim.
     """

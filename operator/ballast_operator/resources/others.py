@@ -1,4 +1,4 @@
-"""Services, configuration, disruption budget, service account and monitor of a cluster. PURE."""
+"""Builds the Services, ConfigMaps, disruption budget, service account and monitor of a cluster. PURE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLE
 from ballast_operator.resources.properties import config_map_data, config_map_name
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
-# Of the listeners of a broker that runs, in their order.
+# The ports of a running broker's listeners, in their order.
 Ports = tuple[int, ...]
 
 
@@ -21,7 +21,7 @@ def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
 
 
 def identity(cluster: KafkaCluster, born: Identity) -> dict[str, Any]:
-    """What outlives the KafkaCluster with its claims: without it nobody could read these."""
+    """The ConfigMap that outlives the KafkaCluster with its claims: without it nobody could read these."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -51,8 +51,8 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def bootstrap_service(cluster: KafkaCluster, running: Collection[Ports] = ()) -> dict[str, Any]:
-    """`running` are the ports of the brokers that run: while another port comes to one after the other, clients reach
-    those that have it, and those that have not yet by the port of before."""
+    """`running` are the ports of the running brokers: while a rolling restart changes a port, clients reach restarted
+    brokers by the new one, and the others by the former one."""
     inside = [(at, one.port) for at, one in _client_listeners(cluster) if one.node_ports is None]
     ports = [
         {"name": f"kafka-{n}" if n > 1 else "kafka", "port": port, "targetPort": _target(cluster, at, port, running)}
@@ -77,13 +77,13 @@ def bootstrap_service(cluster: KafkaCluster, running: Collection[Ports] = ()) ->
 
 
 def _client_listeners(cluster: KafkaCluster) -> list[tuple[int, Listener]]:
-    """With the place that each has among all listeners of a broker."""
+    """Each with its index among all listeners of a broker."""
     first = len(security.endpoints(cluster)) - len(cluster.spec.listeners)
     return list(enumerate(cluster.spec.listeners, first))
 
 
 def _target(cluster: KafkaCluster, at: int, port: int, running: Collection[Ports]) -> int | str:
-    """The number of a listener's port, or its name, by which each pod has its own, and those without it none."""
+    """A listener's targetPort: the number, or the name, by which each pod gets its own, and pods without it none."""
     whole = len(security.endpoints(cluster))
 
     def named(row: Ports) -> bool:
@@ -136,7 +136,7 @@ def node_ports(service: Mapping[str, Any]) -> list[int]:
 
 
 def keep_former_node_ports(service: dict[str, Any], found: Mapping[str, Any], wanted: Collection[int]) -> None:
-    """Until it is restarted a broker tells clients the node port of before, unless somebody else is to have that."""
+    """Keep the node ports that a broker advertises until it is restarted, unless another Service is to get them."""
     (port,) = service["spec"]["ports"]
     for number in sorted({*node_ports(found)} - {*wanted, port["port"]}):
         former = {"name": f"former-{number}", "port": number, "targetPort": port["targetPort"], "nodePort": number}
@@ -144,7 +144,7 @@ def keep_former_node_ports(service: dict[str, Any], found: Mapping[str, Any], wa
 
 
 def service_account(cluster: KafkaCluster) -> dict[str, Any]:
-    """Brokers ask Kubernetes for nothing; the account exists so that they do not run as the namespace's default."""
+    """Brokers do not use the Kubernetes API; the account exists so that they do not run as the namespace's default."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -154,7 +154,7 @@ def service_account(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def disruption_budget(cluster: KafkaCluster, lagging: Collection[str] = ()) -> dict[str, Any]:
-    """One node at a time; while one catches up none but that one, since it is ready long before. `lagging` are pods."""
+    """One node at a time, and while one catches up, only that one: its pod is ready long before. `lagging` are pods."""
     selector: dict[str, Any] = {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}}
     if len(lagging) == 1:
         selector["matchExpressions"] = [{"key": POD_NAME, "operator": "NotIn", "values": list(lagging)}]
@@ -171,9 +171,9 @@ def disruption_budget(cluster: KafkaCluster, lagging: Collection[str] = ()) -> d
 
 
 def without_others_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """A patch that takes out what somebody has put beside our fields, where these mean nothing with it: a Service whose
-    selector has one more key leads nowhere, a budget with `minAvailable` is refused whatever we apply. Nothing of the
-    rest: templates and metadata are extended by others with good reason."""
+    """A patch that removes fields of others that defeat ours: a Service with one more selector key leads nowhere, a
+    budget with `minAvailable` is refused whatever we apply. All else stays: others have good reason to extend templates
+    and metadata."""
     if wanted["kind"] not in ("Service", "PodDisruptionBudget"):
         return {}
     spec = _beyond(wanted["spec"], found.get("spec") or {}, "selector")
@@ -183,7 +183,7 @@ def without_others_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def _beyond(wanted: Mapping[str, Any], found: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Nothing in the place of what only `found` has under these keys, or all."""
+    """A patch with None for all that only `found` has, under these keys or all."""
     patch: dict[str, Any] = {}
     for key in keys or found:
         if key not in wanted:
@@ -208,7 +208,7 @@ def config_map(layout: Layout) -> dict[str, Any]:
 
 
 def _of_cluster(cluster: KafkaCluster) -> list[dict[str, Any]]:
-    """Its nodes, and a rebalance job that watches: that has the cluster's name in a label of its own."""
+    """Relabelings that keep the nodes of a cluster, and its rebalance Deployment, which has a label of its own."""
     label, name = "__meta_kubernetes_pod_label_ballast_dev_", cluster.meta.name
     both = [f"{label}cluster", f"{label}rebalances"]
     return [

@@ -1,4 +1,4 @@
-"""StatefulSets and the pods that they make. PURE."""
+"""Builds StatefulSets and the templates of their pods. PURE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRACE_SECONDS = 60
 
 
 def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
-    """The StatefulSet of brokers, or of controllers with pods of their own."""
+    """The StatefulSet of brokers, or of dedicated controllers."""
     cluster = layout.cluster
     replicas = layout.brokers if role == BROKER_ROLE else layout.controller_pods
     annotations = _annotations(layout) if role == BROKER_ROLE else {}
@@ -47,7 +47,7 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
             "serviceName": names.headless_service(cluster),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
-            # Sets are made anew, and deleted by mistake: what becomes of the claims is not theirs to say.
+            # Sets are recreated, or deleted by mistake: neither must delete claims.
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": names.selector(cluster, role)},
             "template": pod_template(layout, role),
@@ -57,7 +57,7 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
 
 
 def _annotations(layout: Layout) -> dict[str, str]:
-    """What a later look has to know."""
+    """What later cycles have to know."""
     found = {ADDED: ",".join(map(str, layout.added))} if layout.added else {}
     if layout.principal and layout.cluster.spec.authorization is not None:
         found[PRINCIPAL] = layout.principal
@@ -96,7 +96,7 @@ def revision(layout: Layout, role: str) -> str:
 def pod_template(layout: Layout, role: str) -> dict[str, Any]:
     body = _pod_body(layout, role)
     body["metadata"]["annotations"][REVISION] = revision(layout, role)
-    # Pods that are made anyway have it, and none is restarted for it: it is not in the revision.
+    # Not part of the revision: new pods get it, but none is restarted for it.
     body["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
     return body
 
@@ -108,7 +108,7 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
     annotations = dict(extra.annotations) if extra else {}
     if layout.tokens:
         annotations[TOKENS] = layout.tokens
-    # Null is what templates of Helm leave of a field that is not set.
+    # Helm templates leave null for a field that is not set.
     own = {key: value for key, value in extra.spec.items() if value is not None} if extra else {}
     spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -139,7 +139,7 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
 
 
 def _spread(cluster: KafkaCluster, role: str) -> dict[str, Any]:
-    """Brokers on nodes of their own where that is possible."""
+    """Pods on different Kubernetes nodes, where that is possible."""
     term = {
         "labelSelector": {"matchLabels": names.selector(cluster, role)},
         "topologyKey": "kubernetes.io/hostname",
@@ -159,7 +159,7 @@ def _rack_spread(cluster: KafkaCluster, role: str) -> dict[str, Any]:
 
 
 def _in_a_rack(cluster: KafkaCluster) -> dict[str, Any]:
-    """Only nodes that have a rack; which one, the spread decides. An affinity of podTemplate's own takes its place."""
+    """Only nodes that have a rack; the spread decides which one. A nodeAffinity of podTemplate overrides this."""
     assert cluster.spec.rack is not None
     term = {"matchExpressions": [{"key": cluster.spec.rack.topology_key, "operator": "Exists"}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
@@ -212,7 +212,7 @@ def template_volumes(stateful_set: dict[str, Any]) -> dict[str, Volume]:
 
 
 def claim_templates(stateful_set: dict[str, Any]) -> dict[str, Volume]:
-    """All volumes that it gives them."""
+    """All volumes that a StatefulSet gives its pods, by name."""
     found = {}
     for claim in stateful_set["spec"].get("volumeClaimTemplates") or ():
         name, size = claim["metadata"]["name"], claim["spec"]["resources"]["requests"]["storage"]
@@ -221,7 +221,7 @@ def claim_templates(stateful_set: dict[str, Any]) -> dict[str, Volume]:
 
 
 def keep_classes(stateful_set: dict[str, Any], found: dict[str, Any]) -> None:
-    """Leave the claims of a set that is there in their storage class, whichever volume the class came from."""
+    """Keep the storage classes of the claims of an existing set, whichever volume the class came from."""
     there = claim_templates(found)
     for claim in stateful_set["spec"]["volumeClaimTemplates"]:
         volume = there.get(claim["metadata"]["name"])

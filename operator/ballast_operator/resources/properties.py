@@ -1,6 +1,6 @@
-"""The configuration file of each node of a cluster. PURE.
+"""Builds the configuration file of each node of a cluster. PURE.
 
-Names of pods stand for their addresses, so the file of a node never changes when pods move.
+Nodes are addressed by the DNS names of their pods, so no file changes when pods move.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ballast_operator.resources.names import (
     METADATA_VOLUME,
 )
 
-# What suits pods, below what spec.config says.
+# What suits pods; spec.config overrides it.
 DEFAULTS = {"auto.create.topics.enable": "false"}
 TRANSACTION_LOG_REPLICAS = 3  # by default
-# Of a Java properties file, in which a name of a certificate with a comma in it would lose its backslash.
+# For a Java properties file, where an escaped comma in the subject of a certificate would lose its backslash.
 ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f"})
 
 
 def shared_properties(layout: Layout) -> dict[str, str]:
-    """What all nodes have in common; a change restarts them."""
+    """The properties that all nodes have in common; a change restarts them."""
     cluster = layout.cluster
     spec = cluster.spec
     metrics = spec.metrics or Metrics()
@@ -53,7 +53,7 @@ def shared_properties(layout: Layout) -> dict[str, str]:
 
 
 def _transaction_log(replication: int) -> dict[str, str]:
-    """Where it cannot have the replicas that it has by default; nothing changes for others, whose brokers go on."""
+    """Only where there are too few replicas for the defaults: elsewhere a change would restart all brokers."""
     if replication >= TRANSACTION_LOG_REPLICAS:
         return {}
     return {
@@ -63,9 +63,9 @@ def _transaction_log(replication: int) -> dict[str, str]:
 
 
 def _quorum(layout: Layout) -> dict[str, str]:
-    """Whom to ask for the metadata: as long as nobody has changed the voters, these themselves, by name."""
+    """Where nodes find the quorum: the static voters, or the bootstrap servers once the quorum is dynamic."""
     cluster, identity = layout.cluster, layout.identity
-    chosen = identity.asked if identity.dynamic else identity.voters
+    chosen = identity.asked if identity.dynamic else identity.controllers
     at = {node: f"{names.node_host(cluster, node)}:{CONTROLLER_PORT}" for node in chosen}
     if identity.dynamic:
         return {"controller.quorum.bootstrap.servers": ",".join(at.values())}
@@ -83,7 +83,7 @@ def directory_properties(layout: Layout, metadata_only: bool = False) -> dict[st
 
 
 def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
-    """The whole file of one node. Addresses to listen on are given by the pod, which alone knows its own."""
+    """The whole file of one node, but for `listeners`: only the pod knows the address to listen on."""
     cluster = layout.cluster
     if role == CONTROLLER_ROLE:
         own = {"node.id": str(FIRST_CONTROLLER_ID + ordinal), "process.roles": "controller"}
@@ -91,7 +91,7 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
             own["advertised.listeners"] = _as_controller(cluster, FIRST_CONTROLLER_ID + ordinal)
         directories = directory_properties(layout, metadata_only=True)
         return {**shared_properties(layout), **directories, "log.dirs": names.log_dir(METADATA_VOLUME), **own}
-    votes = ordinal in layout.identity.voters and not layout.identity.dedicated
+    votes = ordinal in layout.identity.controllers and not layout.identity.dedicated
     advertised = [_advertised(cluster, listener, ordinal) for listener in security.endpoints(cluster)]
     if votes and layout.identity.dynamic:
         advertised.append(_as_controller(cluster, ordinal))
@@ -107,7 +107,7 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
 
 
 def _as_controller(cluster: KafkaCluster, node: int) -> str:
-    """Where the log of metadata is to find it: the address that it listens on is another one after each start."""
+    """The address of a controller in the metadata log: by name, since its IP address changes with each start."""
     return f"{CONTROLLER_LISTENER}://{names.node_host(cluster, node)}:{CONTROLLER_PORT}"
 
 
@@ -119,9 +119,9 @@ def _advertised(cluster: KafkaCluster, listener: Listener, ordinal: int) -> str:
 
 
 def config_map_name(layout: Layout) -> str:
-    """Another configuration has another name: a container that restarts alone finds the one it had.
+    """Each configuration has a name of its own: a container that restarts by itself finds the one that it had.
 
-    Racks are no part of the name: they concern single brokers, which are restarted when theirs has changed.
+    Racks are not part of the name: they concern single brokers, which are restarted when theirs has changed.
     """
     content: list[object] = [shared_properties(layout), directory_properties(layout)]
     for_clients = security.listener_security(layout.cluster)

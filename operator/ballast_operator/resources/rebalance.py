@@ -1,7 +1,6 @@
-"""The objects of the rebalance job that a cluster chooses: CronJob, ScheduledSparkApplication or Deployment. PURE.
+"""Builds the object that runs the rebalance job: CronJob, ScheduledSparkApplication or Deployment. PURE.
 
-Rights come with manifests/spark: the job's ServiceAccount has its Role there, so the operator needs no right to grant
-any.
+The job's ServiceAccount and its Role come with manifests/spark, so the operator needs no permission to grant any.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SPARK_VERSION = "4.3.0"
 SOURCES = "/opt/ballast/spark"
 MAIN_FILE = f"local://{SOURCES}/ballast_rebalance/__main__.py"
 PROMETHEUS_VOLUME = "prometheus"
-# Its files are read anew at each look, so that what is replaced in the Secret needs no restart.
+# The job reads the files again at each look, so changes of the Secret need no restart.
 PROMETHEUS_SECRET = "/etc/ballast/prometheus"
 LATEST_START_SECONDS = 600
 LONGEST_RUN_SECONDS = 3_600
@@ -42,7 +41,7 @@ def job_of(cluster: KafkaCluster) -> RebalanceJob | None:
 
 
 def refusal(cluster: KafkaCluster) -> str | None:
-    """Why the job that is asked for cannot work, in a sentence without its full stop."""
+    """Why the requested job cannot work, as a sentence without its full stop."""
     job, external = job_of(cluster), cluster.spec.external
     wants = external.tls or external.sasl if external else not _is_open(cluster)
     if job is not None and job.prometheus is None and wants:
@@ -91,7 +90,7 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
 
 
 def _bootstrap(cluster: KafkaCluster) -> str | None:
-    """The brokers' address; None where the job could not authenticate, so that Prometheus alone is asked."""
+    """The brokers' address; None if the job could not authenticate there, and asks only Prometheus."""
     external = cluster.spec.external
     if external is None:
         if not _is_open(cluster):
@@ -138,7 +137,7 @@ def _cron_job(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
             "jobTemplate": {
                 "metadata": {"labels": pod_labels(cluster)},
                 "spec": {
-                    # A look that was refused is not repeated at once: the next one is on the schedule.
+                    # A run that failed is not repeated at once: the next one is on the schedule.
                     "backoffLimit": 0,
                     "activeDeadlineSeconds": LONGEST_RUN_SECONDS,
                     "template": _template(cluster, pod | {"restartPolicy": "Never"}),
@@ -197,7 +196,7 @@ def _pod(cluster: KafkaCluster, job: RebalanceJob, args: list[str]) -> dict[str,
 
 
 def _secrets(job: RebalanceJob) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes that the driver needs to get into Prometheus, and where they are mounted."""
+    """The volumes that the driver needs to authenticate to Prometheus, and where they are mounted."""
     if job.prometheus_secret is None:
         return [], []
     source = {"secretName": job.prometheus_secret, "defaultMode": FILE_MODE}
@@ -224,15 +223,15 @@ def _container_security() -> dict[str, Any]:
 
 
 def _spark_template(container: str, mounts: list[dict[str, Any]] | None = None, **pod: Any) -> dict[str, Any]:
-    """What Spark begins a pod from; it adds the rest to the container of this name. The fields of the Spark operator
-    that say the same work only where its webhook is installed."""
+    """The pod template that Spark starts from; it adds the rest to the container of this name. The Spark operator's own
+    fields for this work only where its webhook is installed."""
     security = {key: value for key, value in _container_security().items() if key != "readOnlyRootFilesystem"}
     containers = [{"name": container, "securityContext": security} | ({"volumeMounts": mounts} if mounts else {})]
     return {"spec": {"securityContext": _pod_security(), "containers": containers, **pod}}
 
 
 def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
-    """For the Spark operator of kubeflow, which submits the driver and gives it executors."""
+    """For the Spark operator of Kubeflow, which submits the driver and gives it executors."""
     volumes, mounts = _secrets(job)
     driver = {"activeDeadlineSeconds": LONGEST_RUN_SECONDS} | ({"volumes": volumes} if volumes else {})
     application: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Encryption, authentication and rights of a cluster as its brokers' properties, and the Secrets in its pods. PURE.
+"""Builds the properties for encryption, authentication and authorization, and the Secret volumes of pods. PURE.
 
-With `security.internal` brokers, controllers and the operator have a listener of their own, and both sides show the one
-certificate. Secrets are mounted as directories, so that what is renewed comes to the brokers without a restart.
-Brokers take tokens and have none themselves, so that it is clients only who come with one.
+With `security.internal` brokers, controllers and the operator have a listener of their own, where both sides present
+the same certificate. Secrets are mounted as directories, so that brokers get renewed files without a restart. Brokers
+accept OAuth tokens but never present one: only clients do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER, C
 INTERNAL_LISTENER = "INTERNAL"
 INTERNAL_PORT = 9091
 INTERNAL_VOLUME = "tls-internal"
-# No listener's name begins with a digit, so that this is the name of no other volume.
+# No listener's name begins with a digit, so no other volume has this name.
 TOKEN_VOLUME = "tls-1-delegation"
 TOKEN_KEY = "secretKey"
 TOKEN_PROVIDER = "secret"
@@ -27,7 +27,7 @@ SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 DIRECTORY_PROVIDER = "org.apache.kafka.common.config.provider.DirectoryConfigProvider"
 AUTHORITIES = "ca.crt"
-# Of the group that the pod's processes belong to, and of nobody else.
+# Readable to the group of the pod's processes, and to nobody else.
 FILE_MODE = 0o440
 
 
@@ -38,7 +38,7 @@ def endpoints(cluster: KafkaCluster) -> tuple[Listener, ...]:
 
 
 def port_name(at: int) -> str:
-    """What the port of the listener at this place among them is called in pods."""
+    """The name in pods of the port of the listener with this index."""
     return f"kafka-{at + 1}" if at else "kafka"
 
 
@@ -67,7 +67,7 @@ def _by_certificate(listener: Listener) -> bool:
 
 
 def node_security(cluster: KafkaCluster, principal: str) -> dict[str, str]:
-    """What all nodes need. `principal` is the subject of the internal certificate."""
+    """The properties that all nodes need. `principal` is the subject of the internal certificate."""
     if not cluster.spec.internal_secret:
         return {}
     found: dict[str, str] = {}
@@ -89,7 +89,7 @@ def node_security(cluster: KafkaCluster, principal: str) -> dict[str, str]:
 
 
 def listener_security(cluster: KafkaCluster) -> dict[str, str]:
-    """What brokers need beside that, for clients."""
+    """The properties that brokers need besides, for clients."""
     found: dict[str, str] = {}
     for listener in cluster.spec.listeners:
         prefix = f"listener.name.{listener.name.lower()}"
@@ -107,7 +107,7 @@ def listener_security(cluster: KafkaCluster) -> dict[str, str]:
 
 
 def _login_module(listener: Listener) -> str:
-    """Whom to believe where a token's keys come from is said by its options; without any it is the system's list."""
+    """Its options name the CAs trusted for the endpoint with the keys of tokens; by default those of the system."""
     if _mechanism(listener) is not AuthenticationType.OAUTHBEARER:
         return f"{SCRAM_MODULE} required;"
     if listener.oauth is None or listener.oauth.tls is None:
@@ -141,7 +141,7 @@ def secret_volume(listener: Listener) -> str:
 
 
 def issuer_volume(listener: Listener) -> str:
-    """No listener's name begins with a digit, so that this is the name of no other volume."""
+    """No listener's name begins with a digit, so no other volume has this name."""
     return f"tls-0-{listener.name.lower().replace('_', '-')}"
 
 
@@ -156,7 +156,7 @@ def secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
 
 
 def issuer_secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
-    """As `secrets`, of those with the authorities for where the keys of tokens are."""
+    """Like `secrets`, for those with the CAs of the endpoints with the keys of tokens."""
     return {
         issuer_volume(listener): listener.oauth.tls.secret_name
         for listener in (cluster.spec.listeners if role == BROKER_ROLE else ())
@@ -165,7 +165,7 @@ def issuer_secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, 
 
 
 def volumes(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
-    """Of a Secret that is not of TLS only what is used: what lies beside it is none of a broker's business."""
+    """Of a Secret that is not for TLS only the key that is used: the others are none of a broker's business."""
     found = [_volume(name, secret) for name, secret in secrets(cluster, role).items()]
     public = [{"key": AUTHORITIES, "path": AUTHORITIES}]
     found += [_volume(name, secret, items=public) for name, secret in issuer_secrets(cluster, role).items()]
@@ -200,7 +200,7 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
 
 
 def hosts(cluster: KafkaCluster, brokers: int, controllers: int = 0) -> tuple[str, ...]:
-    """The names by which nodes go to each other, of the brokers and controllers that are wanted or there."""
+    """The names by which nodes connect to each other, of all brokers and controllers that are wanted or exist."""
     found = [names.pod_name(cluster, ordinal) for ordinal in range(max(brokers, cluster.spec.brokers))]
     wanted = cluster.spec.controllers
     if wanted is not None and wanted.mode is ControllerMode.DEDICATED:
@@ -210,7 +210,7 @@ def hosts(cluster: KafkaCluster, brokers: int, controllers: int = 0) -> tuple[st
 
 
 def internal_secrets(pod_specs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """The Secrets by which these pods speak among themselves, "" where they do so without one."""
+    """The Secrets with which these pods speak TLS among themselves, "" for those without TLS."""
     return frozenset(_internal_secret(spec) for spec in pod_specs)
 
 

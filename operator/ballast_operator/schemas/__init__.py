@@ -1,1 +1,1 @@
-"""Messages that the client library lacks, in Kafka's schema form."""
+"""Messages that the client library lacks, in the format of Kafka's schemas."""

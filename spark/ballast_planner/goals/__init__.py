@@ -14,7 +14,7 @@ from ballast_planner.workbench import Workbench
 
 
 class Goal(Protocol):
-    """What every module of this package looks like."""
+    """The interface of every module in this package."""
 
     NAME: str
 

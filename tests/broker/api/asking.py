@@ -1,6 +1,6 @@
-"""A broker's handlers asked as its dispatcher does, on a real image, with the controller's real commands behind them.
+"""Calls a broker's handlers as its dispatcher does, on a real image, with the controller's real commands behind them.
 
-Requests and answers go through their encoding, so that a field that a version lacks is lacking here too.
+Requests and responses are encoded and decoded, so that fields that a version lacks are missing here, too.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Peer:
         self.principal = principal
 
     def on_close(self, callback: Any) -> None:
-        """Nobody hangs up here."""
+        """Nobody disconnects here."""
 
     def hold(self, seconds: float) -> None:
-        """Nobody is over a quota here."""
+        """Nobody exceeds a quota here."""
 
 
 class Asker:
-    """`scene` is the cluster; `replicas` may be given where the handlers under test need them."""
+    """Asks handlers of a broker in the cluster `scene`; `replicas` are needed only by some handlers."""
 
     def __init__(
         self, scene: Scene, *, replicas: Any = None, image: Any = None, authorizer: Any = None, **properties: str
@@ -79,7 +79,7 @@ class Asker:
         self.created += names
 
     async def call(self, request: Any, version: int, *, timeout_s: float | None = None, asker: Any = None) -> Any:
-        """The controller: its real commands, with the real table of configs."""
+        """Act as the controller: run its real commands, with the real table of configs."""
         if self.away:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
         _, command = COMMANDS[request.API_KEY]
@@ -88,7 +88,7 @@ class Asker:
         return outcome.response
 
     async def ask(self, name: str, version: int, correlation_id: int = 0, **fields: Any) -> Any:
-        """The answer as plain values, as a client reads it."""
+        """The response in plain values, as a client decodes it."""
         api = APIS[name]
         sent = build(message(name + "Request"), fields, version)
         request = message(name + "Request").decode(sent.encode(version), version=version)

@@ -1,4 +1,4 @@
-"""Produce requests to a broker's handler, as frames, without a socket."""
+"""Passes Produce requests to a broker's handler as frames, without a socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION = 11
 
 
 class Slow(RealClock):
-    """Each look at it takes the whole of a turn of the loop."""
+    """A clock on which each reading takes longer than a turn of the event loop may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Producing:
         transactional_id: str | None = None,
         apart: bool = False,
     ) -> Any:
-        """`apart`: each batch with a naming of its topic for itself."""
+        """`apart`: name the topic again for each batch."""
         kind = message("ProduceRequest")
         topics: dict[tuple[str, int], list[Any]] = {}
         for index, ((topic, number), records) in enumerate(batches):
@@ -80,7 +80,7 @@ class Producing:
 
 
 async def answer(reply: Any, version: int = VERSION) -> list[tuple[str, int, int]]:
-    """Topic, error and offset of each partition."""
+    """(topic, error, base offset) of each partition."""
     parts = await reply.future if isinstance(reply, Pending) else (reply,)
     kind = message("ProduceResponse")
     said = kind.decode(b"".join(parts)[9 if version >= FIRST_FLEXIBLE else 8 :], version=version)

@@ -1,4 +1,4 @@
-"""Nodes with the real Raft driver, controller and broker lifecycle, in one process, on memory instead of disks."""
+"""Nodes with the real Raft driver, controller and broker lifecycle in one process, in memory instead of on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = {"retention.ms": "604800000", "min.insync.replicas": "1", "cleanup.polic
 
 
 class FewConfigs:
-    """Config rules for tests: a handful of names, `retention.ms` and `min.insync.replicas` being numbers."""
+    """Config rules for tests: a handful of names, of which `retention.ms` and `min.insync.replicas` are numbers."""
 
     def validate(self, resource_type: int, resource_name: str, configs: Mapping[str, str]) -> None:
         for name, value in configs.items():
@@ -87,7 +87,7 @@ class Node:
         self.alive = False
         self.features = SUPPORTED
         self.other_listeners: dict[str, Listener] = {}
-        """Named before its own; nobody listens there."""
+        """Listed before its own listener; nobody listens on these."""
 
     async def start(self, *, broker: bool = True) -> None:
         self.clock = LoopClock()
@@ -184,7 +184,7 @@ class Node:
         return self.replica.image
 
     async def kill(self) -> None:
-        """The process is gone: nothing is said, its ports refuse, its connections end."""
+        """Kill the process: it says nothing, its ports refuse connections, existing ones end."""
         if not self.alive:
             return
         self.alive = False
@@ -196,7 +196,7 @@ class Node:
             await asyncio.gather(self.lifecycle_task, return_exceptions=True)
             self.heartbeat_client.close()
         self.client.close()
-        self.driver.core.leadership = None  # dies without a word
+        self.driver.core.leadership = None  # so that stopping does not resign or tell anybody
         self.driver.core.role = type(self.driver.core.role).UNATTACHED
         await self._stop_all()
 
@@ -207,7 +207,7 @@ class Node:
         await self.replica.stop()
 
     async def leave(self) -> None:
-        """An orderly end: leaderships are handed over, then the quorum."""
+        """A controlled shutdown: hand over partition leaderships, then leave the quorum."""
         await self.lifecycle.leave()
         await self.lifecycle_task
         self.previous_epoch = self.lifecycle.broker_epoch
@@ -221,7 +221,7 @@ class Node:
 
 
 class Cluster:
-    """`voters` combined nodes (ids from 1), then `observers` that are brokers only."""
+    """`voters` combined nodes (ids from 1), then `observers` broker-only nodes."""
 
     def __init__(self, voters: int = 1, observers: int = 0, **options: Any) -> None:
         self.network = LocalNetwork()

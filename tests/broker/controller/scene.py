@@ -1,4 +1,4 @@
-"""A cluster as an image, and commands run on it one after the other: no loop, no log, every step a value."""
+"""A cluster as a metadata image on which commands run one after the other, without an event loop or a log."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Scene:
         return topic_id
 
     def apply(self, records: list[Any]) -> None:
-        """As the metadata log would carry them: through bytes."""
+        """Apply records after encoding and decoding them, as the metadata log would."""
         delta = MetadataDelta(self.image)
         for each in records:
             delta.replay(decode_record(encode_record(each)))

@@ -1,4 +1,4 @@
-"""Asking the active controller while it freezes, dies or changes."""
+"""Requests to the active controller while it freezes, dies or changes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_nobody_waits_for_a_frozen_controller_once_there_is_another_one() 
     ],
 )
 def test_what_the_controller_of_before_refuses_is_asked_of_the_next_one(api: str, entries: dict[str, Any]) -> None:
-    """Where an answer has no error code for the whole, each of its entries says it."""
+    """If a response has no top-level error code, each of its entries has the error."""
     kind = message(api + "Request")
     request = kind(version=kind.valid_versions[1])
     for name, given in entries.items():
@@ -86,7 +86,7 @@ def test_what_the_controller_of_before_refuses_is_asked_of_the_next_one(api: str
 
 @pytest.mark.spec("CLU-02", "CLU-13")
 async def test_an_election_of_the_first_version_is_asked_of_the_next_controller_as_well() -> None:
-    """Its answer has an error for each partition that was named, and a request for all of them names none."""
+    """Its response has an error per partition named in the request, and a request for all partitions names none."""
     network, asked = LocalNetwork(), []
 
     async def controller(_key: int, _version: int, request: Any, _origin: Any) -> Any:
@@ -119,7 +119,7 @@ async def test_where_nobody_answers_in_time_it_is_a_refusal() -> None:
 
 @pytest.mark.spec("CLU-02")
 async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for() -> None:
-    """As when the other voters were stopped first: a broker that leaves must not hang on its own controller."""
+    """As when the other voters were stopped first: a broker that shuts down must not wait for its own controller."""
 
     class Stuck:
         async def handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:

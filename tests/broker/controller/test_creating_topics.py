@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: what they make, what they refuse, and with which words."""
+"""CreateTopics and DeleteTopics: what they do, what they refuse, and with which messages."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_deletions_that_cannot_be() -> None:
 
 @pytest.mark.spec("CLU-12", "CLU-21")
 def test_a_broker_that_leaves_gets_replicas_only_where_there_are_not_enough_others() -> None:
-    """While brokers are restarted one by one topics can be created all the time."""
+    """During a rolling restart, topics can be created at any time."""
     scene = Scene()
     scene.change_broker(2, in_controlled_shutdown=True)
     result = scene.run(create_topics, create_request("orders", partitions=12)).topics[0]

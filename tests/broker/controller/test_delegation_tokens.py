@@ -1,4 +1,4 @@
-"""Delegation tokens: who gets one, renews it and ends it, what is kept, and that what is over goes by itself."""
+"""Delegation tokens: who may create, renew and expire one, what is stored, and that expired ones are removed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Request = message("CreateDelegationTokenRequest")
 
 
 class Tokens:
-    """A controller that is asked at times of the test's own."""
+    """A controller whose clock the test sets."""
 
     def __init__(self, config: TokenConfig | None = TOKENS) -> None:
         self.scene = Scene(delegation_tokens=config)
@@ -105,7 +105,7 @@ def test_a_token_is_made_and_its_hmac_is_kept_nowhere() -> None:
 
 
 def test_as_apache_kafka_makes_an_hmac() -> None:
-    """Made by Apache Kafka 4.1.1 of this id, with this secret."""
+    """The HMAC that Apache Kafka 4.1.1 made for this id with this secret."""
     made = hmac_of(b"a secret of this test", "Nbsv4KhdRKeF-YIlvaWZ3A")
     assert made.hex().startswith("f63e6ab402831c50c9e1cddea14e85d944284bda2f497eecd88cc6efab2fb086151eff43c2395c1ae43e")
 
@@ -255,7 +255,7 @@ def test_a_snapshot_has_them_and_takes_the_place_of_others() -> None:
 
 
 async def test_the_active_controller_removes_them_as_time_goes() -> None:
-    """Also those that another one has made; what was made is there after a restart."""
+    """Also tokens that another controller has created; tokens survive a restart."""
     timing = ServiceTiming(token_expiry_interval_s=0.05)
     async with Cluster(voters=3, timing=timing, tokens=TOKENS) as cluster:
         made = [await _create(cluster, lifetime_ms) for lifetime_ms in (400, HOUR_MS)]

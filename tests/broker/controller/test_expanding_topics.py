@@ -1,4 +1,4 @@
-"""CreatePartitions: what it makes, what it refuses, and with which words."""
+"""CreatePartitions: what it does, what it refuses, and with which messages."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_validate_only_checks_everything_and_changes_nothing() -> None:
 
 
 def test_too_many_partitions_at_once_are_refused_before_they_are_placed() -> None:
-    """Two thousand million: to place them would stop the broker for hours (a mutated request asked for them)."""
+    """Two billion: placing them would block the broker for hours (a mutated request asked for them)."""
     scene = Scene()
     scene.add_topic("orders", [1, 2])
     scene.add_topic("bills", [1, 2])

@@ -1,4 +1,4 @@
-"""The active controller dies at every single step of an expansion: it happens once and whole, or not at all."""
+"""The active controller dies at every single step of an expansion, which then happens completely or not at all."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_the_controller_dies_at_step(fatal: int) -> None:
         response = await asked_by.client.call(expand_request(("orders", 5, None)), 3)
         await asyncio.wait_for(steps.killed.wait(), 5)
         await steps.task
-        # Done in the first attempt or in the one after the loss of an answer; in both cases once.
+        # Done in the first attempt, or in the retry after a lost response; in both cases once.
         code = response.results[0].error_code
         assert code in (0, 37), response.results[0]
         await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))

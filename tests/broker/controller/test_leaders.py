@@ -1,4 +1,4 @@
-"""Who leads: elections, clean and unclean, eligible leader replicas, preferred leaders, ISR changes."""
+"""Leader elections, clean and unclean, eligible leader replicas, preferred leaders, and ISR changes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_whoever_left_the_isr_last_may_lead_again() -> None:
     scene = Scene()
     scene.add_topic("orders", [1, 2])
     fence(scene, 2)
-    assert state(scene) == (1, (1,), ())  # one in sync is enough: min.insync.replicas is 1
+    assert state(scene) == (1, (1,), ())  # an ISR of one is enough: min.insync.replicas is 1
     fence(scene, 1)
     assert state(scene) == (-1, (), (1,))
     unfence(scene, 2)
@@ -135,7 +135,7 @@ def set_minimum(scene: Scene, kind_of_resource: int, name: str, minimum: str) ->
 @pytest.mark.spec("CLU-11")
 @pytest.mark.parametrize(("kind_of_resource", "name", "minimum"), [(2, "orders", "1"), (4, "", "2")])
 def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: int, name: str, minimum: str) -> None:
-    """With a minimum of one, 1 alone commits what 2 does not have. As Kafka does, for whatever minimum."""
+    """With a minimum of one, broker 1 alone commits what 2 does not have. Like Kafka, for any new minimum."""
     scene = Scene()
     scene.add_topic("orders", [1, 2], min_insync_replicas="2")
     fence(scene, 2)
@@ -154,7 +154,7 @@ def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: in
 def test_whoever_may_lead_an_offline_partition_still_may_with_another_minimum_in_sync(
     kind_of_resource: int, name: str, minimum: str
 ) -> None:
-    """Found by the simulation: nobody led it ever again, though all its replicas were back."""
+    """Found by the simulation: it stayed offline for ever, although all its replicas were back."""
     scene = Scene()
     scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
     for broker_id in (3, 2, 1):
@@ -415,7 +415,7 @@ def test_isr_changes_that_are_refused(leader: int, isr: list[int], changes: dict
 @pytest.mark.spec("CLU-01")
 @pytest.mark.spec("CLU-10")
 def test_a_leader_may_change_more_isrs_at_once_than_a_batch_has_room_for() -> None:
-    """All of a follower's, when its disk stalls: a request that is always too long would be asked again for ever."""
+    """For all partitions of a follower whose disk stalls: a request that is too large would be retried for ever."""
     scene = Scene()
     count = MAX_RECORDS_PER_BATCH + 1
     topic_id = scene.add_topic("orders", *[[1, 2]] * count)
@@ -551,7 +551,7 @@ def test_an_offline_directory_gives_up_its_partitions_only() -> None:
 
 @pytest.mark.spec("CLU-11", "CLU-33")
 def test_a_broker_that_was_unregistered_comes_back_as_after_an_unclean_stop() -> None:
-    """Nobody knows any more which epoch it had, and so not whether its log is the one it was eligible with."""
+    """Its broker epoch is unknown by then, and so is whether its log is the one that made it eligible."""
     scene = Scene()
     scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
     for broker_id in (3, 2, 1):
@@ -566,7 +566,7 @@ def test_a_broker_that_was_unregistered_comes_back_as_after_an_unclean_stop() ->
 
 @pytest.mark.spec("CLU-11", "DIR-05")
 def test_a_replica_made_anew_because_its_directory_is_gone_is_not_eligible() -> None:
-    """A disk failed, the broker comes back without it and makes an empty log on another one: that may not lead."""
+    """A disk failed, and the broker returns without it and creates an empty log on another: that must not lead."""
     scene = Scene(directories=2)
     topic_id = scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
     fence(scene, 3)
@@ -599,7 +599,7 @@ def test_nor_is_it_the_last_leader_that_returns_unless_there_is_no_other(replica
 
 @pytest.mark.spec("CLU-11")
 def test_the_last_leader_whose_directory_is_away_leads_when_that_is_back() -> None:
-    """It stopped uncleanly meanwhile, and so did the one that was eligible beside it."""
+    """It shut down uncleanly meanwhile, and so did the other eligible replica."""
     scene = Scene(directories=2)
     scene.add_topic("orders", [1, 2], min_insync_replicas="2")
     fence(scene, 2)

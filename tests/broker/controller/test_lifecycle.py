@@ -1,4 +1,4 @@
-"""A broker's side of membership where controllers do not answer, and what a new controller makes of a restart."""
+"""The broker's side of registration while controllers do not answer, and how a new controller handles a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 
 class Silent:
-    """A way to a controller that has been closed: everything is refused at once."""
+    """A closed controller client: it refuses everything at once."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []

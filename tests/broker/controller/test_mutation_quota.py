@@ -1,4 +1,4 @@
-"""How many partitions a second somebody may make and delete: strictly, or told afterwards, as the version has it."""
+"""The controller mutation quota, enforced strictly or by throttling afterwards, depending on the request version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANN = Requester("ann", "app", "/10.0.0.1")
 
 
 class Case:
-    """A bucket of 10 partitions that is filled with one a second."""
+    """A token bucket of 10 partitions, refilled at one per second."""
 
     def __init__(self) -> None:
         self.clock = TurnedClock()
@@ -33,7 +33,7 @@ class Case:
         self.bucket = TokenBucket(self.clock, 1.0, 10.0)
 
     def run(self, command: Any, request: Any, *, strict: bool = True) -> tuple[dict[str, ErrorCode], int]:
-        """What was said of each topic, and the time that is told."""
+        """The error of each topic, and the throttle time."""
         quota = MutationQuota(self.bucket, strict=strict)
         outcome = command(replace(self.scene.context, mutations=quota), request)
         response = self.scene.commit(outcome)
@@ -122,9 +122,9 @@ def test_since_when_it_is_strict() -> None:
 
 
 class Controller:
-    """Behind a connection: answers what comes in envelopes, and notes who asked.
+    """The controller's end of a connection: it answers requests in envelopes, and notes who sent them.
 
-    One of a release before does not know them, and breaks off as for all that it does not know."""
+    One of an earlier release does not know envelopes, and closes the connection as for all unknown requests."""
 
     def __init__(self, *errors: ErrorCode, knows_envelopes: bool = True) -> None:
         self.asked: list[Enclosed | str] = []
@@ -134,7 +134,7 @@ class Controller:
 
     async def __call__(self, api_key: int, version: int, request: Any, origin: Any) -> Any:
         del origin
-        if api_key == 18 and version >= 3:  # none below is answered by releases before
+        if api_key == 18 and version >= 3:  # earlier releases do not answer lower versions
             self.versions_asked += 1
             return versions_of(19, *([58] if self._knows_envelopes else []))
         if api_key == 58 and not self._knows_envelopes:
@@ -189,7 +189,7 @@ async def test_a_controller_that_takes_no_envelopes_is_no_fault_of_who_asks() ->
 
 @pytest.mark.spec("CLI-11", "CLU-03")
 async def test_while_the_controller_is_of_a_release_before_it_is_asked_without_an_envelope() -> None:
-    """And when another release answers there, it learns who asks: what a connection told holds for that one only."""
+    """When a newer release answers there, it gets envelopes: what one connection has told holds for that one only."""
     network, before, after = LocalNetwork(), Controller(knows_envelopes=False), Controller()
     network.listen("n1", 9093, before)
     client = client_of(network, type("Leader", (), {"leader_id": 1})())

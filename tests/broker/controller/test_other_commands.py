@@ -121,7 +121,7 @@ def test_a_controller_that_is_no_broker_has_configs_of_its_own() -> None:
 @pytest.mark.spec("CLI-09")
 @pytest.mark.parametrize("what", ["configs", "partitions"])
 def test_a_request_of_many_topics_costs_what_each_of_them_costs(what: str) -> None:
-    """`kafka-topics --alter` names all that match in one request; the controller does nothing else meanwhile."""
+    """`kafka-topics --alter` names all matching topics in one request, which blocks the controller."""
     names = [f"topic-{number}" for number in range(20_000)]
     scene = Scene()
     began = time.thread_time()
@@ -131,7 +131,7 @@ def test_a_request_of_many_topics_costs_what_each_of_them_costs(what: str) -> No
         answers = scene.run(incremental_alter_configs, kind(resources=wanted, validate_only=False)).responses
     else:
         answers = scene.run(create_partitions, expand_request(*((name, 2, None) for name in names))).results
-    assert time.thread_time() - began < 4.0  # of each with each: half a minute
+    assert time.thread_time() - began < 4.0  # comparing each with each took half a minute
     assert {each.error_code for each in answers} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert len(answers) == len(names)
 
@@ -241,7 +241,7 @@ def test_feature_levels() -> None:
     ids=["unknown", "none", "others"],
 )
 def test_no_level_goes_up_that_another_voter_does_not_know(features: dict[str, tuple[int, int]], why: str) -> None:
-    """It may be the active controller next, and would write what it makes of it."""
+    """It may be the next active controller, and must know how to write records of that level."""
     scene = Scene()
     assert change_feature(scene, "group.version", 0, 2) == (ErrorCode.NONE, None)
     scene.voters_features = {2: features}
@@ -419,7 +419,7 @@ async def test_only_the_active_controller_answers_and_any_broker_finds_it() -> N
 
 @pytest.mark.spec("CLU-04")
 def test_a_cluster_cannot_be_without_a_version_of_its_metadata() -> None:
-    """With no feature left, the next controller would begin the cluster anew: what was configured since is lost."""
+    """With no feature left, the next controller would bootstrap the cluster again, and lose what was configured."""
     scene = Scene()
     kind = message("UpdateFeaturesRequest")
     unsafe = [

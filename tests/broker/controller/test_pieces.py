@@ -1,4 +1,4 @@
-"""A broker with thousands of replicas comes and goes piece by piece; what happens between two pieces is not lost."""
+"""A broker with thousands of replicas is fenced and unfenced piece by piece; what happens in between is not lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def scene() -> Scene:
 
 
 def pieces(scene: Scene, outcome: Outcome) -> Iterator[Outcome]:
-    """Each when it is applied, before the next one is made."""
+    """Apply each piece before the next one is made."""
     piece: Outcome | None = outcome
     while piece is not None:
         scene.apply(piece.records)
@@ -70,7 +70,7 @@ def test_a_dead_broker_with_many_partitions_holds_nobody_up_for_long(scene: Scen
 
 
 def test_what_it_joins_meanwhile_it_leaves_as_well(scene: Scene) -> None:
-    """Its session is over, but it lives: a leader takes it back before it is fenced."""
+    """Its session has timed out, but it lives: a leader takes it back into an ISR before it is fenced."""
     for number, piece in enumerate(pieces(scene, fence_broker(scene.context, 1))):
         if number == 0:
             gone = piece.records[0]
@@ -107,7 +107,7 @@ def registration(scene: Scene) -> Any:
 
 @pytest.mark.spec("CLU-01", "CLU-11")
 def test_who_sees_a_new_life_registered_sees_that_it_leads_nothing(scene: Scene) -> None:
-    """Else a broker that came back would act on the leaderships of its former life (and perhaps without its data)."""
+    """Otherwise a broker that returned would act on leaderships of its previous life, perhaps without the data."""
     request = registration(scene)
     scene.commit(before_registration(scene.context, request))
     assert leaders(scene) == {2}
@@ -145,7 +145,7 @@ def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_leav
         )  # fmt: skip
         return broker_heartbeat(scene.context, request, Liveness(10_000, known))[0]
 
-    scene.apply(ask(NEVER).records)  # the first piece, and the controller is dead
+    scene.apply(ask(NEVER).records)  # the first piece; then the controller dies
     assert leaders(scene) == {1, 2}
     assert not ask(NOT_YET).records  # while one is at it
     scene.commit(ask(NEVER))
@@ -237,7 +237,7 @@ def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_came
 @pytest.mark.parametrize("elr", [True, False])
 @pytest.mark.parametrize("pieces_before", [1, 2])
 def test_a_broker_that_dies_while_it_is_given_the_lead_keeps_none(elr: bool, pieces_before: int) -> None:
-    """Else the partition would not be looked at again when one comes that could lead it."""
+    """Otherwise nobody would look at the partition again when a broker returns that could lead it."""
     scene = Scene(elr=elr)
     scene.add_topic("orders", *([[1, 2, 3]] * PARTITIONS))
     for broker_id in (1, 2, 3):
@@ -278,7 +278,7 @@ def test_a_topic_deleted_meanwhile_is_left_alone(scene: Scene) -> None:
 
 @pytest.mark.spec("TOP-20")
 def test_many_topics_are_created_so_many_at_a_time() -> None:
-    """Names are compared with all that is there by then, of this request and of others; each topic is in one piece."""
+    """Names are compared with all topics that exist by then, of this request and others; no topic is split."""
     scene = Scene()
     names = [f"t-{number}" for number in range(2 * TOPICS_PER_PIECE)]
     request = create_request("a.b", *names, "a_b", "large", "last", partitions=1, factor=1)
@@ -323,7 +323,7 @@ def test_what_is_only_looked_at_is_compared_with_all_of_its_request() -> None:
 
 @pytest.mark.spec("TOP-23")
 def test_the_configs_of_many_topics_are_altered_so_many_at_a_time() -> None:
-    """A topic that goes meanwhile is told of as one that is not there."""
+    """A topic that is deleted meanwhile is reported as unknown."""
     scene = Scene()
     names = [f"t-{number}" for number in range(RESOURCES_PER_PIECE + 3)]
     scene.run(create_topics, create_request(*names))
@@ -377,7 +377,7 @@ IN_PIECES = [RECORDS_PER_PIECE, RECORDS_PER_PIECE]
 
 @pytest.mark.spec("TOP-01", "CLI-09")
 def test_many_topics_are_expanded_so_many_at_a_time() -> None:
-    """One that goes meanwhile is told of as one that is not there; too many are refused before any is expanded."""
+    """A topic that is deleted meanwhile is reported as unknown; too many are refused before any is expanded."""
     scene = Scene()
     names = [f"t-{number}" for number in range(RECORDS_PER_PIECE)]
     for name in names:

@@ -1,4 +1,4 @@
-"""One node that is controller and broker: up at once, and everything committed is there after a restart."""
+"""One combined controller and broker: it is up at once, and everything committed survives a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ballast_wire.messages import message
 @pytest.mark.spec("CLU-02")
 async def test_a_quorum_of_one_serves_in_a_tenth_of_a_second() -> None:
     took = []
-    for _ in range(3):  # schemas load at first use, and a busy machine has others to serve
+    for _ in range(3):  # schemas load at first use, and the machine may be busy
         began = time.monotonic()
         async with Cluster() as cluster:
             took.append(time.monotonic() - began)
@@ -78,7 +78,7 @@ async def test_a_start_replays_no_more_than_some_times_its_snapshot(monkeypatch:
 
 
 async def ask_and_go(cluster: Cluster, **wanted: Any) -> None:
-    """A heartbeat of broker 1 whose sender waits no longer than for the first piece of what comes of it."""
+    """Send a heartbeat of broker 1, and wait no longer than for the first piece of its effects."""
     broker = cluster.active.image.cluster.brokers[1]
     request = message("BrokerHeartbeatRequest")(
         broker_id=1, broker_epoch=broker.epoch, current_metadata_offset=2**40, offline_log_dirs=[], **wanted
@@ -92,7 +92,7 @@ async def ask_and_go(cluster: Cluster, **wanted: Any) -> None:
 
 
 async def silence(cluster: Cluster) -> None:
-    """Broker 1 says nothing by itself any more."""
+    """Stop the heartbeats of broker 1."""
     lifecycle = cluster.nodes[1].lifecycle_task
     lifecycle.cancel()
     await asyncio.gather(lifecycle, return_exceptions=True)
@@ -106,7 +106,7 @@ def leaders_of(cluster: Cluster, topic: str, count: int) -> set[int]:
 async def test_a_broker_that_came_leads_all_of_its_partitions_though_it_did_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It waits four seconds for an answer, and tens of thousands of partitions take longer."""
+    """It waits four seconds for the response, but tens of thousands of partitions take longer."""
     monkeypatch.setattr(pieces, "PLACES_PER_PIECE", 5)
     async with Cluster() as cluster:
         await cluster.create_topic("orders", *[[1]] * 20)
@@ -166,7 +166,7 @@ async def test_who_does_not_wait_at_all_is_not_heard(timeout_ms: int) -> None:
         assert [(each.name, each.topic_id, each.error_code) for each in deleted.responses] == [
             (None, topic_id, ErrorCode.REQUEST_TIMED_OUT)
         ]
-        # Nothing takes no time.
+        # Empty requests return at once.
         election.topic_partitions, move.topics = [], []
         for request, version in ((election, 2), (move, 1)):
             assert (await cluster.call(request, version)).error_code == ErrorCode.NONE

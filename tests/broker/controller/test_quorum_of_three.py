@@ -1,4 +1,4 @@
-"""Three nodes, each controller and broker: the loss of any of them is over quickly, and nothing committed goes."""
+"""Three combined nodes: the loss of any one is overcome quickly, and nothing committed is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ballast_wire.messages import message
 
 
 async def settled(cluster: Cluster) -> None:
-    """Everybody alive has applied what the active controller has."""
+    """Wait until all live nodes have applied what the active controller has."""
 
     def same() -> bool:
         try:
@@ -88,7 +88,7 @@ async def test_a_level_goes_up_once_every_voter_says_that_it_knows_it() -> None:
 
 @pytest.mark.spec("CLU-02")
 async def test_a_vote_that_could_not_be_written_down_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next life of the voter would not know of it, and might vote for somebody else in the same epoch."""
+    """After a restart the voter would not know of it, and might vote for another candidate in the same epoch."""
 
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
@@ -137,7 +137,7 @@ async def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
     timing = ServiceTiming(session_timeout_s=1.5)
     async with Cluster(voters=1, observers=1, timing=timing) as cluster:
         loop = asyncio.get_running_loop()
-        cluster.nodes[2].lifecycle_task.cancel()  # it listens, but says nothing any more
+        cluster.nodes[2].lifecycle_task.cancel()  # it listens, but sends no heartbeats any more
         began = loop.time()
         await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced)
         assert loop.time() - began > 0.9
@@ -192,7 +192,7 @@ async def test_a_broker_that_speaks_while_another_one_is_fenced_is_not_fenced_wi
 
 @pytest.mark.spec("CLU-03")
 async def test_a_refusal_that_comes_of_what_is_not_committed_is_not_told_before_that_is() -> None:
-    """Else the broker that `is not registered` is so again with the next controller."""
+    """Otherwise a broker that `is not registered` may still be registered at the next controller."""
     async with Cluster(voters=3, observers=1) as cluster:
         active = cluster.active
         assert active.service is not None
@@ -209,7 +209,7 @@ async def test_a_refusal_that_comes_of_what_is_not_committed_is_not_told_before_
 
 @pytest.mark.spec("CLU-01")
 async def test_a_broker_is_not_dead_because_one_of_its_addresses_leads_nowhere_from_here() -> None:
-    """A listener for clients outside may be an address that the controller cannot reach, or that refuses it."""
+    """A listener for external clients may have an address that the controller cannot reach, or that refuses it."""
     cluster = Cluster(1, 1)
     cluster.nodes[2].other_listeners = {"OUTSIDE": Listener("outside", 9092)}
     async with cluster:
@@ -217,7 +217,7 @@ async def test_a_broker_is_not_dead_because_one_of_its_addresses_leads_nowhere_f
         fenced: list[bool] = []
         cluster.active.replica.add_publisher(lambda _, image: fenced.append(image.cluster.brokers[2].fenced))
         controller = cluster.nodes[1].endpoints[1]
-        network.stop_listening(controller.host, controller.port)  # else the broker may be back before it is looked at
+        network.stop_listening(controller.host, controller.port)  # else the broker may be back before the check
         await cluster.until(lambda: any(channel.address == broker.address for channel in network.channels))
         assert not any(fenced)
 
@@ -295,7 +295,7 @@ async def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
 @pytest.mark.spec("CLU-02", "CLU-03")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE])
 async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the leader cannot read it at the moment; also where the answer says nothing at all."""
+    """As when the leader cannot read it at the moment; also if the response is empty."""
     async with Cluster(voters=1, observers=1) as cluster:
         leader, away = cluster.nodes[1], cluster.nodes[2]
         await away.kill()

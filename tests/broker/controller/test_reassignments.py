@@ -1,4 +1,4 @@
-"""Moving replicas between brokers: begin, complete, replace, cancel; growing and shrinking."""
+"""Reassignments: begin, complete, replace and cancel them; grow and shrink."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reassign(scene: Scene, plan: dict[int, list[int] | None], topic: str = "orde
 
 
 def isr_becomes(scene: Scene, isr: list[int], partition_id: int = 0) -> ErrorCode:
-    """The leader reports its ISR, as a replication room would."""
+    """Report an ISR as the leader would."""
     topic = scene.image.topics.by_name("orders")
     assert topic is not None
     partition = topic.partitions[partition_id]
@@ -192,7 +192,7 @@ def test_cancelling_is_refused_when_only_new_replicas_are_in_sync() -> None:
 
 @pytest.mark.spec("CLU-11", "CLU-30")
 def test_who_led_last_and_was_taken_away_by_cancelling_does_not_lead_when_it_returns() -> None:
-    """It has no replica: the partition would have a leader that nobody can reach, also once the others are back."""
+    """It has no replica any more: the partition would have no working leader, even once the others are back."""
     scene = Scene()
     scene.add_topic("orders", [1], unclean_leader_election_enable="true")
     reassign(scene, {0: [2, 3]})

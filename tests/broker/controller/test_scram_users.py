@@ -1,4 +1,4 @@
-"""Users' passwords: what is kept of them, what is refused, and that a snapshot has them."""
+"""SCRAM credentials: what is stored, what is refused, and that snapshots contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node writes a snapshot of its metadata: after so many bytes, and after so much time."""
+"""When a node writes a snapshot of its metadata: by bytes since the last one, and by time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_an_interval_of_zero_means_that_time_alone_writes_none(interval_s:
 
 
 class FullDisk(MemoryDisk):
-    """Nothing more can be opened, at first."""
+    """A disk on which, at first, nothing can be opened."""
 
     def __init__(self) -> None:
         super().__init__()

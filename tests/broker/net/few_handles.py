@@ -1,4 +1,4 @@
-"""A real broker whose process may have `BALLAST_TEST_HANDLES` ("soft" or "soft hard") files open."""
+"""Runs a real broker with `BALLAST_TEST_HANDLES` ("soft" or "soft hard") as its limit of open files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on a free port with a dispatch of the test's own, and clients that speak in frames."""
+"""A server on a free port with the test's own dispatch, and clients that exchange frames with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def echo(peer: Peer, frame: memoryview) -> Reply:
 
 
 def tls_of_a_node(authority: Authority, **changes: str) -> TlsSettings:
-    """Of a listener that shows the certificate `node`; a property's name has underscores for dots."""
+    """The TLS settings of a listener with the certificate `node`; in names of `changes`, underscores stand for dots."""
     properties = {
         "node.id": "1",
         "listeners": "SSL://a:9092",
@@ -51,7 +51,7 @@ def tls_of_a_node(authority: Authority, **changes: str) -> TlsSettings:
 
 
 class Serving:
-    """For `async with`. Ends every connection that the test opened."""
+    """An async context manager; closes every connection that the test opened."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ async def _open(
     except OSError:
         sock.close()
         raise
-    # A small limit: what is not asked for stays in the kernel, so that a slow reader really is one.
+    # A small limit: unread data stays in the kernel, so that a slow reader really is one.
     try:
         return await asyncio.open_connection(
             sock=sock, limit=4096, ssl=tls, server_hostname=None if tls is None else host
@@ -131,7 +131,7 @@ class Client:
         return await self.receive()
 
     async def closed_by_server(self) -> bool:
-        """Waits for it; what came before is passed over."""
+        """Wait until the server closes the connection; discard what it sent before."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 while await self._reader.read(65536):
@@ -150,7 +150,7 @@ class ThreadsOfTests:
 
 
 class Slice:
-    """A stretch of a real file, that counts how often it was let go."""
+    """A range of a real file that counts how often it was released."""
 
     def __init__(self, path: Path, position: int, size: int) -> None:
         self.position = position
@@ -182,7 +182,7 @@ def random_file(path: Path, size: int) -> bytes:
 
 
 async def until(holds: Any, what: str) -> None:
-    """Turn by turn of the loop, until it holds."""
+    """Poll on the event loop until it holds."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not holds():  # noqa: ASYNC110 - the condition is nobody's event

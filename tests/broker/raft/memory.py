@@ -1,7 +1,7 @@
-"""A log, a disk and a network in memory, for tests of the driver and the controller that need no files or sockets.
+"""An in-memory log, disk and network, for tests of the Raft driver and the controller without files and sockets.
 
-The log does what the storage engine's does for Raft: offsets and epochs stamped, reads of whole batches, cutting.
-What was not flushed is known, so that a crash can lose it. Messages travel as bytes, so the wire form is exercised.
+The log does what Raft needs of the storage engine's: it stamps offsets and epochs, reads whole batches and truncates.
+It knows what is not flushed, so that a crash can lose it. Messages are encoded, so that the wire format is exercised.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class MemoryLog:
         self.flushed = self.log_end_offset
 
     def crash(self) -> None:
-        """The machine loses what was not flushed, and the high watermark with it."""
+        """The machine crashes: unflushed batches and the high watermark are lost."""
         self.high_watermark = 0
         self.truncate_to(self.flushed)
 
@@ -129,7 +129,7 @@ def _view(batch: bytes) -> BatchView:
 
 
 class MemoryDisk(SimDisk):
-    """One that a node has for itself, with the folder of its metadata."""
+    """A disk with the folder of a node's metadata log."""
 
     def __init__(self) -> None:
         self.store = Store(random.Random(0), lambda: 0)
@@ -160,7 +160,7 @@ Handler = Callable[[int, int, Any, Any], Awaitable[Any]]
 
 @dataclass
 class Connection:
-    """The receiving side: what the net room's connections offer to handlers."""
+    """The server's end of a connection, as handlers see it."""
 
     close_callbacks: list[Callable[[], None]] = field(default_factory=list)
 
@@ -174,7 +174,7 @@ class Origin:
 
 
 class LocalNetwork:
-    """Every listener is a handler; a closed one refuses."""
+    """Connects to handlers by address; an address without a handler refuses connections."""
 
     def __init__(self) -> None:
         self.listeners: dict[tuple[str, int], Handler] = {}
@@ -186,7 +186,7 @@ class LocalNetwork:
         self.listeners[host, port] = handler
 
     def stop_listening(self, host: str, port: int) -> None:
-        """As when the process dies: the port refuses, its connections end."""
+        """As if the process died: the port refuses connections, existing ones end."""
         self.listeners.pop((host, port), None)
         for channel in self.channels:
             if channel.address == (host, port):

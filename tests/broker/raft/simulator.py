@@ -1,13 +1,12 @@
-"""N Raft cores in a world of virtual time: messages are lost, doubled, delayed and reordered, nodes crash and restart.
+"""Simulates N Raft cores in virtual time: messages are lost, duplicated, delayed or reordered, nodes crash and restart.
 
-Pure: no loop, no clock, no disk. One seed is one history. What was not flushed is lost in a crash; what was persisted
-is not. Invariants are checked after every step:
+Pure: no loop, no clock, no disk. One seed is one history. A crash loses unflushed log entries, but nothing persisted.
+Invariants are checked after every step:
   * at most one leader per epoch;
-  * what was once committed stays: every node's log agrees with it below the node's high watermark;
-  * logs that have the same epoch at an offset are equal up to there;
-  * any majority of a voter set that counts has a node in common with any majority of the one before it.
-Where voters change (`Changing`), nodes are added and removed all the time, by whoever believes to lead; those that do
-not vote for anybody may lose their disk.
+  * committed entries stay: every node's log agrees with them below the node's high watermark;
+  * any majority of a committed voter set has a node in common with any majority of the one before it.
+If voters change (`Faults.change_every_s`), nodes are added and removed all the time, by whoever believes that it leads;
+nodes that are in no log's voter set may lose their disk.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ Entry = tuple[int, str | VoterSet]  # epoch, value
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the message has the seed and the last events."""
+    """An invariant is violated; the message has the seed and the last events."""
 
 
 class SimLog:
-    """Entries with their epochs, from `start_offset` on; everything before is in a snapshot."""
+    """Entries with their epochs, from `start_offset` on; everything before that is in a snapshot."""
 
     def __init__(self, voters: VoterSet) -> None:
         self.start_offset = 0
@@ -141,7 +140,7 @@ class SimLog:
         self.history.cut(offset)
 
     def spoil(self, offset: int) -> None:
-        """Nothing from there on is found by the next start."""
+        """Corrupt the log: the next start finds nothing from `offset` on."""
         self._cut(offset)
         self.lacks = self.had if self.position(self.end_offset) < self.had else None
 
@@ -163,7 +162,7 @@ class SimNode:
 
 class Event(NamedTuple):
     at: float
-    order: int  # no two have the same: ties never compare what follows
+    order: int  # unique, so that ties never compare what follows
     what: str
     data: tuple[Any, ...]
 
@@ -184,11 +183,11 @@ class Faults:
     snapshot_every_s: float = 5.0
     lose_unflushed: bool = True
     change_every_s: float = 0.0
-    """Voters are added and removed."""
+    """How often, on average, a voter is added or removed."""
     new_disk: float = 0.3
-    """So likely a removed voter that crashes has an empty disk when it returns."""
+    """The probability that a removed voter that crashes returns with an empty disk."""
     spoilt: float = 0.0
-    """So likely a voter that crashes finds that the end of its log is spoilt, while all others have what they had."""
+    """The probability that a voter that crashes finds the end of its log corrupt, while all others are intact."""
 
 
 class World:
@@ -256,7 +255,7 @@ class World:
                 raise self.violation(f"{event.what}{event.data}: {error!r}") from error
 
     def quiet(self, seconds: float) -> None:
-        """All faults end, everybody restarts; then the cluster has to become one again."""
+        """All faults end, all nodes restart; then the cluster must recover."""
         self.faults = Faults(0, 0, 0, crash_after_vote=0, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
         self.cut.clear()
         over = ("crash", "partition", "heal", "snapshot", "change")
@@ -308,7 +307,7 @@ class World:
             self._kill(victim, away)
 
     def _kill(self, node: SimNode, away_s: float) -> None:
-        """The process or its machine dies; only in the first case its connections end at once."""
+        """The process or its machine dies; only if the process dies do its connections end at once."""
         if node.core is None:
             return
         process_only = self.rng.random() < self.faults.process_only
@@ -341,7 +340,7 @@ class World:
             self.note(f"{node.id} has its log up to {log.end_offset} alone, and lacks {log.lacks}")
 
     def _votes_anywhere(self, node: SimNode) -> bool:
-        """By any log there is: what such a node forgets may be what was promised."""
+        """Whether it is a voter in any log: the quorum may depend on what such a node would forget."""
         return any(each.log.voters.has(node.id, node.directory) for each in self.nodes.values())
 
     def _new_disk(self, node: SimNode) -> None:
@@ -352,7 +351,7 @@ class World:
         self.note(f"{node.id} has a new disk")
 
     def _change(self) -> None:
-        """Whoever leads, or believes so, is asked to add or to remove a voter."""
+        """Ask each node that leads, or believes that it does, to add or to remove a voter."""
         self.at(self._gap(self.faults.change_every_s), "change")
         for leader in self.nodes.values():
             if leader.core is None or not leader.core.is_leader:
@@ -360,7 +359,7 @@ class World:
             node = self.nodes[self.rng.choice(list(self.nodes))]
             removes = node.id in leader.log.voters.ids
             if removes and self.rng.random() < 0.3:
-                return  # larger sets are wanted too
+                return  # so that larger voter sets occur too
 
             try:
                 leader.core.change_voters(self.now, self._removal(node) if removes else self._addition(node))
@@ -375,7 +374,7 @@ class World:
         return lambda leadership, log: voter_changes.added(leadership, log, voter, self.now)
 
     def _removal(self, node: SimNode) -> Callable[[Leadership, LogView], VoterSet]:
-        """Of whoever votes under its id."""
+        """The removal of the voter with this node's id."""
 
         def change(leadership: Leadership, log: LogView) -> VoterSet:
             voter = log.voters.find(node.id)
@@ -520,7 +519,7 @@ class World:
                 self._carry_out(node, core, effect)
         if core.deadline < node.tick_at:
             node.tick_at = core.deadline
-            # A hair late rather than early: rounding must not lose a tick.
+            # Slightly late rather than early: rounding must not lose a tick.
             self.at(max(0.0, core.deadline - self.now) + 1e-6, "tick", node.id, node.incarnation)
         self._check(node)
 
@@ -603,7 +602,7 @@ class World:
         mark = core.high_watermark
         if mark > log.end_offset:
             raise self.violation(f"{node.id}: high watermark {mark} beyond its log's end {log.end_offset}")
-        # What was compared stays compared until something is cut off or loaded.
+        # Entries below `compared` need no new check until the log is truncated or a snapshot is loaded.
         node.compared = max(log.start_offset, min(node.compared, mark))
         first, node.compared = node.compared, max(node.compared, mark)
         for offset in range(first, mark):

@@ -1,4 +1,4 @@
-"""What the Raft core does in single situations, in virtual time."""
+"""The Raft core in single situations, in virtual time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_leader_that_falls_silent_is_replaced_after_its_time(seed: int) -> Non
 
 @pytest.mark.spec("CLU-02")
 def test_who_hears_from_a_leader_is_known_also_where_its_name_outlives_it() -> None:
-    """Without a majority nobody stands, so that the one who led is named for ever."""
+    """Without a majority nobody becomes a candidate, so the last leader is named for ever."""
     world = quiet_world(2)
     assert all(core_of(node).hears_leader(world.now) for node in world.nodes.values()), "observers, too"
     dead = leader_of(world)
@@ -190,7 +190,7 @@ def test_a_voter_whose_whole_log_is_of_an_epoch_that_nobody_else_has_begins_anew
 
 @pytest.mark.spec("CLU-02")
 def test_who_was_told_of_a_leader_before_it_started_follows_it_in_patience() -> None:
-    """A voter listens while it still reads its snapshot, and the leader waits up to half a second with an answer."""
+    """A voter listens while it still reads its snapshot, and the leader may delay a response by half a second."""
     world = quiet_world(1)
     node = next(each for each in world.nodes.values() if each is not leader_of(world) and each.id in world.voters)
     leader = leader_of(world).id
@@ -210,7 +210,8 @@ def as_it_arrives(request: Vote | BeginEpoch, to: int, version: int) -> Any:
 
 @pytest.mark.spec("CLU-02")
 def test_a_voter_at_the_address_that_another_one_had_does_not_vote_in_its_place() -> None:
-    """A name may lead to the wrong pod for a while: whoever votes for itself and for another one is a majority."""
+    """A host name may lead to the wrong pod for a while: a node that votes for itself and as another would be a
+    majority."""
     world = quiet_world(1)
     candidate, asked, other = list(world.voters)
     core = core_of(world.nodes[asked])
@@ -232,7 +233,7 @@ def test_a_voter_at_the_address_that_another_one_had_does_not_vote_in_its_place(
 @pytest.mark.spec("CLU-02", "CLU-03")
 @pytest.mark.parametrize("records", [True, False], ids=["records", "snapshot"])
 def test_what_comes_spoilt_is_asked_for_ever_more_seldom_until_something_sound_comes(records: bool) -> None:
-    """A rotten disk stays so, and what is asked for is a whole snapshot each time."""
+    """A corrupt disk stays corrupt, and each request may be for a whole snapshot."""
     world = quiet_world(7)
     leader = leader_of(world)
     core = core_of(next(node for node in world.nodes.values() if node is not leader))
@@ -272,7 +273,7 @@ def test_what_comes_spoilt_is_asked_for_ever_more_seldom_until_something_sound_c
 
 @pytest.mark.spec("CLU-02")
 def test_what_earlier_leaders_left_is_committed_with_what_this_one_wrote_only() -> None:
-    """A majority may have it, and give it up again for who was elected in between and had something else there."""
+    """A majority may have it and still truncate it again, for a leader elected in between that has other records."""
     voters = voter_set(STATIC, [Voter(number) for number in (1, 2, 3)])
     leadership = Leadership(1, None, voters, epoch=3, epoch_start_offset=10, now=0.0)
     leadership.local_flushed(11, now=0.1)
@@ -285,7 +286,7 @@ def test_what_earlier_leaders_left_is_committed_with_what_this_one_wrote_only() 
 
 @pytest.mark.spec("CLU-02")
 def test_what_takes_the_place_of_what_was_cut_off_counts_as_had_once_it_is_stored_only() -> None:
-    """What was there before was stored; asking for more tells the leader that all before that is."""
+    """What was truncated had been flushed; a fetch tells the leader that everything before its offset is flushed."""
     world = quiet_world(7)
     leader = leader_of(world)
     node = next(node for node in world.nodes.values() if node is not leader)

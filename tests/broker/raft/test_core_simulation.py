@@ -1,4 +1,4 @@
-"""Random histories of the Raft core: nothing committed is ever lost, and the cluster always comes back."""
+"""Random histories of the Raft core: nothing committed is ever lost, and the cluster always recovers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SETTLED_BY_ITS_LEADER_ALONE = 1934  # seed in which a leader that had removed it
 
 
 def changing(seed: int) -> World:
-    """One to three voters at first, of five nodes."""
+    """Five nodes, of which at first one to three are voters."""
     return World(seed, 1 + seed % 3, 4 - seed % 3, CHANGING[seed % 3])
 
 

@@ -1,4 +1,4 @@
-"""Connections between the members of the quorum, where processes stand still."""
+"""Connections between members of the quorum while processes stall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast_broker.raft.voters import Endpoint
 
 
 class Peer:
-    """Network and channel in one: answers every request after a second."""
+    """A network and its channel in one; it answers every request after a second."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -34,7 +34,7 @@ class Peer:
 
 
 def ask_and_stall(timeout_s: float, stall_s: float) -> tuple[Any, Peer]:
-    """One process asks and stands still half a second later."""
+    """Send a request, and stall half a second later."""
     peer = Peer()
 
     async def ask() -> Any:
@@ -69,7 +69,7 @@ def test_without_an_answer_in_time_the_connection_ends() -> None:
 
 @pytest.mark.spec("CLU-02")
 def test_who_gives_up_takes_the_connection_from_nobody_else() -> None:
-    """What others have asked by it is done already, and would be done once more."""
+    """The requests of others on it are being handled already, and would be handled twice."""
 
     async def main() -> None:
         peer = Peer()
@@ -83,6 +83,6 @@ def test_who_gives_up_takes_the_connection_from_nobody_else() -> None:
         await asyncio.sleep(0.5)
         alone.cancel()
         await asyncio.wait([alone])
-        assert peer.closed  # the next one need not wait behind it
+        assert peer.closed  # the next request need not wait behind it
 
     run(main())

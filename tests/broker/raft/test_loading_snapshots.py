@@ -1,4 +1,4 @@
-"""A follower that takes the leader's snapshot while leaders change."""
+"""A follower that loads the leader's snapshot while leaders change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SNAPSHOT = SnapshotId(6, 5)
 
 
 class SlowReader:
-    """Loads snapshots for as long as it is not let go."""
+    """Loads a snapshot until the test lets it finish."""
 
     def __init__(self) -> None:
         self.loading, self.go_on = asyncio.Event(), asyncio.Event()
@@ -49,7 +49,7 @@ class SlowReader:
 
 
 class HeldThreads:
-    """Work is done once it is let go."""
+    """Runs work once the test lets it."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -72,7 +72,7 @@ def snapshot_of_nothing() -> bytes:
 def follower(
     log: MemoryLog, network: LocalNetwork, threads: HeldThreads, reader: SlowReader, disk: MemoryDisk | None = None
 ) -> RaftDriver:
-    """Node 1 of three."""
+    """Node 1 of three, as a follower."""
     return RaftDriver(
         node_id=1,
         quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
@@ -98,8 +98,8 @@ def piece(request: Any, node: int, epoch: int, whole: bytes) -> Any:
 
 @pytest.mark.spec("CLU-02", "CLU-03")
 async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_is_flushed() -> None:
-    """The log was longer than the snapshot, and the leader changes while it is read: what is asked for counts as
-    stable at the leader, and a loss of power would take it back."""
+    """The log was longer than the snapshot, and the leader changes while it is read: the leader takes everything before
+    the fetch offset for flushed, but a power loss could undo it."""
     log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
     log.append_as_leader(batch(10), 3, now_ms=1, origin="raft")
     whole = snapshot_of_nothing()
@@ -147,8 +147,8 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
 
 @pytest.mark.spec("CLU-02", "CLU-03")
 async def test_one_snapshot_is_read_after_the_other() -> None:
-    """The next leader has a later one while the first is still read, whose file is gone then: it could end the node, or
-    come last and take back what the later one says."""
+    """The next leader has a later snapshot while the first, whose file is gone by then, is still read: that could crash
+    the node, or finish last and undo the later one."""
     log, network, reader = MemoryLog(), LocalNetwork(), SlowReader()
     whole = snapshot_of_nothing()
     log.append_as_leader(batch(1), 3, now_ms=1, origin="raft")
@@ -186,7 +186,7 @@ async def test_one_snapshot_is_read_after_the_other() -> None:
 
 @pytest.mark.spec("CLU-02", "CLU-03")
 async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> None:
-    """A leader that finds the node listening tells it that it leads, and how much is committed."""
+    """A leader that finds the node listening already tells it about itself and the high watermark."""
     log, network, reader, disk = MemoryLog(), LocalNetwork(), SlowReader(), MemoryDisk()
     log.truncate_fully_and_start_at(SNAPSHOT.offset)
     log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
@@ -223,7 +223,7 @@ async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> 
 async def test_a_log_is_not_given_up_for_a_snapshot_that_is_spoilt(
     spoilt: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader's disk may be rotten: it is asked again, and the own log kept meanwhile. It is said once."""
+    """The leader's disk may be corrupt: ask again and keep the own log meanwhile. It is logged once."""
     log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
     log.append_as_leader(batch(4), 3, now_ms=1, origin="raft")
     answers: list[int] = []

@@ -1,4 +1,4 @@
-"""A node without file descriptors neither ends nor says what is not so: it does later what it was asked."""
+"""A node without file descriptors neither exits nor gives wrong answers: it does its work later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CountedFile(RealFile):
 
 
 class CountingDisk(OutOfHandlesDisk):
-    """Within a limit of files that may be open."""
+    """A disk with a limit of open files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +88,11 @@ class Reader(Applied):
 
 
 class Node:
-    """One of three voters, and what the leader answers to its fetches; or the only voter."""
+    """One of three voters, with the leader's replies to its fetches; or the only voter."""
 
     def __init__(self, disk: CountingDisk, driver: RaftDriver, applied: Reader) -> None:
         self.disk, self.driver, self.applied = disk, driver, applied
-        self.replies: list[FetchReply] = []  # and the second where its log diverges
+        self.replies: list[FetchReply] = []  # the second says where its log diverges
         self.asked: list[int] = []
 
     async def answer(self, api_key: int, version: int, request: Any, origin: Any) -> Any:
@@ -120,7 +120,7 @@ async def node(
     earlier: int = 0,
     **log_config: Any,
 ) -> AsyncIterator[Node]:
-    """`earlier`: so many records of epoch 4 are in the log."""
+    """`earlier`: how many records of epoch 4 are in the log."""
     disk, network, applied = CountingDisk(), LocalNetwork(), Reader()
     manager, store = await open_store(path, disk, **log_config)
     applied.store = store
@@ -226,7 +226,7 @@ async def test_a_node_whose_log_was_cut_by_half_ends(tmp_path: Path, refused: in
 
 @pytest.mark.spec("LOG-35", "CLU-03")
 async def test_a_leader_that_cannot_write_leads_no_more_until_it_can(tmp_path: Path) -> None:
-    """Else nobody would be the active controller: it would lead the quorum, and refuse all changes."""
+    """Otherwise it would lead the quorum but refuse all changes, and there would be no active controller."""
     async with node(tmp_path, (1,), replace(DEFAULT_TIMEOUTS, fetch_s=0.2), segment_bytes=400) as found:
         driver = found.driver
         await driver.start()

@@ -1,4 +1,4 @@
-"""Where the nodes of a quorum are found: what the configuration, the log, and leaders themselves say."""
+"""The addresses of a quorum's nodes: from the configuration, from the log, and from leaders themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation proves itself: cores with a mistake put into them are found out by the invariants."""
+"""The simulation proves itself: its invariants find each bug that is planted into the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 
 def votes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grants every vote of its epoch, whoever got it before."""
+    """Grants its vote to every candidate of an epoch."""
     original = RaftCore._may_grant
 
     def grant(self: RaftCore, now: float, request: Vote) -> bool:
@@ -54,7 +54,7 @@ def forgets_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def votes_for_short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does not ask whether the candidate's log is as long as its own."""
+    """Does not check that the candidate's log is as up to date as its own."""
     original = RaftCore._may_grant
 
     def grant(self: RaftCore, now: float, request: Vote) -> bool:
@@ -77,7 +77,7 @@ def commits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_what_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leader and followers vouch for records that a crash can take."""
+    """Leader and followers acknowledge records that a crash can lose."""
 
     def appended(self: RaftCore, now: float) -> None:
         self.flushed(now, self._log.end_offset)
@@ -94,7 +94,7 @@ def counts_what_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goes on after its own tail where the leader's log differs."""
+    """Appends to its own log where it should truncate a divergent tail."""
     original = RaftCore._misfit
 
     def misfit(self: RaftCore, request: Fetch) -> FetchReply | None:
@@ -116,7 +116,7 @@ BUGS = [
 
 
 def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a leader, goes on committing with those it was elected by."""
+    """As a leader, goes on committing with the voters of its election."""
     original = Leadership.follow_voters
 
     def follow(self: Leadership, voters: VoterSet) -> None:
@@ -136,7 +136,7 @@ def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changes_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the second change before the first is committed."""
+    """Accepts a second change before the first is committed."""
 
     def check(leadership: Leadership, log: LogView) -> None:
         if leadership.high_watermark <= leadership.epoch_start_offset:
@@ -146,7 +146,7 @@ def changes_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_to_undo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that is cut off the log still counts, until the next one."""
+    """A change that is truncated still counts, until the next one."""
     original = VoterHistory.cut
 
     def cut(self: VoterHistory, end_offset: int) -> None:
@@ -158,7 +158,7 @@ def forgets_to_undo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def elects_by_committed_voters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates ask those of the last set that they know to be committed."""
+    """Candidates ask the voters of the last set that they know to be committed."""
 
     def voters(self: RaftCore) -> tuple[int, ...]:
         assert isinstance(self._log, simulator.SimLog)
@@ -169,7 +169,7 @@ def elects_by_committed_voters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_a_removed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that votes no more counts its own log all the same."""
+    """A leader that is not a voter any more still counts its own log."""
 
     def advance(self: Leadership) -> bool:
         voters = list(self.voters.values())
@@ -193,7 +193,7 @@ OF_CHANGES = [
 
 
 def rough(seed: int) -> World:
-    """More elections and more lost logs than usual: what mistakes need to show themselves."""
+    """More elections and lost log ends than usual, so that bugs show."""
     slow_network = seed % 2 == 0
     faults = simulator.Faults(
         loss=0.1,

@@ -1,4 +1,4 @@
-"""A node whose metadata is spoilt on its disk: it says which file, and serves nothing of it."""
+"""A node whose metadata is corrupt on disk says in which file, and serves nothing of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def snapshots(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A broker that was stopped in order; its newest snapshot has topics, and so has the log after it."""
+    """A broker after a clean shutdown; both its newest snapshot and the log after it have topics."""
     folder = tmp_path_factory.mktemp("spoilt")
     with Cluster(folder, 1, {"metadata.log.max.record.bytes.between.snapshots": "4000"}) as cluster:
         [broker] = cluster.brokers
@@ -78,7 +78,7 @@ def all_of_the_snapshot(folder: Path) -> Path:
 
 
 def the_end_of_the_snapshot(folder: Path) -> Path:
-    """Behind a whole batch."""
+    """Cut the snapshot after a whole batch."""
     newest = snapshots(folder)[-1]
     *_, footer = iterate_batches(memoryview(newest.read_bytes()))
     os.truncate(newest, footer.position)
@@ -114,7 +114,7 @@ def the_epoch_of_the_quorum_state(folder: Path) -> Path:
     ],
 )
 def test_a_node_ends_and_says_what_is_spoilt(stopped: Cluster, damage: Damage) -> None:
-    """Taken as it is, an empty snapshot was a cluster without topics, and a changed bit a topic of another name."""
+    """Taken at face value, an empty snapshot was a cluster without topics, and a flipped bit another topic name."""
     spoilt = damage(restored(stopped))
     [broker] = stopped.brokers
     broker.start()
@@ -140,7 +140,7 @@ def test_what_is_not_spoilt_is_served(stopped: Cluster) -> None:
 
 @pytest.mark.spec("CLU-02")
 async def test_an_epoch_that_is_in_the_log_is_led_by_nobody_else(tmp_path: Path) -> None:
-    """The vote of it was lost with the file of votes."""
+    """Its vote in that epoch was lost with the quorum state file."""
     manager, store = await open_store(tmp_path)
     store.configured(static_voters((1,)))
     store.append(batch(2), 7, 5)

@@ -1,4 +1,4 @@
-"""A follower of the quorum whose leader's disk or network spoils what it sends."""
+"""A follower of the quorum whose leader's disk or network corrupts what it sends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Applied:
 
 
 def records_of_the_leader() -> bytes:
-    """Six, of epoch 5."""
+    """Six records of epoch 5."""
     log = MemoryLog()
     for _ in range(2):
         log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
@@ -50,7 +50,7 @@ def records_of_the_leader() -> bytes:
 async def test_spoilt_records_are_asked_for_again(
     tmp_path: Path, spoilt_at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else one rotten disk would end every controller and broker of the cluster, and each again after its restart."""
+    """Otherwise one corrupt disk would bring down every controller and broker, and again after each restart."""
     network, applied, sound = LocalNetwork(), Applied(), records_of_the_leader()
     spoilt = bytearray(sound)
     spoilt[len(sound) // 2 + spoilt_at] ^= 0x41

@@ -1,4 +1,4 @@
-"""Raft's store on real files and the storage engine's own log: what is promised to be stable is there again."""
+"""Raft's store on real files with the storage engine's log: what it reports as flushed survives."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def open_store(path: Path, disk: Any = None, **log_config: Any) -> tuple[L
 async def reopened(
     manager: LogManager, store: MetadataStore, path: Path, **log_config: Any
 ) -> tuple[LogManager, MetadataStore]:
-    """As a node that stopped in order finds it."""
+    """The store as a node finds it after a clean shutdown."""
     store.close()
     await manager.shutdown()
     return await open_store(path, **log_config)
@@ -159,7 +159,7 @@ async def test_the_log_begins_after_a_fetched_snapshot(tmp_path: Path) -> None:
 async def test_an_own_snapshot_that_is_done_when_the_log_begins_after_a_later_one_says_nothing_of_epochs(
     tmp_path: Path,
 ) -> None:
-    """Who has more of epoch 1 than it, committed, would be told to cut that off, and ends."""
+    """A follower that has committed more of epoch 1 would be told to truncate that, and exit."""
     manager, store = await open_store(tmp_path)
     store.append(batch(10), 1, 5)
     own = store.new_snapshot(SnapshotId(10, 1))
@@ -178,7 +178,7 @@ async def test_an_own_snapshot_that_is_done_when_the_log_begins_after_a_later_on
 
 @pytest.mark.spec("CLU-02")
 async def test_two_loads_of_one_snapshot_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """The first is given up when the leader changes, perhaps after the second has begun."""
+    """The first is abandoned when the leader changes, perhaps after the second has begun."""
     manager, store = await open_store(tmp_path)
     snapshot = SnapshotId(40, 3)
     first = store.new_snapshot(snapshot)
@@ -199,8 +199,8 @@ async def test_two_loads_of_one_snapshot_do_not_disturb_each_other(tmp_path: Pat
 @pytest.mark.spec("CLU-02")
 @pytest.mark.parametrize("epoch", [3, 4])
 async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Path, epoch: int) -> None:
-    """A crash came between the two. Else the node would vote as one that has nothing of what the snapshot contains; if
-    it had something of a leader that committed nothing, even as one that has more."""
+    """A crash came between storing the snapshot and starting the log after it. Otherwise the node would vote as if it
+    lacked what the snapshot contains, or, with records of a leader that committed nothing, even as if it had more."""
     manager, store = await open_store(tmp_path)
     store.append(batch(2), epoch, 5)
     writer = store.new_snapshot(SnapshotId(40, 3))

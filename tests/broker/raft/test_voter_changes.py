@@ -1,4 +1,4 @@
-"""What the leader lets happen to its voters, and what becomes of those it removes, in virtual time."""
+"""Which voter changes the leader allows, and what becomes of removed voters, in virtual time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_second_change_waits_until_the_first_is_committed() -> None:
 
 
 def test_nothing_changes_before_something_of_the_leaders_own_epoch_is_committed() -> None:
-    """What an earlier leader changed may still come to count, and then there would be two changes at once."""
+    """An earlier leader's change may still be committed, and then there would be two changes at once."""
     world = dynamic_world(4, 1)
     first = leader_of(world)
     cut_off(world, first)
@@ -130,7 +130,7 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed_and_no_longer() 
 
 
 def test_two_voters_survive_a_leader_that_dies_while_it_removes_itself() -> None:
-    """Only its log has the removal, so the other one cannot win without it, and by its own log it is no voter."""
+    """Only its own log has the removal: the other voter cannot win without it, and by its own log it is no voter."""
     world = dynamic_world(2)
     leader = leader_of(world)
     other = world.nodes[1 - leader.id]
@@ -145,7 +145,7 @@ def test_two_voters_survive_a_leader_that_dies_while_it_removes_itself() -> None
 
 
 def test_a_removed_voter_disturbs_nobody() -> None:
-    """Whether it knows of its removal or was cut off from the news."""
+    """Whether it knows of its removal or was cut off."""
     world = dynamic_world(3, 2)
     leader = leader_of(world)
     gone = next(world.nodes[each] for each in world.voters if each != leader.id)

@@ -1,4 +1,4 @@
-"""The voter set of a metadata log: it follows what is appended, cut and loaded, and survives restarts."""
+"""The voter set of a metadata log follows appends, truncations and snapshots, and survives restarts."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_log_that_begins_after_a_snapshot_has_the_voters_of_its_header() -> No
 
 
 def test_a_snapshot_from_before_the_log_does_not_say_who_votes() -> None:
-    """As a crash leaves it between beginning after the leader's snapshot and removing the one before."""
+    """A crash leaves it between starting the log after the leader's snapshot and removing the previous snapshot."""
     disk, log = MemoryDisk(), MemoryLog()
     store = store_on(disk, log)
     write_snapshot(store, SnapshotId(20, 2), FOUNDED)

@@ -1,5 +1,5 @@
-"""Brokers in one event loop: the real Replicas and logs on real files, the controller's real commands on one image,
-and channels that carry encoded messages. Nothing runs in threads of its own but the disk work."""
+"""Brokers in one event loop: real Replicas and logs on real files, the controller's real commands on one image, and
+channels that carry encoded messages. Only disk work runs in threads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RealClock:
 
 
 class AnyConfig:
-    """The table of configs is above these rooms: here every config is allowed."""
+    """Allows every config: the real table of configs belongs to a higher layer."""
 
     def validate(self, resource_type: int, resource_name: str, configs: Mapping[str, str]) -> None:
         return
@@ -83,13 +83,13 @@ def log_config(image: MetadataImage, topic: str) -> LogConfig:
 
 
 def told(publish: Publisher, delta: MetadataDelta, image: MetadataImage) -> None:
-    """All of it."""
+    """Publish to the end, without pauses."""
     for _ in publish(delta, image) or ():
         pass
 
 
 class Controller:
-    """The active controller: commands are committed at once and published to all brokers that are up."""
+    """The active controller: commits commands at once and publishes them to all brokers that are up."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -136,7 +136,7 @@ class Controller:
             response = kind(error_code=int(error.code))
         return round_trip(response, version)
 
-    # -- what operators and the metadata log do
+    # -- what administrators and the metadata log do
     def register(self, broker_id: int, directories: list[UUID], rack: str | None = None) -> int:
         kind = message("BrokerRegistrationRequest")
         request = kind(
@@ -154,7 +154,7 @@ class Controller:
         return int(response.broker_epoch)
 
     def join(self, broker_id: int, publish: Publisher) -> None:
-        """The broker has read the metadata up to its registration; from now on it takes part."""
+        """The broker has read the metadata up to its registration; from now on it is unfenced and gets updates."""
         told(publish, at_once(whole(self.image)), self.image)
         self._publish[broker_id] = publish
         self.commit(unfence_broker(self.context(), self.image.cluster.brokers[broker_id]))
@@ -163,12 +163,12 @@ class Controller:
         self._publish[broker_id] = publish
 
     def lose(self, broker_id: int) -> None:
-        """The broker is fenced, as after its session."""
+        """Fence the broker, as when its session times out."""
         self._publish.pop(broker_id, None)
         self.commit(fence_broker(self.context(), broker_id))
 
     async def elect_uncleanly(self) -> None:
-        """What the controller does now and then for partitions without a leader."""
+        """What the controller does periodically for partitions without a leader."""
         self.commit(offline_elections(self.context()))
 
     def create_topic(self, name: str, replicas: list[list[int]], configs: dict[str, str] | None = None) -> UUID:
@@ -196,7 +196,7 @@ class Controller:
         self.commit(delete_topics(self.context(), kind(topics=[topic], topic_names=[], timeout_ms=0)))
 
     def reassign(self, name: str, replicas: list[int]) -> None:
-        """The first partition of the topic."""
+        """Reassign the topic's first partition."""
         kind = message("AlterPartitionReassignmentsRequest")
         partition = kind.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=replicas)
         topic = kind.ReassignableTopic(name=name, partitions=[partition])
@@ -246,13 +246,13 @@ class Node:
         self._cluster.controller.join(self.broker_id, self.replication.roles.publish)
 
     def log(self, topic_partition: TopicPartition) -> Log:
-        """One that it has."""
+        """A log that it must have."""
         found = self.logs.get(topic_partition)
         assert found is not None, f"broker {self.broker_id} has no {topic_partition}"
         return found
 
     def state(self, topic_partition: TopicPartition) -> Partition:
-        """Of a replica that it has."""
+        """The state of a replica that it must have."""
         found = self.replicas.partition(topic_partition)
         assert found is not None, f"broker {self.broker_id} has no {topic_partition}"
         return found
@@ -263,7 +263,7 @@ class Node:
         found.fail(error or OSError("unplugged"))
 
     async def start_unnoticed(self) -> None:
-        """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
+        """A restart so quick that the broker was never fenced: it stays in every ISR."""
         await self.open()
         controller = self._cluster.controller
         told(self.replication.roles.publish, at_once(whole(controller.image)), controller.image)
@@ -280,7 +280,7 @@ class Node:
         self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(next(_lives)))
         await self.logs.start()
         for each in self.logs.directories:
-            each.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is no case
+            each.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is not the point
         self.replication = Replication(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
             logs=self.logs,
@@ -296,7 +296,7 @@ class Node:
         self.up = True
 
     async def crash(self, *, noticed: bool = True) -> None:
-        """Nothing is flushed or told. The files stay as the page cache has them."""
+        """Die without flushing or telling anybody. The files keep what is in the page cache."""
         self.up = False
         if noticed:
             self._cluster.controller.lose(self.broker_id)
@@ -324,7 +324,7 @@ class Node:
         return answer if isinstance(answer, ErrorCode) else await answer
 
     async def consume(self, topic_partition: TopicPartition) -> list[str]:
-        """All that a consumer sees."""
+        """All values that a consumer sees."""
         values: list[str] = []
         found = self.replicas.list_offset(topic_partition, -2)
         offset = (await found if isinstance(found, asyncio.Task) else found).offset
@@ -342,7 +342,7 @@ class Node:
                 offset = batch.last_offset + 1
 
     def stored(self, topic_partition: TopicPartition) -> list[str]:
-        """All records in the local log, committed or not."""
+        """All values in the local log, committed or not."""
         return records_of(self.log(topic_partition))
 
 

@@ -1,7 +1,7 @@
-"""A disk that stops for good at the nth operation that changes something, as a process does that is killed there.
+"""A disk that stops for good at the nth mutating operation, as if the process were killed there.
 
-What was written stays written (the page cache outlives the process). The operation at which it stops is done by half
-where that is possible: half of a write, half of a copy.
+Completed writes persist (the page cache outlives the process). The operation at which it stops is half done where that
+is possible: half of a write, half of a copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ballast_broker.storage.disk import RealDisk, RealFile
 
 
 class Killed(Exception):
-    """Not an OSError: nobody is meant to handle it."""
+    """Not an OSError, so that no code handles it."""
 
 
 class StoppingFile:
@@ -54,7 +54,7 @@ class StoppingFile:
 
 class StoppingDisk(RealDisk):
     def __init__(self) -> None:
-        self.left: int | None = None  # operations until it stops; None: it does not
+        self.left: int | None = None  # operations until it stops; None: never
         self.done: list[str] = []
         self._stopped = False
         self._files: list[StoppingFile] = []
@@ -97,7 +97,7 @@ class StoppingDisk(RealDisk):
         return self._files[-1]
 
     def close_files(self) -> None:
-        """As the kernel does for a process that has ended."""
+        """Close all files, as the kernel does when a process ends."""
         for file in self._files:
             file.close()
 

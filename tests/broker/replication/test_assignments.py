@@ -1,4 +1,4 @@
-"""When the controller is told where replicas are, on virtual time."""
+"""When the controller is told the directories of replicas, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC, HERE, THERE = UUID(int=1_000), UUID(int=2_000), UUID(int=3_000)
 
 
 class Controller:
-    """Agrees to everything, and notes when it was told of how many."""
+    """Accepts everything, and notes the time and size of each request."""
 
     def __init__(self) -> None:
         self.told: list[tuple[float, int]] = []
@@ -52,7 +52,7 @@ class Controller:
 
 
 def run(work: Callable[[Assignments], Coroutine[Any, Any, None]]) -> list[tuple[float, int]]:
-    """When the controller was told of how many, in seconds from the beginning."""
+    """The time (seconds from the beginning) and size of each request to the controller."""
     controller = Controller()
 
     async def main() -> float:
@@ -67,7 +67,7 @@ def run(work: Callable[[Assignments], Coroutine[Any, Any, None]]) -> list[tuple[
 
 
 async def create(assignments: Assignments, seconds: float) -> int:
-    """A partition every tenth of a second."""
+    """Create a partition every tenth of a second."""
     count = round(seconds * 10)
     for number in range(count):
         assignments.assign_in_time(TOPIC, number, HERE)
@@ -94,7 +94,7 @@ def test_creation_without_an_end_does_not_keep_them_back_for_ever() -> None:
 
 
 def test_thousands_are_told_of_piece_by_piece() -> None:
-    """The controller takes up each piece in one turn of its event loop."""
+    """The controller handles each request in one turn of its event loop."""
 
     async def work(assignments: Assignments) -> None:
         for number in range(480):

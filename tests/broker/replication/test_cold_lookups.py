@@ -1,4 +1,4 @@
-"""Where to read is looked up on a disk that takes its time: the loop does not wait for it (LOG-32)."""
+"""Index lookups on a slow disk do not block the event loop (LOG-32)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITS_MS = 20_000
 
 
 class ColdDisk(RealDisk):
-    """What lies under `cold` is in memory once a thread has read it, which waits until the test lets it go."""
+    """Files under `cold` are in memory once a thread has read them, which waits until the test lets it go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ def test_a_file_system_that_cannot_say_what_it_has_is_waited_for(
 
 
 def a_file_of(tmp_path: Path, answer: OSError | int, monkeypatch: pytest.MonkeyPatch) -> tuple[RealDisk, str]:
-    """Of which the kernel answers like this whoever does not wait."""
+    """A file for which the kernel gives this answer to non-blocking reads."""
 
     def preadv(_: int, __: object, ___: int, flags: int = 0) -> int:
         assert flags == os.RWF_NOWAIT

@@ -1,4 +1,4 @@
-"""A broker is killed at each file operation of a move in turn; each restart ends with one log that has everything."""
+"""Kills a broker at each file operation of a move in turn; after each restart one log has everything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class InlineThreads:
-    """Runs the work at once, so that operations come in the same order each time; something may happen before each."""
+    """Runs work at once, so that operations always come in the same order; something may happen before each."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] = lambda: None
@@ -51,7 +51,7 @@ class InlineThreads:
 
 
 async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
-    """Kill after so many operations, start again, and look. Answers the operations there were."""
+    """Kill after so many operations, restart, and check. Return the operations that were done."""
     async with Cluster(folder) as cluster:
         disk = cluster.disk = StoppingDisk()
         threads = cluster.threads = InlineThreads()
@@ -90,7 +90,7 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
 async def move_and_produce(
     node: Node, disk: StoppingDisk, threads: InlineThreads, acknowledged: list[str]
 ) -> list[str]:
-    """Answers the record that was being written when the disk stopped, if there was one."""
+    """Return the record that was being written when the disk stopped, if any."""
     numbers = iter(range(10))
     unsure: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Topics that are deleted and created again under the same name while a broker is away: two topics, two logs."""
+"""Topics that are deleted and re-created under the same name while a broker is down: two topics, two logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_nor_does_it_follow_with_them(tmp_path: Path) -> None:
 
 
 async def made_again_while_a_log_was_away(cluster: Cluster, away: Path) -> tuple[Node, Path]:
-    """A follower that has caught up with the new topic, and where the log lay that is at `away` now."""
+    """A follower that has caught up with the new topic, and the former path of the log that is at `away` now."""
     one, two = await cluster.add(1, 2, directories=2)
     cluster.controller.create_topic("orders", [[1, 2]])
     assert await one.produce_to_all(ORDERS, "old") is ErrorCode.NONE
@@ -69,8 +69,8 @@ async def made_again_while_a_log_was_away(cluster: Cluster, away: Path) -> tuple
 @pytest.mark.spec("TOP-24", "DIR-41")
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_directory_that_was_away_brings_back_a_log_of_the_topic_before(tmp_path: Path, kept: bool) -> None:
-    """By then the new topic's log lies in another directory; whichever of the two is found first, it is the new one's
-    that counts. Where the new one is gone as well, neither does."""
+    """By then the new topic's log is in another directory; whichever of the two is found first, the new topic's log
+    counts. If that is gone as well, neither does."""
     async with Cluster(tmp_path) as cluster:
         two, place = await made_again_while_a_log_was_away(cluster, tmp_path / "away")
         new = Path(two.log(ORDERS).folder.path)

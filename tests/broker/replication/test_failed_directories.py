@@ -1,4 +1,4 @@
-"""What goes on in a broker of which one directory has failed."""
+"""A broker one of whose directories has failed."""
 
 # ruff: noqa: ASYNC240 - a test looks at real files
 from __future__ import annotations
@@ -22,7 +22,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 class ReadOnlyDisk(RealDisk):
-    """Nothing under some path gets another name."""
+    """A disk on which nothing under some path can be renamed."""
 
     read_only = "//"
 
@@ -52,7 +52,7 @@ async def test_a_replica_taken_away_after_its_disk_failed_may_come_back_to_anoth
 @pytest.mark.spec("DIR-41")
 @pytest.mark.parametrize("moving", [False, True])
 async def test_a_disk_found_read_only_when_a_topic_is_deleted_fails_alone(tmp_path: Path, moving: bool) -> None:
-    """The deletion is metadata: what else comes with it is heeded all the same."""
+    """The deletion is a metadata change: the other changes that come with it are still applied."""
     async with Cluster(tmp_path) as cluster:
         cluster.disk = disk = ReadOnlyDisk()
         (node,) = await cluster.add(1, directories=2)
@@ -69,7 +69,7 @@ async def test_a_disk_found_read_only_when_a_topic_is_deleted_fails_alone(tmp_pa
 
 
 async def moving(cluster: Cluster) -> tuple[Node, LogDirectory, LogDirectory]:
-    """A broker with a partition whose copy is level, and waits for the controller."""
+    """A broker with a partition whose copy has caught up and waits for the controller."""
     (node,) = await cluster.add(1, directories=2)
     cluster.controller.create_topic("orders", [[1]])
     for number in range(20):
@@ -85,7 +85,7 @@ async def moving(cluster: Cluster) -> tuple[Node, LogDirectory, LogDirectory]:
 
 @pytest.mark.spec("DIR-31", "DIR-43")
 async def test_a_disk_that_fails_while_it_is_emptied_leaves_what_was_copied(tmp_path: Path) -> None:
-    """The usual reason to empty a disk. There may be no other replica."""
+    """A failing disk is the usual reason to empty it, and there may be no other replica."""
     async with Cluster(tmp_path) as cluster:
         node, source, destination = await moving(cluster)
         source.fail(OSError(errno.EIO, "EIO"))
@@ -121,7 +121,8 @@ async def test_a_copy_that_nobody_needs_any_more_goes(tmp_path: Path, away: bool
 async def test_what_was_renamed_away_for_a_copy_whose_disk_died_of_the_swap_is_not_removed(
     tmp_path: Path, deleted: bool
 ) -> None:
-    """A rename on a dying disk hangs, its broker is killed and started without that disk: there is no other log."""
+    """A rename on a dying disk hangs, and the broker is killed and restarted without that disk: there is no other
+    log."""
     async with Cluster(tmp_path) as cluster:
         node, source, destination = await moving(cluster)
         folder = Path(node.log(ORDERS).folder.path)

@@ -1,4 +1,4 @@
-"""`flush.messages`: what is answered is on the disk, and the event loop never waits for that."""
+"""`flush.messages`: acknowledged records are on disk, and the event loop never waits for an fsync."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.fixture
 def synced_by_loop(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often the thread of the test's loop has waited for a disk."""
+    """How often the event loop's thread has called fsync."""
     counted, sync, loop_thread = [0], RealFile.sync, threading.get_ident()
 
     def noted(file: RealFile) -> None:

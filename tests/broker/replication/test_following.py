@@ -1,4 +1,4 @@
-"""Brokers that follow each other: commits, lag, the ISR, a leader's loss. Real logs, in one loop."""
+"""Brokers that replicate: commits, lag, the ISR, the loss of a leader. Real logs, in one event loop."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_change_of_the_isr_outlasts_the_controllers_absence(tmp_path: Pa
 async def test_changes_of_many_isrs_are_asked_for_so_many_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the controller, and this broker, is held up when a follower of thousands comes back."""
+    """Otherwise the controller and this broker are blocked when a follower of thousands of partitions returns."""
     monkeypatch.setattr(isr, "MAXIMUM_PER_REQUEST", 5)
     async with Cluster(tmp_path) as cluster:
         _, two = await cluster.add(1, 2)
@@ -140,7 +140,7 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
         waiting = one.replicas.await_committed(ORDERS, 1, 60_000)
         assert not isinstance(waiting, ErrorCode)
         publish = one.replication.roles.publish
-        cluster.controller.lose(1)  # fenced, but it still hears of it
+        cluster.controller.lose(1)  # fenced, but it still gets the metadata
         told(publish, *cluster.controller.last)
         assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
         with pytest.raises(ApiError) as refused:
@@ -150,7 +150,7 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
 
 @pytest.mark.spec("REP-14", "REP-20")
 async def test_producers_wait_on_where_their_leader_leads_a_new_epoch(tmp_path: Path) -> None:
-    """As it does when a replica was taken away: who is refused writes once more what is in the log already."""
+    """As when a replica is removed: a producer that got an error would write again what is in the log already."""
     async with Cluster(tmp_path) as cluster:
         one, _, _ = await cluster.add(1, 2, 3)
         cluster.controller.create_topic("orders", [[1, 2, 3]])
@@ -225,7 +225,7 @@ async def test_a_follower_begins_inside_of_a_batch_where_the_leader_does(tmp_pat
 
 @pytest.mark.spec("REP-07", "TOP-10")
 async def test_one_that_ends_where_the_leader_begins_inside_of_a_batch_begins_again_there(tmp_path: Path) -> None:
-    """What it has was never committed, nor is it in the way: all of it has been deleted, whoever's it was."""
+    """What it has is not needed: all records before the leader's start have been deleted."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1, 2]])
@@ -288,7 +288,7 @@ def leader_batch(*values: str) -> bytearray:
 
 @pytest.mark.spec("REP-04")
 async def test_a_follower_that_lags_asks_again_without_a_pause(tmp_path: Path) -> None:
-    """Twenty batches, one to a fetch: it would take minutes if any of these fetches waited at the leader."""
+    """Twenty batches, one per fetch: it would take minutes if each of these fetches waited at the leader."""
     async with Cluster(tmp_path, replica_fetch_wait_max_ms=20_000, replica_fetch_max_bytes=1) as cluster:
         one, two = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1, 2]])
@@ -304,7 +304,7 @@ async def test_a_follower_that_lags_asks_again_without_a_pause(tmp_path: Path) -
 
 @pytest.mark.spec("REP-05")
 async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
-    """In this order: whether the partition is known, then its epoch; a follower's offset counts only after both."""
+    """The errors come in this order: unknown partition, wrong epoch, and only then a wrong offset."""
     async with Cluster(tmp_path) as cluster:
         one, _ = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]])
@@ -325,7 +325,7 @@ async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.spec("CLU-01", "REP-05", "REP-10")
 async def test_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing(tmp_path: Path) -> None:
-    """What it asks for was in a memory that the broker has lost since: it is not committed by that."""
+    """The broker may have lost since what it had then: such a fetch must not commit anything."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]])
@@ -345,7 +345,7 @@ async def test_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing(tmp
 
 @pytest.mark.spec("REP-06")
 async def test_nothing_happens_while_nothing_happens(tmp_path: Path) -> None:
-    """An idle follower asks once per `replica.fetch.wait.max.ms` and not more often."""
+    """An idle follower fetches once per `replica.fetch.wait.max.ms`, not more often."""
     async with Cluster(tmp_path, replica_fetch_wait_max_ms=200) as cluster:
         one, _ = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1, 2]])
@@ -388,7 +388,8 @@ async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> No
 
 @pytest.mark.spec("REP-01", "LOG-33")
 async def test_of_a_partition_that_failed_and_is_followed_no_more_nothing_is_kept(tmp_path: Path) -> None:
-    """The leader mostly hears first that a topic is deleted, and refuses what the follower asks until it hears too."""
+    """The leader usually learns first that a topic is deleted, and refuses the follower's fetches until it learns it,
+    too."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         for name in ("orders", "kept"):
@@ -437,7 +438,7 @@ async def test_what_waits_for_min_insync_replicas_is_committed_when_fewer_are_as
 async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced_first: bool
 ) -> None:
-    """What a producer wrote meanwhile waits for the follower: it may be in the ISR already. Until it cannot be."""
+    """What a producer writes meanwhile waits for the follower, which may be in the ISR already, until it cannot be."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         controller = cluster.controller
@@ -493,8 +494,8 @@ async def test_deleted_records_are_told_of_when_the_follower_that_was_waited_for
 
 @pytest.mark.spec("REP-24", "LOG-41")
 async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    """One header of the leader's log cannot be read any more. Who reads from there on is told; a follower that took
-    what comes in the next file instead would be in sync, and lead, with a hole."""
+    """A batch header in the leader's log is corrupt. Readers from there on get an error; a follower that took the next
+    file instead would join the ISR, and lead, with a gap."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         topic_id = cluster.controller.create_topic("orders", [[1, 2]], {"segment.bytes": "1000"})
@@ -521,7 +522,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
 async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """Producers with acks=all would wait for followers that are gone."""
+    """Otherwise producers with acks=all would wait for followers that are gone."""
     odd = TopicPartition("odd", 0)
     async with Cluster(tmp_path, replica_lag_time_max_ms=200) as cluster:
         one, _ = await cluster.add(1, 2)
@@ -560,7 +561,7 @@ def spoil(path: str, position: int) -> None:
 
 
 async def asked(node: Node, topic_id: UUID, offset: int) -> ErrorCode:
-    """By somebody who may read up to the end of the log."""
+    """The error of a fetch at this offset by a client that may read up to the log end offset."""
     results = node.replicas.fetch(FetchParams(replica_id=2), [FetchEntry(ORDERS, topic_id, offset)])
     assert isinstance(results, list)
     give_back(results)

@@ -1,4 +1,4 @@
-"""Fetch sessions as the asking end keeps them, truncation, and what a new history does to an old log. Pure."""
+"""The follower's fetch sessions, truncation, and what another history does to an old log. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_failing_partition_waits_longer_each_time() -> None:
 
 
 class History:
-    """A log that is only its epochs: a list with the epoch of each record."""
+    """A log reduced to the epoch of each record."""
 
     def __init__(self, epochs: list[int]) -> None:
         self.epochs = epochs
@@ -92,7 +92,7 @@ HISTORY = st.lists(st.integers(0, 9), max_size=12).map(sorted)
 @pytest.mark.spec("REP-21")
 @given(common=HISTORY, mine=HISTORY, theirs=HISTORY)
 def test_any_two_histories_find_their_common_part(common: list[int], mine: list[int], theirs: list[int]) -> None:
-    """Epochs belong to one leader: from the first difference on no epoch is in both logs."""
+    """Each epoch has one leader: after the first difference no epoch is in both logs."""
     base = max(common, default=0)
     follower = History(common + [base + 1 + 2 * epoch for epoch in mine])
     leader = History(common + [base + 30 + 2 * epoch for epoch in theirs])

@@ -1,4 +1,4 @@
-"""The two histories of REP-22 and REP-23, told step by step with two real brokers.
+"""The two histories of REP-22 and REP-23, step by step with two real brokers.
 
 A and B hold one partition. A record's way: the leader writes it; the follower fetches it; the follower's next fetch
 tells the leader; the leader's next answer tells the follower that it is committed.
@@ -26,7 +26,7 @@ def high_watermark(node: Node) -> int:
 
 @pytest.mark.spec("REP-22")
 async def test_the_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that restarts with a high watermark behind its log, and then has to lead, still has the message."""
+    """A follower that restarts with a high watermark below its log end, and then has to lead, still has the message."""
     async with Cluster(tmp_path) as cluster:
         a, b = await cluster.add(A, B)
         cluster.controller.create_topic("story", [[B, A]])
@@ -58,7 +58,7 @@ async def test_the_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def hold_back_high_watermark(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the node takes data, but the word of what is committed does not reach it."""
+    """From now on the node takes records, but does not learn the high watermark."""
     known = high_watermark(node)
     (group,) = node.replication.fetchers._groups.values()
     append = group._append
@@ -89,7 +89,7 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         assert b.replication.isr_changes.unclean_elections == 1
         assert await b.produce_to_all(STORY, "m3") is ErrorCode.NONE
 
-        # A returns, finds that its log left B's after m1, cuts there and follows. The loss is counted.
+        # A returns, finds that its log diverges from B's after m1, truncates it and follows. The loss is counted.
         await a.start()
         await eventually(lambda: cluster.isr(STORY) == {A, B})
         assert a.stored(STORY) == b.stored(STORY) == ["m1", "m3"]
@@ -123,7 +123,7 @@ async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp
 
 @pytest.mark.spec("REP-23")
 async def test_who_leads_by_the_end_of_a_reassignment_has_everything(tmp_path: Path) -> None:
-    """One change of the metadata takes it into the ISR and lets it lead."""
+    """A single metadata change takes it into the ISR and makes it the leader."""
     async with Cluster(tmp_path) as cluster:
         a, b, c = await cluster.add(A, B, C)
         cluster.controller.create_topic("story", [[A, B]])
@@ -137,7 +137,7 @@ async def test_who_leads_by_the_end_of_a_reassignment_has_everything(tmp_path: P
 
 @pytest.mark.spec("REP-21")
 async def test_logs_that_left_each_other_several_epochs_ago_find_together(tmp_path: Path) -> None:
-    """A has epochs that B never saw and the other way round: it takes more than one question."""
+    """Each has epochs that the other never saw: it takes more than one round trip."""
     async with Cluster(tmp_path) as cluster:
         a, b = await cluster.add(A, B)
         cluster.controller.create_topic("story", [[A, B]], {"unclean.leader.election.enable": "true"})

@@ -271,7 +271,7 @@ async def test_the_rate_of_all_moves_is_bounded_and_may_change(tmp_path: Path) -
 async def test_what_wakes_a_mover_in_the_middle_of_a_segment_does_not_keep_it_awake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would look at its rate again and again, and nothing else of the broker would run."""
+    """Otherwise it would check its rate in a busy loop, and nothing else in the broker would run."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 0, configs={"segment.bytes": "1000000"})
         for _ in range(30):
@@ -378,7 +378,7 @@ async def test_producers_meet_no_error_during_many_moves(tmp_path: Path) -> None
 
 @pytest.mark.spec("DIR-31", "DIR-20")
 async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was copied is compared by a thread: it may be cold."""
+    """A thread compares what was copied, as it may not be in the page cache."""
     compared_by, find = [], CommonEnd.find
 
     def noted(self: CommonEnd) -> int | None:
@@ -408,8 +408,8 @@ async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path, monkey
 async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_on(
     tmp_path: Path, order: int, restarted: bool
 ) -> None:
-    """The name under which the first one was to be removed had not reached the disk; or that disk was away when the
-    second was asked for. Meanwhile the clock was set back."""
+    """The rename that marks the first one for removal had not reached the disk; or that disk was offline when the
+    second was requested. Meanwhile the clock was set back."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, directories=3)
         second, third = node.directories[1:][::order]
@@ -447,7 +447,7 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
 
 @pytest.mark.spec("DIR-28", "DIR-31", "LOG-25")
 async def test_a_copy_from_before_its_log_was_compacted_does_not_bring_back_what_was_deleted(tmp_path: Path) -> None:
-    """The destination failed and came back with a start, long after a tombstone had gone with what it deletes."""
+    """The destination failed and returned with a restart, long after a tombstone was cleaned with what it deletes."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 0)
         for _ in range(20):
@@ -477,7 +477,7 @@ def put(node: Node, key: bytes, value: bytes | None) -> None:
 
 
 async def compact(node: Node, cluster: Cluster) -> None:
-    """Tombstones go with the next cleaning."""
+    """Clean the log; tombstones are removed with the next cleaning."""
     log, compactor = node.log(ORDERS), node.logs.compactor
     policy: dict[str, Any] = {
         "cleanup_policy": frozenset({"compact"}),
@@ -589,7 +589,7 @@ RESERVE = 1 << 40
 
 
 class NearlyFull(RealDisk):
-    """There is the reserve, and a little more: not enough for a piece."""
+    """A disk with little more than the reserve: not enough for a piece."""
 
     def usage(self, path: str) -> Usage:
         return Usage(1 << 50, RESERVE + self.more_bytes if path.endswith("d2") else 1 << 49)
@@ -619,7 +619,7 @@ async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_an
 
 
 class Filling(RealDisk):
-    """The third directory has room for so much."""
+    """A disk whose third directory has limited room."""
 
     room_bytes = 7_500_000
 
@@ -633,7 +633,7 @@ class Filling(RealDisk):
 async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both would wait in the middle for ever, and their movers with them."""
+    """Otherwise both would wait in the middle for ever, and their movers with them."""
     monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 250_000)
     async with Cluster(tmp_path) as cluster:
         disk = cluster.disk = Filling()
@@ -661,7 +661,7 @@ async def test_two_moves_do_not_each_begin_a_segment_where_there_is_room_for_one
 async def test_a_move_whose_destination_fills_in_the_middle_of_a_segment_lets_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may be what makes room there."""
+    """The others may be what makes room there."""
     monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 250_000)
     async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=1) as cluster:
         disk = cluster.disk = Filling()
@@ -691,7 +691,7 @@ async def test_a_move_whose_destination_fills_in_the_middle_of_a_segment_lets_th
 
 @pytest.mark.spec("DIR-31")
 async def test_the_disk_that_a_replica_was_moving_away_from_is_replaced(tmp_path: Path) -> None:
-    """Only the copy is left, and no directory is away that could have more: it goes on from there as a follower."""
+    """Only the copy is left, and no offline directory could have more: it continues from there as a follower."""
     async with Cluster(tmp_path) as cluster:
         leader, node = await cluster.add(1, 2, directories=2)
         cluster.controller.create_topic("orders", [[1, 2]])
@@ -728,7 +728,7 @@ async def test_nobody_prefers_a_cordoned_directory(tmp_path: Path) -> None:
 
 @pytest.mark.spec("DIR-44")
 async def test_a_directory_that_is_cordoned_while_its_broker_runs_takes_nothing_new(tmp_path: Path) -> None:
-    """As the operator does it; also what a broker finds when it starts, where replicas come in the same breath."""
+    """As the operator does it; also at a start of the broker, when replicas arrive at the same time."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 1, directories=3)
         first, second, third = map(str, node.directories)

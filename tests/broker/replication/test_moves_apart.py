@@ -1,4 +1,4 @@
-"""What a move leaves alone: other disks, other brokers, their quotas; and when its task ends."""
+"""What a move does not affect: other disks, other brokers, their quotas; and when its task ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_
             cluster.nodes[1].produce(ORDERS, f"record {number}")
         cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
         await eventually(lambda: follower.log(ORDERS).log_end_offset == 60)
-        # Its next fetch has come, and waits: none is on its way any more.
+        # Its next fetch has arrived and waits: none is in flight any more.
         await eventually(lambda: cluster.nodes[1].log(ORDERS).high_watermark == 60)
         cluster.cuts.add(frozenset({1, 2}))
         replication = follower.replication
@@ -79,7 +79,7 @@ async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_
 
 
 class HeldReads(RealDisk):
-    """What is copied from a directory waits."""
+    """A disk on which copies from a directory wait."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a move copies as bytes: the segment that is written to as well, also when something happens meanwhile."""
+"""Moves that copy segments as files, including the active one, also when something happens meanwhile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SyncedFile(RealFile):
 
 
 class SyncingDisk(RealDisk):
-    """Knows which files were synced, in this order."""
+    """A disk that notes which files were synced, in order."""
 
     def __init__(self) -> None:
         self.syncs: list[str] = []
@@ -75,7 +75,7 @@ class SyncingDisk(RealDisk):
 
 
 class Interrupted:
-    """Threads that do their work at once, and something else before it, once."""
+    """Threads that run work at once, and once something else before it."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] | None = None
@@ -97,7 +97,7 @@ class Interrupted:
 
 
 class Hurried:
-    """Whenever something is done in a thread, something is appended meanwhile."""
+    """Threads during whose work something is appended each time."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] = lambda: None
@@ -116,7 +116,7 @@ class Hurried:
 
 
 class Gated:
-    """Real threads; what is run while the gate is shut waits in its thread, and how it ended is noted."""
+    """Real threads; work waits in its thread while the gate is shut, and its result is noted."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -161,7 +161,7 @@ def numbered(number: int) -> bytearray:
 
 
 def ask(node: Node) -> Path:
-    """To the directory where it is not."""
+    """Ask to move the replica to the directory in which it is not; return that."""
     here = node.log(ORDERS).directory.path
     target = next(path for path in node.directories if str(path) != here)
     assert node.replication.directories.alter({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
@@ -174,7 +174,7 @@ async def moved(node: Node, target: Path) -> None:
 
 
 def entries(folder: str, kind: str) -> bytes:
-    """Of all indexes, without the room that the last one is given."""
+    """The entries of all indexes, without the preallocated room of the last one."""
     return b"".join(path.read_bytes().rstrip(b"\0") for path in sorted(Path(folder).glob(f"*.{kind}")))
 
 
@@ -200,7 +200,7 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
         assert records_of(log) == expected
         assert log.offset_for_timestamp(1_000_060) == (1_000_060, 60, 0)
         assert log.epochs.entries == source.epochs.entries
-        for number in range(100 - WINDOW, 100):  # a producer may have so many under way
+        for number in range(100 - WINDOW, 100):  # a producer may have this many in flight
             assert node.replicas.append(ORDERS, None, numbered(number), 1).duplicate, "the producer's state came along"
         node.produce(ORDERS, "afterwards")
         await node.stop()
@@ -212,7 +212,7 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
 async def test_what_the_source_knows_of_producers_is_not_read_from_the_copy_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be done on the loop, batch after batch of a segment whose records come from nobody idempotent."""
+    """It would be done on the event loop, batch by batch, even if no producer is idempotent."""
     replayed: list[object] = []
     monkeypatch.setattr(adoption, "replay", lambda *arguments: replayed.append(arguments))
     async with Cluster(tmp_path) as cluster:
@@ -257,7 +257,7 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
 async def test_the_source_is_cut_while_it_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, segment_bytes: str, left: int, again: int
 ) -> None:
-    """Cut far back and perhaps written to again, at each step of the copying: none of what was cut arrives."""
+    """Truncated far back and perhaps written to again, at each step of the copying: nothing truncated arrives."""
     monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 60_000)
     async with Cluster(tmp_path) as cluster:
         threads = cluster.threads = Interrupted()
@@ -284,7 +284,7 @@ async def test_the_source_is_cut_while_it_is_copied(
 async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
-    """What the mover appends to its copy must not keep the loop, and with it all other disks, waiting."""
+    """The mover's appends to its copy must not block the event loop, and with it all other disks."""
     monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 1 << 20)  # so it is appended, whatever the simulation says
     threads_of_writes: list[int] = []
     pwrite = RealFile.pwrite
@@ -325,7 +325,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
 async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """They would keep the disk from being unmounted."""
+    """Open files would prevent unmounting the disk."""
     broken: list[str] = []
     sync, open_ = RealFile.sync, RealDisk.open
 
@@ -390,7 +390,7 @@ async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_
             cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": limit})
         source = node.log(ORDERS)
         await moved(node, ask(node))
-        # Of the last one there is so little that it is appended.
+        # The last one is so small that it is appended.
         assert ahead == (source.bases[1:-1] if threads == 2 and limit is None else [])
         assert disk.copied <= source.size_bytes, "and nothing twice"
         assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
@@ -424,7 +424,7 @@ async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(t
 async def test_what_was_copied_ahead_gives_its_room_back_to_a_move_that_lacks_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the move would wait for the room that its own file takes."""
+    """Otherwise the move would wait for room that its own file takes."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
         source = node.log(ORDERS)
@@ -460,7 +460,7 @@ async def test_room_for_what_is_left_of_a_segment_is_room_enough(
 async def test_a_move_that_lacks_room_in_the_middle_of_a_segment_is_shown_as_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And keeps no room for what comes later."""
+    """It also reserves no room for later segments."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
         answers = itertools.chain([True, True], itertools.repeat(False))  # for the first segment, and one ahead
@@ -484,7 +484,7 @@ def left_ahead(folder: Path) -> list[Path]:
 @pytest.mark.spec("DIR-29")
 @pytest.mark.parametrize("configs", [{}, {"flush.messages": "1"}, {"segment.bytes": "100000"}])
 async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Path, configs: dict[str, str]) -> None:
-    """The copy need not be level with the log for a moment: a log that is busy enough never is."""
+    """The copy need not have caught up at any moment: with a log that is busy enough it never does."""
     async with Cluster(tmp_path) as cluster:
         threads = Hurried()
         cluster.threads = threads
@@ -507,7 +507,7 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
 
 @pytest.mark.spec("DIR-29")
 async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path) -> None:
-    """The copy has other files than the log then; how much is left is told all the same."""
+    """The copy then has other segments than the log; how much is left is reported all the same."""
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster, 400)
         cluster.controller.away = True
@@ -576,7 +576,7 @@ def lose_half(folder: Path) -> None:
 async def test_a_copy_that_could_not_be_written_to_its_disk_ends_its_own_move_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk tells of it once: were it taken for another move's, this one would be flushed in peace, and swapped."""
+    """A disk reports the error once: attributed to another move, this one's flush would succeed, and it be swapped."""
     first, second = TopicPartition("first", 0), TopicPartition("second", 0)
     sync, broken = RealFile.sync, asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What is decided about moves, without a disk."""
+"""The decisions about moves, without a disk."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_one_that_does_not_converge_lets_the_others_go_first() -> None:
 
 
 class Counted(TopicPartition):
-    """Told of every comparison of two."""
+    """Counts comparisons."""
 
     compared = 0
 
@@ -160,7 +160,7 @@ def test_to_find_the_next_of_thousands_few_are_looked_at() -> None:
 
 
 class Plain:
-    """The queue by its definition: everything is looked at each time."""
+    """A naive model of the queue, which looks at everything each time."""
 
     def __init__(self) -> None:
         self.moves: list[Move] = []

@@ -1,4 +1,4 @@
-"""A move takes transactions along: what is open, what was aborted, what is being asked for (DIR-28, CLI-05)."""
+"""A move takes transactions along: open ones, aborted ones, and pending verifications (DIR-28, CLI-05)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_what_is_open_and_what_was_aborted_comes_along(tmp_path: Path, seg
 
 @pytest.mark.spec("DIR-28", "CLI-05")
 async def test_transactions_end_while_a_segment_is_copied(tmp_path: Path) -> None:
-    """What ends behind the part that is being copied comes by appending, and is not told twice."""
+    """Transactions that end after the part that is being copied arrive by appends, and are not counted twice."""
     async with Cluster(tmp_path) as cluster:
         threads = cluster.threads = Hurried()
         node = await holding(cluster, 0)

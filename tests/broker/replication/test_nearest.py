@@ -1,4 +1,4 @@
-"""Consumers that say where they are, are sent to the replica in their rack, and are served there."""
+"""Consumers that name their rack are redirected to the replica in it, and are served there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_reader_is_sent_to_its_rack_and_reads_what_is_committed(tmp_path
         served = await asked(two, cluster, 0)
         assert (served.error, served.high_watermark, served.preferred_replica) == (ErrorCode.NONE, 2, -1)
         assert (await asked(two, cluster, 3)).error is ErrorCode.OFFSET_OUT_OF_RANGE
-        # Who asks as clients did that knew of no followers, is told who leads.
+        # Clients that do not know of follower fetching are sent to the leader.
         assert (await asked(two, cluster, 0, any_replica=False)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -65,7 +65,7 @@ def test_a_replica_outside_of_the_isr_does_not_hold_it_unless_it_keeps_up() -> N
 
 @pytest.mark.spec("REP-10")
 def test_nobody_waits_for_a_replica_that_the_controller_has_put_out_of_the_isr_until_it_keeps_up_again() -> None:
-    """Its disk has failed: its broker is alive, and it had kept up until then."""
+    """Its disk has failed, while its broker is alive and had kept up until then."""
     partition = leader()
     partition.appended(10, now_ms=1)
     for broker_id in (2, 3):
@@ -176,7 +176,7 @@ def test_a_follower_that_keeps_asking_but_never_reaches_the_end_is_in_sync_by_it
     for step in range(1, 10):
         now_ms = step * LAG_MS // 2
         partition.appended(step * 10, now_ms)
-        # It always asks for what was the end when it asked the time before.
+        # It always fetches from what was the log end offset at its previous fetch.
         partition.follower_fetched(2, -1, (step - 1) * 10, 0, now_ms)
     assert partition.propose_shrink(now_ms) is None
 
@@ -197,7 +197,7 @@ def test_a_follower_joins_when_it_reached_the_high_watermark_and_the_start_of_th
 
 @pytest.mark.spec("REP-13")
 def test_a_follower_that_has_all_that_is_committed_but_not_all_of_earlier_epochs_does_not_join() -> None:
-    """What it holds from there on may be another history than the leader's."""
+    """From there on its log may have diverged from the leader's."""
     partition = Partition(TopicPartition("orders", 0), 1, max_lag_ms=LAG_MS)
     partition.become(Metadata((1, 2, 3), (1, 2), 1), log_end_offset=10, high_watermark=5, now_ms=0)
     assert partition.high_watermark == 5
@@ -221,7 +221,7 @@ def test_a_fenced_or_restarted_follower_does_not_join() -> None:
 
 @pytest.mark.spec("REP-10", "REP-13")
 def test_who_may_be_in_the_isr_by_now_holds_the_high_watermark() -> None:
-    """It has what is committed and no more, and the answer of the controller is still under way."""
+    """It has only what is committed, and the controller's response is still on its way."""
     partition = leader(isr=(1, 2))
     partition.appended(10, now_ms=1)
     partition.follower_fetched(2, -1, 4, 0, now_ms=2)
@@ -283,7 +283,7 @@ def test_newer_metadata_overtakes_a_proposal() -> None:
 
 
 def test_a_replica_that_is_only_being_added_is_not_missed() -> None:
-    """A reassignment goes on for as long as its copies take; what it takes away from safety is nothing."""
+    """A reassignment may take long, and a replica that is only being added takes nothing away from safety."""
     partition = leader(replicas=(1, 2), isr=(1, 2))
     joining = Metadata((1, 2, 3), (1, 2), 1, partition_epoch=1, adding_replicas=(3,))
     partition.become(joining, log_end_offset=0, high_watermark=0, now_ms=0)

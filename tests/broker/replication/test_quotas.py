@@ -1,4 +1,4 @@
-"""Byte rates on a clock of the test's own, and throttled replication between brokers."""
+"""Byte rates on a clock that the test sets, and throttled replication between brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDERS = TopicPartition("orders", 0)
     idle_s=st.floats(0, 30),
 )
 def test_ten_seconds_come_out_within_five_percent(limit: int, share: float, idle_s: float) -> None:
-    """Reads of up to a quarter second of the limit, as fast as they are allowed, after any time of rest."""
+    """Reads of up to a quarter second's share of the limit, as fast as allowed, after any idle time."""
     clock = TurnedClock()
     rate = ByteRate(clock, limit)
     clock.now += idle_s

@@ -1,4 +1,4 @@
-"""A follower with several disks, one of which does not answer: what is on the others is followed all the same."""
+"""A follower with several disks, one of which hangs, still follows the partitions on the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hang(directory: LogDirectory) -> Held:
 
 
 async def two_partitions(cluster: Cluster) -> tuple[Node, Node, Node]:
-    """Two leaders to be, and a follower that has one in each of its directories."""
+    """Two future leaders, and a follower that has a replica of each in its own directory."""
     first, second, follower = await cluster.add(1, 2, 3, directories=2, num_replica_fetchers=1)
     cluster.controller.create_topic(TOPIC, [[1, 2, 3], [1, 2, 3]])
     await eventually(lambda: all(each in follower.logs.logs for each in BOTH))

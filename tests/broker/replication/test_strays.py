@@ -1,4 +1,4 @@
-"""Logs that a broker finds on its disks when it comes back, and that are not its own any more."""
+"""Stray logs: those that a broker finds on its disks at a start but has no replicas of any more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_what_was_taken_from_a_broker_while_it_was_away_goes(tmp_path: Pat
 
 @pytest.mark.spec("LOG-34")
 async def test_a_log_that_is_newer_than_the_metadata_is_set_aside(tmp_path: Path) -> None:
-    """Metadata that was put back to an older state knows of no replica here; the only newest copy may be."""
+    """Metadata restored to an older state knows of no replica here, yet this may be the only copy."""
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)
         cluster.controller.create_topic("orders", [[1]])

@@ -1,4 +1,4 @@
-"""The wheel on which requests wait: nothing ends early, and what ended otherwise leaves nothing behind."""
+"""The timer wheel for waiting requests: nothing expires early, and completed requests leave nothing behind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_bug_in_one_does_not_keep_the_others_waiting(caplog: pytest.LogC
 async def test_a_bug_in_the_answer_to_one_fetch_ends_that_one_and_no_other(
     caplog: pytest.LogCaptureFixture, woken: bool
 ) -> None:
-    """Those that were woken with it would wait for their time to be over, and the one itself for ever."""
+    """Otherwise those woken with it would wait until they expire, and the one itself for ever."""
 
     def finish(fetch: ParkedFetch) -> None:
         if fetch is fetches[0]:

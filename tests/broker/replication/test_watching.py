@@ -1,4 +1,4 @@
-"""Fetch sessions as the leader reads them: what has not changed is not looked at, nothing that changed is missed."""
+"""The leader's fetch sessions: unchanged partitions are not looked at, and no change is missed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLLOWER = 2
 
 
 class Session:
-    """What the request handler does with a session, without the wire."""
+    """Does with a session what the request handler does, without the wire format."""
 
     def __init__(self, node: Node, cluster: Cluster, count: int, *, replica_id: int = FOLLOWER) -> None:
         self.replicas = node.replicas
@@ -43,7 +43,7 @@ class Session:
         return self.replicas.fetch_watched(self.params, self.watch)
 
     def told(self, results: list[FetchResult]) -> dict[int, tuple[ErrorCode, int, int, int]]:
-        """By partition: error, bytes, high watermark, log start; of what is news."""
+        """(error, bytes, high watermark, log start offset) by partition, of those with news."""
         found = {}
         for result in results:
             entry = result.entry
@@ -66,7 +66,7 @@ class Session:
 
 
 async def two_brokers(tmp_path: Path, count: int, **settings: Any) -> tuple[Cluster, Node]:
-    """The second is only spoken for: its fetches are the test's own."""
+    """The second broker is not real: the test itself sends its fetches."""
     cluster = Cluster(tmp_path, **settings)
     one, _ = await cluster.add(1, FOLLOWER)
     cluster.cuts.add(frozenset({1, FOLLOWER}))
@@ -94,7 +94,7 @@ async def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.spec("REP-03", "REP-10")
 async def test_what_is_not_committed_stays_due(tmp_path: Path) -> None:
-    """Another replica has yet to fetch it, and time may settle it: so it is looked at again and again."""
+    """Another replica has yet to fetch it, and time alone may settle it, so it is checked again and again."""
     cluster = Cluster(tmp_path)
     async with cluster:
         one, _, _ = await cluster.add(1, FOLLOWER, 3)
@@ -187,7 +187,7 @@ async def test_what_a_lost_client_was_not_told_is_told_later(tmp_path: Path) -> 
         session.look()
         session.look()
         one.produce(TopicPartition("orders", 1), "a")
-        session.ask(1, 1)  # it has it from elsewhere: only the high watermark is news
+        session.ask(1, 1)  # it has the record already: only the high watermark is news
         results = session.fetch()
         give_back(results, session.watch)
         assert session.look() == {1: (ErrorCode.NONE, 0, 1, 0)}
@@ -195,7 +195,7 @@ async def test_what_a_lost_client_was_not_told_is_told_later(tmp_path: Path) -> 
 
 @pytest.mark.spec("REP-13", "REP-03")
 async def test_a_follower_that_asks_for_nothing_new_keeps_up(tmp_path: Path) -> None:
-    """Its fetches do not name the partition: still it was caught up when the first record in a long time came."""
+    """Its fetches do not name the partition, yet it was caught up when the first record in a long time arrived."""
     cluster, one = await two_brokers(tmp_path, 1, replica_lag_time_max_ms=2_000)
     async with cluster:
         session = Session(one, cluster, 1)
@@ -213,7 +213,7 @@ async def test_a_follower_that_asks_for_nothing_new_keeps_up(tmp_path: Path) -> 
 
 @pytest.mark.spec("REP-03", "REP-13")
 async def test_a_follower_that_is_about_to_be_put_out_stays_due_and_comes_back(tmp_path: Path) -> None:
-    """Nobody may tell of the change, and no record may come any more: found by the simulation, seed 5649."""
+    """There may be no notice of the change and no further record: found by the simulation, seed 5649."""
     cluster, one = await two_brokers(tmp_path, 1)
     async with cluster:
         session = Session(one, cluster, 1)

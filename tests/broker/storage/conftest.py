@@ -1,4 +1,4 @@
-"""Logs on real files, with a clock that the test moves."""
+"""Provides logs on real files, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Clock:
 
 
 class Inline:
-    """`Threads` of which there are none."""
+    """`Threads` that runs work in place."""
 
     async def run(self, work: Callable[[], T]) -> T:
         return work()
 
 
 class Bench:
-    """One partition folder, opened and opened again. What its directory has done in threads, `threads` does."""
+    """One partition folder that is opened again and again. Its directory's blocking work runs in `threads`."""
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
@@ -81,7 +81,7 @@ class Bench:
         return self.store
 
     def restart(self, crash_at: int | None = None) -> None:
-        """Another process has that disk now, which is to die at its n-th operation."""
+        """Give the disk to a new process, which dies at its `crash_at`-th operation."""
         disk = SimDisk(self.store)
         disk.crash_at = crash_at
         self.opened.clear()
@@ -118,7 +118,7 @@ class Bench:
     def append(
         self, log: Log, count: int = 1, *, size: int = 20, timestamp: int = NOW_MS, epoch: int = 0, **batch: Any
     ) -> int:
-        """One batch of `count` records whose values say their offset; answers its first offset."""
+        """Append one batch of `count` records whose values contain their offsets; return its first offset."""
         first = log.log_end_offset
         records = [
             Record(b"k%d" % (first + n), (b"v%d" % (first + n)).ljust(size, b"."), timestamp) for n in range(count)
@@ -147,14 +147,14 @@ def records_of(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) ->
 
 
 def position_of(log: Log, offset: int) -> int:
-    """Of a batch, in the first file."""
+    """The position of the batch with this offset in the first segment's file."""
     found = log.segments[0].find(offset)
     assert found is not None
     return found[0]
 
 
 def state_of(log: Log, producer: int) -> ProducerState:
-    """Of a producer that the log knows."""
+    """The state of a producer that the log must know."""
     state = log.producers.get(producer)
     assert state is not None, f"producer {producer} is unknown"
     return state
@@ -169,7 +169,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Bench]]:
-    """As many as a property test has examples."""
+    """Makes one bench for each example of a property test."""
     made: list[Bench] = []
 
     def make() -> Bench:

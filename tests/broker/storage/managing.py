@@ -1,4 +1,4 @@
-"""A broker's directories for tests, with a disk that fails where it is told to."""
+"""A broker's log directories for tests, on a disk that fails under chosen paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
 
 
 class BadDisk(RealDisk):
-    """Fails under some paths."""
+    """A disk that fails under the paths in `bad`."""
 
     def __init__(self) -> None:
         self.bad: tuple[str, ...] = ()
@@ -81,13 +81,13 @@ class World:
         return manager
 
     async def started(self, **config: Any) -> LogManager:
-        """Another life of the broker, or the first."""
+        """Start the broker's log manager, for the first time or again."""
         manager = self.manager(**config)
         await manager.start()
         return manager
 
     def kill(self, manager: LogManager) -> None:
-        """As if the process had died: nothing is written, locks and descriptors go."""
+        """As if the process had died: write nothing, release locks and file descriptors."""
         for log in [*manager.logs.values(), *manager.future_logs.values()]:
             for segment in log.segments:
                 segment.close()
@@ -114,7 +114,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class SideBySide:
-    """How many are in it at once; each stays a while, or until another comes."""
+    """Counts how many threads are inside at once; each stays a while, or until another enters."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -1,4 +1,4 @@
-"""A batch that a few bytes make large costs no more than one of its size may; nobody waits for a million records."""
+"""Decompression bombs: a few bytes that expand to a large batch cost no more than a batch of the maximum size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def swollen(count: int, codec: Codec = Codec.ZSTD, newest_ms: int = NOW_MS) -> memoryview:
-    """So many records in a few bytes: all are the first one."""
+    """A batch with `count` equal records in a few bytes."""
     first = encode_batch([Record(b"k", b"v", NOW_MS)])[HEADER_BYTES:]
     payload = compress(codec, bytes(first) * count)
     batch = bytearray(HEADER_BYTES) + payload

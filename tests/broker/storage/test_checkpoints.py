@@ -1,4 +1,4 @@
-"""What checkpoints say of logs after a start, and of which log they speak."""
+"""What checkpoints say after a start, and whether they are about the log that is there."""
 
 # ruff: noqa: ASYNC110, ASYNC240 - a test looks at real files and polls for them
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_deleting_and_creating_again(world: World) -> None:
 @pytest.mark.spec("TOP-24", "TOP-26")
 @pytest.mark.parametrize("by", ["deleted", "deleted before a crash", "set aside"])
 def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) -> None:
-    """The checkpoint of log start offsets is written once a minute: until then it speaks of the log that went."""
+    """The checkpoint of log start offsets is written once a minute: until then it is about the deleted log."""
     path = f"{world.paths[0]}/{checkpoint.LOG_START_OFFSETS}"
 
     async def without_the_old_one(manager: LogManager) -> None:
@@ -70,7 +70,7 @@ CLOCKS = {"goes on": 0, "was set back": -3_600, "was set forward": 3_600}
 
 
 def bear_times_of_a_clock_that(world: World, goes: str, *paths: str) -> None:
-    """What was written last bears another time than what was there before."""
+    """Give files modification times as if the clock had changed between the writes."""
     for path in paths:
         when = Path(path).stat().st_mtime + CLOCKS[goes]
         os.utime(path, (when, when))
@@ -80,7 +80,7 @@ def bear_times_of_a_clock_that(world: World, goes: str, *paths: str) -> None:
 @pytest.mark.parametrize("goes", CLOCKS)
 @pytest.mark.parametrize("clean", [False, True])
 def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world: World, clean: bool, goes: str) -> None:
-    """A process that is killed in the second after a topic was made again must not lose what was acknowledged."""
+    """A process that is killed within a second after a topic was re-created must not lose acknowledged records."""
 
     async def story() -> None:
         manager = await world.started(log_dirs=(world.paths[0],))
@@ -136,7 +136,7 @@ def test_what_was_written_since_a_log_was_made_is_believed(world: World, goes: s
 
 @pytest.mark.spec("LOG-41", "DIR-31")
 def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(world: World) -> None:
-    """What they say is from before it went; it was cut elsewhere."""
+    """They are from before it moved away; it was truncated elsewhere."""
 
     async def story() -> None:
         manager = await world.started()
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world:
 
 @pytest.mark.spec("LOG-41")
 def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world: World) -> None:
-    """After an election of a leader that lacked what DeleteRecords had deleted here."""
+    """As after the election of a leader that lacked what DeleteRecords had deleted here."""
 
     async def story() -> None:
         manager = await world.started(log_dirs=(world.paths[0],))
@@ -213,7 +213,7 @@ def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world
 
 
 class SlowDisk(BadDisk):
-    """Knows how many files are replaced at once."""
+    """A disk that counts concurrent replacements of files."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Compaction: what is kept, at which offsets, and that no crash in it loses anything (LOG-25, LOG-26)."""
+"""Compaction: what is kept, at which offsets, and that no crash during it loses anything (LOG-25, LOG-26)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def contents(read_all: ReadAll, log: Log) -> list[tuple[int, bytes | None, bytes
 @pytest.mark.parametrize("codec", [0, 4])
 @pytest.mark.parametrize("sent", [{}, {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}])
 def test_a_time_of_appending_is_that_of_a_record_that_stays(bench: Bench, codec: int, sent: dict[str, int]) -> None:
-    """Not of one that went, nor of a batch that is kept without records for the number of its producer."""
+    """Not of a removed one, nor of an empty batch that is kept for its producer's sequence number."""
     log = bench.create(cleanup_policy=COMPACT, message_timestamp_type="LogAppendTime")
     put(bench, log, (1, b"went"), codec=codec, **sent)
     put(bench, log, (1, b"went"), (2, b"stays"), codec=codec)
@@ -86,7 +86,7 @@ def test_the_newest_of_each_key_stays_at_its_offset(bench: Bench, read_all: Read
     assert log.log_end_offset == 120
     assert log.log_start_offset == 0
     assert log.size_bytes == sum(segment.size for segment in log.segments)
-    for offset in range(120):  # an offset that went answers with the next one present
+    for offset in range(120):  # a removed offset leads to the next one present
         log.known_positions.clear()
         found = log.read(offset, 1, upper_offset=120)
         kept = [record for record in newest.values() if record[0] >= offset]
@@ -99,7 +99,7 @@ def test_the_newest_of_each_key_stays_at_its_offset(bench: Bench, read_all: Read
 
 @pytest.mark.spec("LOG-25")
 def test_a_segment_that_cannot_be_read_to_its_end_is_left_alone(bench: Bench, read_all: ReadAll) -> None:
-    """What lies behind a header that the disk has spoilt is not to be thrown away with the segment."""
+    """Records after a corrupt batch header must not be lost with the segment."""
     log = bench.create(cleanup_policy=COMPACT)
     for number in range(4):
         put(bench, log, (number, b"v"))
@@ -113,7 +113,7 @@ def test_a_segment_that_cannot_be_read_to_its_end_is_left_alone(bench: Bench, re
 
 @pytest.mark.spec("LOG-25")
 def test_a_batch_that_the_disk_has_spoilt_stays_as_it_is(bench: Bench) -> None:
-    """Whoever reads it sees by its checksum that it is not what was written: the cleaner makes no new one for it."""
+    """Readers notice the corruption by its checksum: the cleaner must not compute a new one."""
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, b"older"), (2, b"right"))
     put(bench, log, (1, b"newer"))
@@ -160,7 +160,7 @@ def test_tombstones_stay_for_their_time_and_then_go(bench: Bench, read_all: Read
 
 @pytest.mark.spec("LOG-25")
 def test_tombstones_may_be_kept_for_ever(bench: Bench, read_all: ReadAll) -> None:
-    """With `delete.retention.ms` as long as it can be, the time at which they go is not a number that is stored."""
+    """With the longest `delete.retention.ms`, the time at which they would be removed does not fit into its field."""
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=LONG_MAX)
     put(bench, log, (1, b"old"), (2, b"stays"))
     put(bench, log, (1, None))
@@ -196,7 +196,7 @@ def test_lags_and_ratio_decide_what_is_cleaned(bench: Bench) -> None:
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("timestamp", [-1, 0])
 def test_what_has_no_timestamps_is_not_overdue(bench: Bench, timestamp: int) -> None:
-    """As in Apache Kafka; else it would be cleaned again at each look, whatever the ratio says."""
+    """As in Apache Kafka; otherwise it would be cleaned again at each check, whatever the dirty ratio."""
     log = bench.create(cleanup_policy=COMPACT, max_compaction_lag_ms=5000)
     bench.append(log, timestamp=timestamp)
     log.roll()
@@ -245,7 +245,7 @@ def test_a_producers_last_sequence_survives_as_an_empty_batch(bench: Bench, read
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("codec", range(5))
 def test_an_empty_batch_is_its_header_alone(bench: Bench, codec: int) -> None:
-    """librdkafka fails at what Snappy makes of nothing, and its process ends at what the others make of it."""
+    """librdkafka fails on empty data compressed by Snappy, and crashes on that of the other codecs."""
     log = bench.create(cleanup_policy=COMPACT)
     put(bench, log, (1, None), (2, b"a"), codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
     log.roll()
@@ -311,7 +311,7 @@ def test_small_segments_are_joined_within_the_limits(bench: Bench) -> None:
 
 
 class DyingDisk(RealDisk):
-    """Dies at a rename, when so many were done."""
+    """A disk that dies at its n-th rename."""
 
     left = 10**9
 
@@ -405,7 +405,7 @@ def test_any_log_any_passes_equal_the_model(
     rolls: set[int],
     passes: list[int],
 ) -> None:
-    """Reading the whole log gives the same final state of each key before and after, in ascending offsets."""
+    """Reading the whole log gives the same final value of each key before and after, in ascending offsets."""
     bench = new_bench()
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
     state: dict[bytes, bytes | None] = {}
@@ -527,7 +527,7 @@ def test_a_rate_that_changes_counts_for_what_is_being_cleaned(bench: Bench) -> N
 
 @pytest.mark.spec("LOG-25")
 def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> None:
-    """It would go on writing where the cleaner of the next broker writes."""
+    """It would go on writing where the next broker's cleaner writes."""
     _, job = dirty(bench)
     rate = sum(size for _, size in job.segments)  # a second to read it, another one to clean it
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -538,7 +538,7 @@ def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> N
         assert broker.stdout is not None
         assert broker.stdout.readline() == "cleaning\n"
         broker.kill()
-        # The cleaner holds the other end of this one, and ends with an answer that nobody takes if it goes on.
+        # The cleaner holds the other end of this pipe, and would end with an answer that nobody reads.
         assert broker.communicate(timeout=30) == ("", "")
     cleaned = [file.name for file in Path(job.folder).glob("*.log.cleaned")]
     assert len(cleaned) < len(group_segments(job, job.dirty_end_offset))
@@ -546,7 +546,7 @@ def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench: Bench) -> N
 
 @pytest.mark.spec("LOG-20", "LOG-25")
 def test_what_cleaning_has_emptied_is_as_old_as_what_it_was(bench: Bench) -> None:
-    """A new file's age would keep it, and with it all that comes after, for as long again."""
+    """By its new file's age, retention would keep it, and all segments after it, for as long again."""
     log = bench.create(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000, segment_bytes=2000)
     for number in range(4):
         put(bench, log, (1, b"v%d" % number * 700))

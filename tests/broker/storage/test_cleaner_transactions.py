@@ -1,4 +1,4 @@
-"""Compaction and transactions: what was aborted goes, markers go last, producers are still known (LOG-25)."""
+"""Compaction and transactions: aborted records go, markers go last, producers stay known (LOG-25)."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def batches(log: Log) -> list[BatchView]:
 
 
 def shape(log: Log) -> list[tuple[int, int, str, int]]:
-    """What lies there: (offset of the last record, producer, c(ontrol) or d(ata), how many records)."""
+    """The batches in the log: (last offset, producer, c(ontrol) or d(ata), number of records)."""
     return [
         (b.last_offset, b.header.producer_id, "c" if b.is_control else "d", b.header.record_count) for b in batches(log)
     ]
 
 
 def committed(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What a read_committed consumer makes of it: offset and key of what it is shown."""
+    """(offset, key, value) of what a read_committed consumer sees."""
     aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     shown = []
     for batch in batches(log):
@@ -79,7 +79,7 @@ def test_what_was_aborted_goes_and_its_marker_after_it(bench: Bench) -> None:
     end(bench, log, 8, committed=False, epoch=1)
     settle(log)
     compact(bench, log)
-    # Key 1 was not written anew: that was aborted. Of producer 8, which ended with another epoch, the marker is all.
+    # The later write of key 1 was aborted. Of producer 8, which ended with another epoch, only the marker is left.
     first_pass = [(1, 7, "d", 2), (2, 7, "c", 1), (6, 7, "c", 1), (7, 7, "d", 1), (8, 7, "c", 1), (9, 8, "c", 1)]
     assert shape(log) == first_pass
     assert told(log, 0, 10) == [(7, 3), (8, 5)]
@@ -200,7 +200,7 @@ KINDS = ["data"] * 8 + ["commit"] * 3 + ["abort"] * 3 + ["bump", "roll", "roll",
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("seed", range(40))
 def test_random_transactions_read_the_same_before_and_after(bench: Bench, seed: int) -> None:
-    """The newest committed record of each key, and what is known of producers; also after a start without indexes."""
+    """The newest committed record of each key and the producer state stay, also over a start without indexes."""
     dice = random.Random(seed)
     entries = dice.choice([2, 5, 12, 1000])
     steps = [
@@ -265,7 +265,7 @@ def test_random_transactions_read_the_same_before_and_after(bench: Bench, seed: 
 
 @pytest.mark.spec("LOG-25", "CLI-05")
 def test_an_aborted_offset_of_a_group_does_not_take_the_one_before_it_along(bench: Bench) -> None:
-    """What a group coordinator writes in a transaction has no sequence."""
+    """A group coordinator's writes in a transaction have no sequence numbers."""
     log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
 
     def write(value: bytes, producer: int = -1) -> None:

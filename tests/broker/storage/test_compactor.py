@@ -1,4 +1,4 @@
-"""What the compactor remembers of a log: up to where it is clean, and no further than that is true."""
+"""What the compactor remembers of a log: up to which offset it is clean, and never more than is true."""
 
 # ruff: noqa: ASYNC110 - a test polls for real files
 from __future__ import annotations
@@ -40,7 +40,7 @@ NewWorld = Callable[..., "World"]
 
 
 class BesideOthers(CleanerInThread):
-    """A cleaner that others are faster than: what they do is done when it begins to read."""
+    """A cleaner before whose first read something else happens."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.disk, world.threads)
@@ -56,7 +56,7 @@ class BesideOthers(CleanerInThread):
 
 
 class Passing(Clock):
-    """A millisecond goes by whenever somebody looks."""
+    """A clock that advances by a millisecond with each reading."""
 
     def monotonic(self) -> float:
         self.now_ms += 1
@@ -127,7 +127,7 @@ def put(log: Log, *keys: int) -> None:
 
 
 def create_dirty(manager: LogManager) -> Log:
-    """With each key twice, in a segment that may be cleaned."""
+    """Create a log with each key twice, in a segment that may be cleaned."""
     log = create(manager)
     put(log, 1, 2, 1, 2)
     log.roll()
@@ -160,7 +160,7 @@ def test_of_a_topic_that_is_created_again_nothing_is_clean(
 
 @pytest.mark.spec("LOG-25", "LOG-40")
 def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world: NewWorld) -> None:
-    """Also for a start after a crash: both checkpoints are written anew soon after the cut."""
+    """Also for a start after a crash: both checkpoints are rewritten soon after the truncation."""
 
     async def story() -> None:
         world = new_world()
@@ -257,7 +257,7 @@ def test_a_cleaner_that_was_killed_while_it_had_nothing_to_do_says_nothing_of_th
                 log.roll()
                 while await manager.compactor.clean_dirtiest():
                     assert not manager.compactor.uncleanable
-                if runner.pid is None:  # it was found dead: after a while there is another one
+                if runner.pid is None:  # it was found dead: another one starts after a while
                     await manager.compactor.clean_dirtiest()
                 assert log.cleaned_to == end
                 assert runner.pid is not None
@@ -292,7 +292,7 @@ def test_who_waits_for_something_to_clean_may_be_told_to_wait_less(new_world: Ne
 
 
 class Stuck:
-    """A process that no signal reaches while it waits for its disk."""
+    """A process that no signal reaches, as it hangs on its disk."""
 
     returncode = None
     pid = 0
@@ -411,7 +411,7 @@ def test_cleaning_does_not_begin_where_it_would_go_into_the_reserve(
 def test_a_disk_that_cleaning_finds_full_stays_online_and_what_was_cleaned_counts(
     new_world: NewWorld, read_all: ReadAll, reserve: int
 ) -> None:
-    """The first segment's result fits, it is empty. Of the second one's nothing does, or all but the time index."""
+    """The first segment's result is empty and fits. Of the second one's nothing fits, or all but the time index."""
 
     async def story() -> None:
         manager = await (world := new_world()).start(reserve)
@@ -458,7 +458,7 @@ def test_a_log_that_is_gone_or_not_compacted_any_more_waits_for_no_room(new_worl
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("how", ["deleted", "cut", "begun again"])
 def test_what_others_do_to_a_log_while_it_is_cleaned_does_not_end_its_cleaning(new_world: NewWorld, how: str) -> None:
-    """Retention, DeleteRecords or a new leader takes files that the cleaner was about to read."""
+    """Retention, DeleteRecords or a new leader removes files that the cleaner was about to read."""
 
     async def story() -> None:
         world = new_world()
@@ -491,7 +491,7 @@ def test_what_others_do_to_a_log_while_it_is_cleaned_does_not_end_its_cleaning(n
 
 @pytest.mark.spec("LOG-25")
 def test_others_have_their_turn_while_logs_are_looked_through(new_world: NewWorld) -> None:
-    """And what becomes of the dirtiest log meanwhile is seen before it is cleaned."""
+    """What happens to the dirtiest log meanwhile is noticed before it is cleaned."""
 
     async def looked(manager: LogManager, meanwhile: Callable[[], object]) -> bool:
         cleaning = asyncio.create_task(manager.compactor.clean_dirtiest())
@@ -521,7 +521,7 @@ def test_others_have_their_turn_while_logs_are_looked_through(new_world: NewWorl
 
 @pytest.mark.spec("LOG-25")
 def test_what_could_not_be_put_in_place_is_not_clean(new_world: NewWorld, read_all: ReadAll) -> None:
-    """Else a tombstone goes one day, and an old value that it deletes is there still."""
+    """Otherwise a tombstone would be removed one day while a value that it deletes is still there."""
 
     async def story() -> None:
         world = new_world()
@@ -556,7 +556,7 @@ def test_what_could_not_be_put_in_place_is_not_clean(new_world: NewWorld, read_a
 def test_a_cleaner_that_cannot_be_started_is_started_later(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_all: ReadAll
 ) -> None:
-    """Out of memory or of handles for a moment: that ends neither the broker nor the cleaning of this log."""
+    """A momentary lack of memory or file descriptors stops neither the broker nor the cleaning of this log."""
 
     async def story() -> None:
         config = StorageConfig(node_id=1, log_dirs=(str(tmp_path / "d"),), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
@@ -584,7 +584,7 @@ def test_a_cleaner_that_cannot_be_started_is_started_later(
 def test_a_segment_is_cleaned_once_all_of_it_is_committed_and_not_again_and_again_until_then(
     new_world: NewWorld, read_all: ReadAll
 ) -> None:
-    """While too few replicas are in sync the high watermark stands still, and segments come after it."""
+    """While too few replicas are in sync, the high watermark does not advance, but new segments may follow it."""
 
     async def story() -> None:
         world = new_world()

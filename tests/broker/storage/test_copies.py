@@ -1,4 +1,4 @@
-"""Copies of logs in another directory: what they are compared with, and how they take their place."""
+"""Future logs in another directory: how they are compared with the current log, and how they replace it."""
 
 # ruff: noqa: ASYNC240 - a test looks at real files and polls for them
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_swapping_in_a_future_log(world: World) -> None:
 @pytest.mark.spec("DIR-31", "LOG-32")
 @pytest.mark.parametrize("gap", [False, True])
 def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world: World, gap: bool) -> None:
-    """Whether it reaches the next one, and so whether that one is marked, is found out in the thread."""
+    """A thread finds out whether it reaches the next segment, and so whether that one is marked."""
 
     async def story() -> None:
         manager = await world.started()
@@ -161,7 +161,7 @@ def test_killed_in_the_middle_of_a_move(world: World, when: str) -> None:
 
 @pytest.mark.spec("DIR-31", "DIR-41")
 def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: World) -> None:
-    """A move has just ended, another one begins, the broker is killed, and the disk between the two fails."""
+    """One move has just ended, another begins, the broker is killed, and the disk with the current log fails."""
 
     async def story() -> None:
         manager = await world.started()
@@ -210,7 +210,7 @@ def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhi
 def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_removed(
     world: World, written: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its replica was made anew meanwhile, and may have been written to: then there are two logs with other records."""
+    """Its replica was re-created elsewhere meanwhile, and may have been written to: then the two logs differ."""
 
     async def story() -> None:
         manager = await world.started()
@@ -245,7 +245,7 @@ def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_remove
 
 @pytest.mark.spec("DIR-31")
 def test_of_two_logs_with_the_same_records_one_goes(world: World) -> None:
-    """As a loss of power in the middle of a swap leaves them; more is written to the one that was swapped in."""
+    """A power loss in the middle of a swap leaves them; then more is written to the one that was swapped in."""
 
     async def story() -> None:
         manager = await world.started()

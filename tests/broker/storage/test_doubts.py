@@ -1,4 +1,4 @@
-"""Whose start a checkpoint tells: crashes at every operation of the disk, and other programs that come in between."""
+"""Which log a checkpointed start offset belongs to, after crashes at every disk operation and after other programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = LogConfig(segment_bytes=250)
 
 
 class Offline(Exception):
-    """The only directory is."""
+    """The only directory is offline."""
 
 
 class AtOnce:
@@ -49,7 +49,7 @@ class AtOnce:
 
 
 class FullDisk(SimDisk):
-    """From one operation on there is no room for more bytes, or for more files."""
+    """A disk that, from one operation on, has no room for more bytes, or for more files."""
 
     def __init__(self, store: Store, lacks: str, full_from: int) -> None:
         super().__init__(store)
@@ -77,7 +77,7 @@ class FullDisk(SimDisk):
 
 
 class Story:
-    """A topic that is deleted and made again, and cut: what it may look like at any moment."""
+    """A topic that is deleted, re-created and truncated, and what it may look like at any moment."""
 
     def __init__(self, clock: Clock, random_: Random, seed: int) -> None:
         self.clock = clock
@@ -149,7 +149,7 @@ class Story:
         self.ends, self.starts = {offset}, {start}
 
     async def delete_records(self, manager: LogManager, offset: int) -> None:
-        """As long as no checkpoint says so, a crash may undo it."""
+        """Delete records; a crash may undo that until a checkpoint has the new start."""
         self.starts = self.starts | {offset}
         manager.logs[PARTITION].advance_log_start_offset(offset)
         await manager.maintenance.checkpoint_start_offsets()
@@ -157,7 +157,7 @@ class Story:
         self.starts = {offset}
 
     async def full_from(self, operation: int, lacks: str) -> bool:
-        """Whether the disk was full before the story ended."""
+        """Play the story on a disk that fills at this operation; whether it filled before the end."""
         self.disk = FullDisk(self.store, lacks, operation)
         try:
             await self.tell()
@@ -170,7 +170,7 @@ class Story:
             self.disk = SimDisk(self.store)
 
     async def crash_at(self, operation: int) -> bool:
-        """Whether the story got so far."""
+        """Crash at this operation; whether the story got that far."""
         self.disk.crash_at = operation
         try:
             await self.tell()
@@ -202,7 +202,7 @@ def story(world: World) -> NewStory:
 
 
 def crashes(tell: Callable[[int], Awaitable[bool]]) -> int:
-    """`tell(operation)` for each operation of the disk, until there are no more; how many there were."""
+    """Run `tell(operation)` for each disk operation until there are no more; return how many there were."""
 
     async def all_of_them() -> int:
         operation = 1
@@ -253,7 +253,7 @@ def test_a_disk_that_is_full_harms_nothing_that_was_written_before(story: NewSto
 @pytest.mark.spec("LOG-40", "LOG-41", "CLI-05")
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_what_another_program_says_in_between_is_believed(story: NewStory, end: str) -> None:
-    """An older release, or Apache Kafka, writes the checkpoints, leaves the marks where they are, and is killed."""
+    """An older release, or Apache Kafka, writes the checkpoints, leaves our marks in place, and is killed."""
 
     async def tell(operation: int) -> bool:
         told = story()
@@ -337,7 +337,7 @@ def test_what_happens_while_a_checkpoint_is_written_is_not_lost(story: NewStory,
 @pytest.mark.spec("LOG-22", "LOG-41")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_loss_of_power_gives_back_nothing_that_was_deleted(story: NewStory, seed: int) -> None:
-    """The checkpoint is on the disk, the names of the segments that went are not yet."""
+    """The checkpoint is on disk, but the removal of the segments is not yet."""
 
     async def tell() -> None:
         told = story(seed)
@@ -367,7 +367,7 @@ def test_a_loss_of_power_gives_back_nothing_that_was_deleted(story: NewStory, se
 @pytest.mark.timeout(180)
 @pytest.mark.spec("LOG-40", "CLI-05")
 def test_what_apache_kafka_deleted_in_between_stays_deleted(world: World, tmp_path: Path) -> None:
-    """Ballast is killed before a checkpoint speaks of the new log; Kafka goes on with it, and is killed as well."""
+    """Ballast is killed before a checkpoint covers the new log; Kafka continues with it, and is killed as well."""
     more = {"log.flush.start.offset.checkpoint.interval.ms": "200", "controlled.shutdown.enable": "false"}
     node = Kafka(tmp_path / "node", more)
     bootstrap = f"localhost:{node.port}"

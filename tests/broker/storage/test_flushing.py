@@ -1,4 +1,4 @@
-"""What is flushed and when, beside what goes on meanwhile, and what is found of it after a crash."""
+"""What is flushed and when, what may happen meanwhile, and what is there after a crash."""
 
 # ruff: noqa: ASYNC110 - a test looks at real files and polls for them
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ballast_broker.storage.segment import Segment
 
 
 class RacingDisk(BadDisk):
-    """Something happens right before the n-th look for a name."""
+    """A disk on which something happens right before the n-th lookup of a name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def rename_folder(manager: LogManager, log: Log) -> None:
 def test_a_flush_survives_that_its_files_go_or_get_other_names(
     world: World, event: Callable[[LogManager, Log], object]
 ) -> None:
-    """Flushes run in threads. Whatever the loop does to the log meanwhile, the disk is not to blame."""
+    """Flushes run in threads: what the event loop does to the log meanwhile must not count as a disk failure."""
     disk = world.disk = RacingDisk()
 
     async def story(moment: int) -> None:
@@ -110,7 +110,7 @@ def begin_after(log: Log) -> None:
 def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(
     world: World, cut: Callable[[Log], object]
 ) -> None:
-    """What is written there later would count as flushed: it would not be synced, nor scanned after a crash."""
+    """Records written there later would count as flushed: neither synced, nor scanned after a crash."""
     disk = world.disk = RacingDisk()
 
     async def story(moment: int) -> bool:
@@ -146,7 +146,7 @@ def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(
 def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if that comes before the thread that makes the swap's own renames durable."""
+    """Even if it happens before a thread has made the swap's own renames durable."""
 
     async def story() -> None:
         manager = await world.started()
@@ -174,7 +174,7 @@ def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(
 def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
+    """However soon crashes follow each other, not everything since the last minute's checkpoint is scanned again."""
     scanned = []
 
     def scan(segment: Segment, *arguments: Any, **keywords: Any) -> Any:
@@ -224,7 +224,7 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(
 def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others(
     world: World, interval_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Apache Kafka does it once then."""
+    """Apache Kafka flushes once in this case."""
 
     async def story() -> None:
         manager = await world.started(log_flush_scheduler_interval_ms=interval_ms)
@@ -249,7 +249,7 @@ def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others
 def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is set back an hour must not leave an hour's records in memory alone."""
+    """A clock that is set back by an hour must not leave an hour's records unflushed."""
 
     async def story() -> None:
         manager = await world.started()
@@ -268,7 +268,7 @@ def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(
 
 @pytest.mark.spec("LOG-30", "LOG-32")
 def test_many_segments_are_flushed_for_a_second_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an unclean stop: in one go, a slow disk would pass for one that does not answer."""
+    """As after an unclean shutdown: in one go, a slow disk would be taken for a hung one."""
     passed_s, synced, each_time = [0.0], [0], []
 
     def sync(file: RealFile) -> None:

@@ -1,4 +1,4 @@
-"""Files are interchangeable with Apache Kafka's: both directions, after clean stops and after kills, byte for byte.
+"""Files are interchangeable with Apache Kafka's, in both directions, after clean shutdowns and kills, byte for byte.
 
 Needs its jars (BALLAST_KAFKA_JARS) and Java.
 """
@@ -29,7 +29,7 @@ from ballast_wire.records import Record, encode_batch, iterate_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 PROGRAM = Path(__file__).with_name("KafkaLog.java")
-START_MS = time.time_ns() // 1_000_000  # Kafka forgets producers by the real clock
+START_MS = time.time_ns() // 1_000_000  # Kafka expires producers by the real clock
 CONFIG = {"segment_bytes": 4000, "index_interval_bytes": 200}
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 COMPLAINTS = re.compile(
@@ -54,7 +54,7 @@ def kafka_sees(
 
 
 def of_transactions(log: Log) -> dict[str, str]:
-    """As `kafka_sees` tells it: the last stable offset, those that were aborted, and each producer's."""
+    """The transactions in the form of `kafka_sees`: last stable offset, aborted ones, and those of each producer."""
     log.update_high_watermark(log.log_end_offset)
     seen = {"stable": str(log.last_stable_offset)}
     for each in log.aborted_transactions(0, log.log_end_offset):
@@ -79,7 +79,7 @@ def dump(folder: Path) -> str:
 
 
 def fill(bench: Bench, log: Log) -> None:
-    """Several segments, codecs, producers, epochs."""
+    """Append with several segments, codecs, producers and epochs."""
     bench.clock.now_ms = START_MS
     for number in range(100):
         records = [Record(b"k%d" % (number % 9), b"value%d" % n, START_MS + 3 * number + n) for n in range(3)]
@@ -193,7 +193,7 @@ def test_the_same_batches_make_the_same_files(bench: Bench, tmp_path: Path) -> N
 
 
 def fill_with_transactions(bench: Bench, log: Log) -> None:
-    """As `KafkaLog.java` does it."""
+    """Append the same transactions as `KafkaLog.java`."""
     bench.clock.now_ms = START_MS
     epochs, sequences = [0, 0, 0], [0, 0, 0]
     for number in range(60):
@@ -282,7 +282,7 @@ def test_dump_log_shows_markers_and_aborted_transactions(bench: Bench) -> None:
 
 @pytest.mark.spec("LOG-25")
 def test_kafka_opens_what_is_left_of_transactions(bench: Bench, read_all: ReadAll) -> None:
-    """Once their data is gone, once their markers are, and once the last ones of their producers are empty."""
+    """After their data is cleaned, after their markers are, and with only empty batches left of their producers."""
     log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
     fill_with_transactions(bench, log)
     for producer in range(3):
@@ -311,7 +311,7 @@ def test_kafka_opens_what_is_left_of_transactions(bench: Bench, read_all: ReadAl
 
 
 def older_message(offset: int, timestamp: int, value: bytes) -> bytes:
-    """Magic 1, as before Kafka 0.11."""
+    """A message of magic 1, as before Kafka 0.11."""
     body = struct.pack(">bbqii", 1, 0, timestamp, -1, len(value)) + value
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 

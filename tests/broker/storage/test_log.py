@@ -166,7 +166,7 @@ def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench: Bench) -
 
 @pytest.mark.spec("LOG-05")
 def test_the_latest_timestamp_is_that_of_a_kept_segment_also_where_its_record_was_deleted(bench: Bench) -> None:
-    """As in Apache Kafka; of a time that only a deleted record has, nothing is answered."""
+    """As in Apache Kafka; a lookup by a timestamp that only a deleted record has finds nothing."""
     log = bench.create()
     latest = bench.clock.now_ms + 9000
     bench.append(log, timestamp=latest)
@@ -287,7 +287,7 @@ def test_every_record_whose_time_is_out_of_range_is_named(bench: Bench, codec: C
 def test_records_without_a_key_and_those_of_a_wrong_time_are_named_at_once(
     bench: Bench, before_max_ms: int, others_ms: int
 ) -> None:
-    """A producer that leaves out what it was told of would else be refused again."""
+    """Otherwise a producer that leaves out the reported records would be refused again."""
     log = bench.create(cleanup_policy=frozenset({"compact"}), message_timestamp_before_max_ms=before_max_ms)
     now_ms = bench.clock.now_ms
     records = [Record(b"k", b"v", now_ms), Record(None, b"v", now_ms), Record(b"k", b"v", now_ms + others_ms)]
@@ -331,7 +331,7 @@ def test_a_producer_that_claims_the_time_of_appending_is_refused(bench: Bench, t
 @pytest.mark.spec("LOG-03", "CLI-07")
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
 def test_what_the_topics_compression_makes_too_large_is_refused(bench: Bench, codec: str) -> None:
-    """As Kafka does: nobody is given a batch that is longer than the topic allows."""
+    """As in Kafka: no consumer gets a batch that is larger than the topic allows."""
     log = bench.create(compression_type=codec, max_message_bytes=1000)
     batch = encode_batch([Record(b"k", b"v" * 600, bench.clock.now_ms)] * 3, codec=Codec.ZSTD)
     assert len(batch) < 1000
@@ -365,7 +365,7 @@ def test_a_topic_says_how_hard_it_is_compressed(codec: str, least: int, most: in
 def test_records_that_are_compressed_anew_are_numbered_anew(
     bench: Bench, read_all: ReadAll, offsets: list[int]
 ) -> None:
-    """As Kafka does: some clients do not number them, or wrongly, and offsets would overlap or jump."""
+    """As in Kafka: some clients set no offset deltas, or wrong ones, and offsets would overlap or have gaps."""
     log = bench.create(compression_type="gzip")
     for _ in range(2):
         batch = encode_batch([Record(b"k", b"v", bench.clock.now_ms, offset) for offset in offsets], last_offset=1)
@@ -435,7 +435,7 @@ def test_truncation_and_a_restart_give_the_same_log(bench: Bench, read_all: Read
 
 @pytest.mark.parametrize("sizes", [[5000] * 12, [100] * 90, [5000, 100, 100, 9000, 100, 5000, 5000, 100]])
 def test_an_answer_ends_where_a_batch_does(bench: Bench, sizes: list[int]) -> None:
-    """Wherever the limit lies: before, at or behind a batch that the index points to."""
+    """Wherever the limit is: before, at or after a batch that the index points to."""
     log = bench.create(index_interval_bytes=4096)
     ends = [0]
     for size in sizes:
@@ -514,7 +514,7 @@ def test_an_index_that_points_between_two_batches_is_built_again(bench: Bench) -
 def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_offline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch begins before the log's start: an error that is not the directory's ends the whole fetcher."""
+    """The first batch begins before the log start offset: an error without a directory stops the whole fetcher."""
     log = bench.create()
     log.truncate_fully_and_start_at(5)
 
@@ -532,7 +532,7 @@ def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_of
 def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_by_now(
     bench: Bench, read_all: ReadAll
 ) -> None:
-    """`segment.bytes` was lowered since: a leader refuses such a batch, but those that are stored must be copied."""
+    """`segment.bytes` was lowered since: a leader refuses such a batch, but stored ones must be replicated."""
     log = bench.create(segment_bytes=1000)
     large = [Record(b"k", b"v" * 2000, bench.clock.now_ms)]
     with pytest.raises(ApiError) as refused:

@@ -1,4 +1,4 @@
-"""All logs of a broker: start, choosing a directory, failure, stop."""
+"""All logs of a broker: start, choice of directories, failures, shutdown."""
 
 # ruff: noqa: ASYNC110, ASYNC240 - a test looks at real files and polls for them
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replica
 @pytest.mark.spec("DIR-05")
 @pytest.mark.parametrize("apart", [True, False])
 def test_no_metadata_log_is_begun_where_another_directory_has_one(world: World, tmp_path: Path, apart: bool) -> None:
-    """As when `log.dirs` are put in another order, or a new disk before the others."""
+    """As when `log.dirs` is reordered, or a new disk is put first."""
 
     async def story() -> None:
         manager = await world.started()
@@ -104,7 +104,7 @@ def test_the_only_voter_begins_no_metadata_log_on_a_disk_that_is_not_mounted(wor
 def test_a_first_start_that_died_halfway_is_followed_by_another(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has written down by then says nothing of a metadata log that is missing."""
+    """What it had written by then must not look as if a metadata log were missing."""
     calls = iter([True])
     write_atomically = world.disk.write_atomically
 
@@ -252,7 +252,7 @@ def test_identity_survives_and_strangers_are_refused(world: World) -> None:
 @pytest.mark.spec("DIR-05", "LOG-40")
 @pytest.mark.parametrize("seed", range(10))
 def test_directories_that_were_made_survive_a_loss_of_power(world: World, seed: int) -> None:
-    """A voter whose metadata log is gone forgets its votes, and what it has acknowledged."""
+    """A voter that loses its metadata log forgets its votes and what it has acknowledged."""
 
     async def story() -> None:
         store = Store(random.Random(seed), world.clock.wall_ms)
@@ -404,11 +404,11 @@ def test_a_file_named_like_a_partition_is_passed_over(world: World, clean: bool)
     run(story())
 
 
-Names = list[str]  # within a disk, `list` is something else
+Names = list[str]  # within a disk, `list` is a method
 
 
 class CountingDisk(BadDisk):
-    """Knows in how many directories logs are being looked at."""
+    """A disk that counts in how many directories logs are being read at once."""
 
     def __init__(self, waits_for_each_log: int) -> None:
         super().__init__()
@@ -487,7 +487,7 @@ def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(worl
 
 
 class NobodyElses(list[str]):
-    """Paths that are not looked at."""
+    """A list of paths that nobody reads."""
 
     def __iter__(self) -> Iterator[str]:
         raise AssertionError("thousands of logs go at once: each would look at what waits of all others")
@@ -535,7 +535,7 @@ def test_what_cannot_be_removed_for_something_in_its_way_is_no_fault_of_the_disk
 
 @pytest.mark.spec("DIR-41")
 def test_a_large_log_is_removed_bit_by_bit(world: World, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is at it for long in one go passes for a disk that does not answer, and appends wait for it."""
+    """Removing it in one go would look like a hung disk, and appends would wait."""
     longest_s = 0.0
     remove, run_in_thread = world.disk.remove, world.threads.run
 
@@ -652,7 +652,7 @@ LEFT_BY_A_KILL: dict[str, dict[str, int]] = {
 @pytest.mark.spec("LOG-41")
 @pytest.mark.parametrize("left", LEFT_BY_A_KILL.values(), ids=LEFT_BY_A_KILL.keys())
 def test_killed_while_a_new_log_is_made(world: World, left: dict[str, int]) -> None:
-    """After each step of its making; the next start goes on where the folder is."""
+    """After each step of its creation; the next start continues where the folder is."""
 
     async def story() -> None:
         manager = await world.started()
@@ -703,7 +703,7 @@ def test_a_new_log_holds_no_file_open_before_it_is_written_to(world: World) -> N
 
 
 def open_under(path: str) -> list[str]:
-    """What this process has open there."""
+    """The files under `path` that this process has open."""
     fds = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     targets = [os.readlink(fd) for fd in fds if os.path.lexists(fd)]
     return sorted(os.path.basename(target) for target in targets if target.startswith(path + "/"))
@@ -712,7 +712,7 @@ def open_under(path: str) -> list[str]:
 @pytest.mark.spec("DIR-41")
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells what a process has open")
 def test_a_directory_that_failed_is_let_go_of(world: World) -> None:
-    """Else its disk could not be unmounted before the broker ends. What is being sent is let go of when it is sent."""
+    """Otherwise its disk could not be unmounted while the broker runs. Files being sent are released afterwards."""
 
     async def story() -> None:
         manager = await world.started()
@@ -765,7 +765,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_othe
 @pytest.mark.spec("DIR-01")
 @pytest.mark.parametrize("inside", ["orders-1", "orders-1/deep/down", f"orders-1.{'0' * 32}-stray"])
 def test_a_directory_inside_of_a_partitions_folder_is_refused(world: World, inside: str) -> None:
-    """It would go with that partition. Elsewhere below another it may be."""
+    """It would be deleted with that partition. It may be anywhere else below another log directory."""
     world.paths.append(f"{world.paths[0]}/more/orders-1")
     manager = world.manager()
     run(manager.start())
@@ -792,7 +792,7 @@ def test_a_directory_that_cannot_be_read_says_which_partition_it_was(world: Worl
 
 @pytest.mark.spec("LOG-20", "LOG-32")
 def test_of_a_log_with_many_old_segments_a_few_go_at_a_time(world: World) -> None:
-    """Each is looked at and renamed on the loop, on which others wait."""
+    """Each is checked and renamed on the event loop, for which others wait."""
     manager = world.manager()
 
     async def live() -> list[int]:

@@ -1,4 +1,4 @@
-"""How many files are open, where some are held by who reads them."""
+"""The limit of open files while readers hold some of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Item:
 
 
 def test_files_that_are_all_held_are_not_gone_through_with_each_that_is_opened() -> None:
-    """A fetch of thousands of partitions held them, and the broker was busy with that for minutes."""
+    """A fetch of thousands of partitions held them, and scanning them kept the broker busy for minutes."""
     files, items = OpenFiles(LIMIT), [Item() for _ in range(COUNT)]
     Item.looked_at = 0
     for item in items:

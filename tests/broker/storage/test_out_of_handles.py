@@ -1,4 +1,4 @@
-"""A process without file descriptors is no disk that fails: what cannot be opened is refused, or done later."""
+"""A lack of file descriptors is not a disk failure: what cannot be opened is refused, or done later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 0, "seg
 
 
 class OutOfHandlesDisk(RealDisk):
-    """From its `first` opening on, so many are refused."""
+    """A disk that refuses a number of openings from its `first` one on."""
 
     def __init__(self, code: int = errno.EMFILE) -> None:
         self.code = code
@@ -57,7 +57,7 @@ class OutOfHandlesDisk(RealDisk):
 
 
 class Story:
-    """Appends of all kinds, each made again as long as it is refused, and what must be in the log after it."""
+    """Appends of all kinds, each retried as long as it is refused, and what must be in the log afterwards."""
 
     def __init__(self, bench: Bench, disk: OutOfHandlesDisk, *, other_first: bool) -> None:
         self.bench = bench
@@ -68,7 +68,7 @@ class Story:
         self.epochs: list[tuple[int, int]] = []
         self.refusals = 0
         self.codes: set[ErrorCode] = set()
-        self.other_first = other_first  # what is refused comes again after another append
+        self.other_first = other_first  # a refused append is retried after another append
 
     def insist(self, append: Callable[[], T]) -> T:
         while True:
@@ -163,8 +163,7 @@ def openings(bench: Bench) -> int:
 def test_whatever_cannot_be_opened_is_refused_or_done_later(
     new_bench: Callable[[], Bench], read_all: ReadAll, code: int, many: int, other_first: bool
 ) -> None:
-    """Once for each opening of a story, with all that it may break: by what is read then, after a kill and after a
-    clean stop."""
+    """For each opening in a story; checked by reading then, after a kill and after a clean shutdown."""
     refusals = 0
     created = 2
     for first in range(created, openings(new_bench()), 1 if (many, other_first) == (1, False) else 5):

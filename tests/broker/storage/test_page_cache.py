@@ -1,4 +1,4 @@
-"""A copy leaves the page cache as it was: what readers had in it stays, what only the copy brought there goes."""
+"""A copy leaves the page cache as it was: pages of readers stay, pages that only the copy read are dropped."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_the_last_batch_of_each_survives_restarts(bench: Bench) -> None:
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("segment_bytes", [200, 1 << 20])
 def test_batches_before_the_last_are_known_after_a_restart_as_well(bench: Bench, segment_bytes: int) -> None:
-    """A snapshot has the last one only; a producer that heard no answer sends all that were under way again."""
+    """A snapshot has only the last one; a producer that got no response retries all batches in flight."""
     log = bench.create(segment_bytes=segment_bytes)
     send(bench, log, 0, epoch=3)
     for number in range(8):
@@ -149,7 +149,7 @@ def test_truncation_takes_producers_back(bench: Bench) -> None:
 
 @pytest.mark.spec("CLI-05", "LOG-41")
 def test_a_snapshot_of_what_was_cut_off_goes_with_it(bench: Bench) -> None:
-    """Once there is something else up to there, it would tell of producers that never wrote that."""
+    """Once other records are there, it would list producers that never wrote them."""
     log = bench.create()
     for number in range(4):
         send(bench, log, number)
@@ -170,7 +170,7 @@ SEQUENCES = st.sampled_from([NEXT, NEXT, NEXT, 0, 1, 2, 3, 4, MAXIMUM_SEQUENCE -
 @pytest.mark.spec("CLI-05")
 @given(st.lists(st.tuples(st.integers(7, 8), st.integers(0, 1), SEQUENCES, st.integers(0, 3), st.booleans())))
 def test_what_goes_on_repeats_nothing_and_passes_the_check(batches: list[tuple[int, int, int, int, bool]]) -> None:
-    """The short way of a producer's next batch says and leaves what the long one does."""
+    """The fast path for a producer's next batch has the same result and effects as the full check."""
     short, long = ProducerStates(), ProducerStates()
     for offset, (producer, epoch, sequence, delta, transactional) in enumerate(batches):
         if sequence == NEXT:
@@ -230,7 +230,7 @@ def test_snapshots_are_read_as_written_and_never_when_damaged(
 
 @pytest.mark.spec("CLI-05", "LOG-32")
 def test_a_cut_reads_little_of_a_long_segment(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop waits for it, and an active segment may have a GiB of batches."""
+    """The event loop waits for it, and an active segment may have a GiB of batches."""
     log = bench.create()
     send(bench, log, 0, producer=8)
     for number in range(300):
@@ -258,7 +258,7 @@ def test_a_cut_reads_little_of_a_long_segment(bench: Bench, monkeypatch: pytest.
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_after_a_cut_as_much_is_known_as_the_log_says(new_bench: Callable[[], Bench], data: st.DataObject) -> None:
-    """Whatever producers wrote, in which epochs, and wherever segments begin; also after a start from a snapshot."""
+    """Whatever producers wrote, in whatever epochs and segments; also after a start from a snapshot."""
     bench = new_bench()
     log = bench.create()
     written: dict[int, tuple[int, int]] = {}  # producer: (epoch, next sequence)

@@ -1,4 +1,4 @@
-"""Crashes: every way in which files can be left, with real files (LOG-40, LOG-41)."""
+"""Recovery from every state in which a crash can leave files, with real files (LOG-40, LOG-41)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def log(bench: Bench) -> Log:
 
 
 def crash(bench: Bench, log: Log) -> int:
-    """The process is gone: descriptors close, nothing is trimmed or written."""
+    """End the process: close descriptors, trim and write nothing."""
     bench.release()
     return log.recovery_point
 
@@ -185,7 +185,7 @@ def test_an_empty_folder_is_an_empty_log(bench: Bench) -> None:
 def test_overlapping_segments_left_by_a_cleaner(
     bench: Bench, log: Log, read_all: ReadAll, point: int, count: int
 ) -> None:
-    """The cleaned segment 0 holds what the first ones held, and the others of them are still there."""
+    """The cleaned segment 0 has the contents of the first ones, of which the others are still there."""
     first, *covered = log.segments[: count + 1]
     crash(bench, log)
     with open(first.path(), "ab") as file:
@@ -280,7 +280,7 @@ def test_an_epoch_file_cut_in_the_middle(bench: Bench, log: Log, read_all: ReadA
 def test_epochs_that_a_file_does_not_tell_are_those_of_the_batches(
     bench: Bench, content: str | None, clean: bool
 ) -> None:
-    """A follower without them would not see where its leader's log goes another way."""
+    """Without them a follower would not see where its leader's log diverges."""
     log = bench.create(segment_bytes=300)
     for epoch in range(5):
         bench.append(log, 2, epoch=epoch)
@@ -372,7 +372,7 @@ def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench: Bench) -> N
 
 @pytest.mark.spec("LOG-40", "CLI-05")
 def test_who_may_repeat_what_the_disk_has_spoiled_is_to_ask_again(bench: Bench) -> None:
-    """He was told that he is out of order, and did nothing any more."""
+    """The producer was told that it is out of order, which is fatal."""
     log = bench.create(index_interval_bytes=1)
 
     def append(log: Log, sequence: int) -> AppendInfo:
@@ -409,7 +409,7 @@ def log_bytes(path: str) -> bytes:
 def test_cut_at_any_byte_or_filled_with_zeros(
     new_bench: Callable[[], Bench], read_all: ReadAll, data: st.DataObject
 ) -> None:
-    """Whatever the active segment's end looks like, all whole batches before it are there and appending goes on."""
+    """Whatever the active segment's end looks like, all whole batches before it survive, and appends work."""
     bench = new_bench()
     log = bench.create(index_interval_bytes=50)
     ends = [0]
@@ -440,7 +440,7 @@ def test_cut_at_any_byte_or_filled_with_zeros(
 def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(
     bench: Bench, read_all: ReadAll, seed: int
 ) -> None:
-    """Without the id, the records would be taken for those of whatever topic has the name by then."""
+    """Without the topic id, the records would be taken for those of whatever topic has the name by then."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
     bench.append(log)
@@ -458,7 +458,7 @@ def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(
 def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(
     bench: Bench, read_all: ReadAll, seed: int, flushed: bool
 ) -> None:
-    """Files are written back in any order: a later segment may be there, and the end of the one before it not."""
+    """Files are written back in any order: a later segment may survive, but not the end of the one before it."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(segment_bytes=250)
     bench.append(log)
@@ -479,7 +479,7 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(
 @pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("at", ["in a gap", "in a batch"])
 def test_a_log_that_was_cut_where_no_record_ends_has_no_hole(bench: Bench, read_all: ReadAll, at: str) -> None:
-    """A follower's, killed after the next segment had begun."""
+    """That of a follower that was killed after it had begun the next segment."""
     log = bench.create(segment_bytes=250)
     bench.append(log)
     last = encode_batch([Record(b"k", b"v", NOW_MS)] * 3, base_offset=9 if at == "in a gap" else 6)
@@ -496,7 +496,7 @@ def test_a_log_that_was_cut_where_no_record_ends_has_no_hole(bench: Bench, read_
 @pytest.mark.spec("LOG-02", "LOG-40", "CLI-05")
 @pytest.mark.parametrize("knows", ["a clean stop", "the recovery point", "where cleaning ended"])
 def test_a_gap_that_another_program_left_is_no_hole(bench: Bench, read_all: ReadAll, knows: str) -> None:
-    """Ballast is killed before a segment is flushed. Apache Kafka goes on with it, and cleans what comes before."""
+    """Ballast is killed before a segment is flushed. Apache Kafka continues with it, and cleans what precedes it."""
     log = bench.create()
     for _ in range(6):
         bench.append(log)
@@ -529,7 +529,7 @@ def test_a_gap_that_another_program_left_is_no_hole(bench: Bench, read_all: Read
 @pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("seed", range(40))
 def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_all: ReadAll, seed: int) -> None:
-    """There was no time for another checkpoint since the cut. Names are on the disk before contents."""
+    """There has been no checkpoint since the truncation. Names reach the disk before contents."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(segment_bytes=250)
     for _ in range(12):
@@ -553,7 +553,7 @@ def test_what_took_the_place_of_flushed_segments_is_scanned(bench: Bench, read_a
 
 @pytest.mark.spec("LOG-40", "CLI-05")
 def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_it_back(bench: Bench) -> None:
-    """Else a batch that this log has no more is taken for one that it has: it is acknowledged, and lost."""
+    """Otherwise a retry of a truncated batch is taken for a duplicate: it is acknowledged, and lost."""
     log = bench.create()
     bench.append(log, 5)
     log.flush()

@@ -232,7 +232,7 @@ def test_a_flush_that_failed_is_made_whole_by_the_next(
 @pytest.mark.spec("LOG-41", "LOG-20")
 @pytest.mark.parametrize("damage", ["odd", "gone"])
 def test_an_index_that_lies_is_built_again_by_what_looks_at_ages(bench: Bench, damage: str) -> None:
-    """Retention and the cleaner look at the logs of all partitions: one bad file must not end them for all."""
+    """Retention and the cleaner go through the logs of all partitions: one bad file must not stop them for all."""
     log = bench.create(segment_bytes=600, retention_ms=1000, min_compaction_lag_ms=1000)
     for _ in range(20):
         bench.append(log)

@@ -1,4 +1,4 @@
-"""How much of a disk is kept free, and that new replicas go where there is more than that."""
+"""The reserve that is kept free on each disk: new replicas go where there is more room than that."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UnevenDisks(BadDisk):
 
 @pytest.mark.spec("DIR-02", "DIR-45")
 def test_a_new_replica_goes_to_a_full_disk_only_where_all_are(world: World) -> None:
-    """One large partition fills its disk, which then has the fewest: all new ones went there, until it failed."""
+    """One large partition fills its disk, which has the fewest replicas: all new ones went there, until it failed."""
     disk = world.disk = UnevenDisks(dict.fromkeys(world.paths, TOTAL // 2))
 
     async def story() -> None:

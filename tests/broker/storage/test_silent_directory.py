@@ -1,4 +1,4 @@
-"""A disk that answers nobody, for minutes perhaps, holds up its own directory and no other."""
+"""A disk that hangs, perhaps for minutes, blocks its own directory and no other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from ballast_wire.records import Record, encode_batch
 
 
 class HungDisk(RealDisk):
-    """What is asked of `held` in a thread waits until the test lets it go; what is asked there by the loop is noted."""
+    """A disk on which calls under `held` hang in threads until the test lets them go; calls by the event loop are
+    noted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ def test_what_flush_ms_asks_for_is_done_elsewhere(world: World) -> None:
 
 @pytest.mark.spec("DIR-41", "LOG-40")
 def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
-    """Whoever kills a broker that does not end has no hours of recovery for it."""
+    """Killing a broker whose shutdown hangs must not cost hours of recovery on the other disks."""
 
     async def story() -> None:
         async with two_directories(world) as two:
@@ -211,7 +212,7 @@ def test_logs_are_cleaned_elsewhere_while_the_cleaner_waits_for_its_disk(world: 
                 log.flush()
             fifo = f"{logs[0].folder.path}/{0:020d}.log"
             os.rename(fifo, fifo + ".real")
-            os.mkfifo(fifo)  # what opens it waits
+            os.mkfifo(fifo)  # opening it blocks
             compacting = asyncio.create_task(two.manager.compactor.run())
             await eventually(lambda: len(two.manager.compactor.under_way) == 1)
             waiting = asyncio.create_task(two.hung.threads.run(two.disk.let_go.wait))  # as any other work there
@@ -228,7 +229,7 @@ def test_logs_are_cleaned_elsewhere_while_the_cleaner_waits_for_its_disk(world: 
 
 
 async def left_behind(world: World) -> HungDisk:
-    """A log in each of two directories, whose broker has stopped."""
+    """A log in each of two directories of a stopped broker."""
     async with two_directories(world) as two:
         for number, directory in enumerate((two.hung, two.well)):
             two.log_in(directory, number)
@@ -258,7 +259,7 @@ def test_a_start_does_without_a_directory_that_does_not_answer_and_loses_nothing
         await eventually(lambda: not hung.threads.silent)
         again = world.manager(log_dirs=tuple(world.paths[:2]))
         with pytest.raises(DirectoryRefused, match="another name"):
-            await again.start()  # the process that was at it has it to its end
+            await again.start()  # the process that had it keeps it until it ends
         world.disk = HungDisk()
         taken_in = await world.started(log_dirs=tuple(world.paths[:2]))
         assert {log.topic_partition: log.end_offset for log in taken_in.logs.values()} == {
@@ -298,7 +299,7 @@ def test_a_start_waits_for_the_metadata_logs_directory_and_for_one_that_goes_on(
 
 
 class Held:
-    """Threads that all wait for one disk."""
+    """Threads that all hang on one disk."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
@@ -316,7 +317,7 @@ def batch(value: bytes) -> bytearray:
 
 @pytest.mark.spec("LOG-32", "LOG-10")
 async def test_appends_wait_in_their_order_and_take_few_threads(bench: Bench) -> None:
-    """Nor is a new segment begun on the loop meanwhile."""
+    """Nor is a new segment created on the event loop meanwhile."""
     logs = [bench.create(segment_bytes=100)]
     bench.folder = bench.root / "topic-99"
     quiet = bench.create(segment_bytes=100)

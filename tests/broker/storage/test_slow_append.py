@@ -1,4 +1,4 @@
-"""While a disk stalls, appends go by thread and keep their order (LOG-32)."""
+"""While a disk stalls, appends run in a thread and keep their order (LOG-32)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
 def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, append: str
 ) -> None:
-    """The batch itself may still find room in the last block of its file."""
+    """The batch itself may still fit into the last block of its file."""
     log = bench.create(index_interval_bytes=0)
     real_open = bench.disk.open
 
@@ -186,7 +186,7 @@ def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(
 
 @pytest.mark.spec("LOG-32", "DIR-41")
 def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refused(bench: Bench) -> None:
-    """Nobody reads it there: who waited for it to be committed would wait for the whole of the request's timeout."""
+    """Nobody can read it there, and the producer would wait for the whole request timeout."""
     log = bench.create()
 
     class Failing:
@@ -207,7 +207,7 @@ def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refus
 @pytest.mark.spec("LOG-20", "LOG-21", "LOG-32")
 @pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
 def test_retention_goes_on_while_a_thread_writes(bench: Bench, read_all: ReadAll, limit: dict[str, Any]) -> None:
-    """A busy log on a disk that stalls is nearly always being written to: it would never be made shorter."""
+    """A busy log on a stalling disk is nearly always being written to, and its old segments would never be deleted."""
     log = bench.create(segment_bytes=1000, retention_bytes=-1)
     while len(log.segments) < 5:
         bench.append(log, timestamp=bench.clock.now_ms)
@@ -251,7 +251,7 @@ def end(log: Log) -> None:
 def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(
     bench: Bench, read_all: ReadAll, event: Callable[[Log], object]
 ) -> None:
-    """One write is in its thread and one waits when it happens: both are refused, and the next append goes well."""
+    """One write is in its thread and one waits when it happens: both are refused, and the next append succeeds."""
     log = bench.create()
     bench.append(log)
     bench.append(log)

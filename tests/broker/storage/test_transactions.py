@@ -1,4 +1,4 @@
-"""What transactions leave in a log: markers, aborted ones, and how far it is stable (CLI-05, REP-12)."""
+"""Transactions in a log: markers, aborted transactions, and the last stable offset (CLI-05, REP-12)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench: Bench)
     send(bench, log, 7, 1, verified=None)
     end(bench, log, 7, committed=True)
     assert refused(send, bench, log, 7, 2, verified=held) is ErrorCode.INVALID_TXN_STATE
-    # Asked for before a marker, answered after it: that answer was about another transaction.
+    # Verification was requested before a marker and answered after it: the answer was about another transaction.
     old = log.producers.verify(7, 0, 2, adds=False, now_ms=0)
     end(bench, log, 7, committed=False)
     assert refused(send, bench, log, 7, 2, verified=old) is ErrorCode.INVALID_TXN_STATE
@@ -150,7 +150,7 @@ def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench: Bench)
 
 @pytest.mark.spec("CLI-05")
 def test_who_begins_while_the_marker_before_is_on_its_way_sends_again(bench: Bench) -> None:
-    """With version 2 the coordinator is asked to add, and agrees only after that marker: no mistake of the producer."""
+    """With version 2 the coordinator adds the partition only after that marker: the producer has made no mistake."""
     log = bench.create()
     send(bench, log, 7, 0, verified=log.producers.verify(7, 0, 0, adds=True, now_ms=0))
     early = log.producers.verify(7, 1, 0, adds=True, now_ms=0)
@@ -206,7 +206,7 @@ def test_markers_fence_producers_and_coordinators(bench: Bench) -> None:
 
 @pytest.mark.spec("CLI-05")
 def test_coordinators_number_nothing(bench: Bench) -> None:
-    """Offsets committed in a transaction: batches of a producer, all with sequence 0."""
+    """Offsets committed in a transaction: all batches of such a producer have sequence 0."""
     log = bench.create()
     for _ in range(3):
         assert not send(bench, log, 7, 0, origin=COORDINATOR, verified=None).duplicate
@@ -261,7 +261,7 @@ def test_an_index_that_lies_is_made_anew_at_the_start(bench: Bench) -> None:
 @pytest.mark.parametrize("then", ["goes on", "a new segment", "a new segment that is flushed"])
 @pytest.mark.parametrize("seed", range(10))
 def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(bench: Bench, seed: int, then: str) -> None:
-    """Below it nothing is looked at again: what is lost of the index there, readers of committed records would see."""
+    """Nothing below it is scanned again: read_committed consumers would see what the index has lost there."""
     store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
     bench.append(log)
@@ -412,7 +412,7 @@ class Batch:
 
 
 class Model:
-    """The log as a list of batches; everything is worked out from all of them every time."""
+    """A naive model: the log as a list of batches, from which everything is computed each time."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -429,7 +429,7 @@ class Model:
         return epoch, sequence
 
     def transactions(self) -> tuple[list[tuple[int, int, int, bool]], list[int]]:
-        """(producer, first, marker or None, committed) in the order of the markers, those without last."""
+        """(producer, first, marker or None, committed) in the order of the markers, open transactions last."""
         open_ones: dict[int, int] = {}
         ended = []
         for batch in self.batches:
@@ -494,7 +494,7 @@ class History:
         self.model.batches = [batch for batch in self.model.batches if batch.last < offset]
 
     def restart(self) -> None:
-        """After a clean stop, or by a scan from wherever the log was flushed to, with indexes as they may be then."""
+        """Restart after a clean shutdown, or with a scan from the flushed offset, with indexes as they may be then."""
         clean = self.dice.random() < 0.4
         recovery_point = max(0, self.log.log_end_offset - self.dice.randrange(30))
         if clean:
@@ -508,7 +508,7 @@ class History:
             if not left:
                 index.unlink()
         self.log = self.bench.load(clean=clean, recovery_point=recovery_point)
-        # A hole that a truncation left, in what was not flushed, looks like one that a loss of power left.
+        # A gap that a truncation left, in what was not flushed, looks like one that a power loss left.
         self.model.batches = [batch for batch in self.model.batches if batch.last < self.log.log_end_offset]
         self.log.update_high_watermark(self.log.log_end_offset)
 

@@ -8,7 +8,7 @@ from tests.operator.making import NOW, move, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.model.reassignment import Phase, Reassignment
-from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step, without_place
+from ballast_operator.plan.lifecycle import Goal, ReassignmentFacts, Step, goal_of, next_step, without_place
 from ballast_operator.plan.moves import State
 from ballast_operator.plan.stored import keep
 from ballast_planner import Plan, Unplaced
@@ -26,7 +26,7 @@ ROWS = [{"topic": "orders", "partition": 0, "replicas": [0, 2], "logDirs": ["/a"
 
 
 def step(subject: Reassignment, seen: KafkaView = AT_SOURCE, plan: Any = PLAN, **more: Any) -> Step:
-    return next_step(Scene(subject, plan, seen, now=NOW, **more))
+    return next_step(ReassignmentFacts(subject, plan, seen, now=NOW, **more))
 
 
 @pytest.mark.spec("OPR-33")
@@ -107,7 +107,7 @@ def test_an_explicit_plan_that_went_stale_stays_so_until_its_spec_changes() -> N
     assert step(reassignment(partitions=ROWS, status=stale)).phase is Phase.STALE
     assert step(reassignment(partitions=ROWS, status={**stale, "observedGeneration": 0})).starts
     moved_something = reassignment(partitions=ROWS, status={**STARTED, **stale})
-    assert goal_of(moved_something) is Goal.REST
+    assert goal_of(moved_something) is Goal.STAY
 
 
 @pytest.mark.spec("OPR-33")
@@ -150,7 +150,7 @@ def test_deleting_a_running_one_cancels_it_and_deleting_an_ended_one_does_nothin
     meta = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
     assert list(step(reassignment(partitions=ROWS, status=STARTED, meta=meta), MOVING).stop) == [MOVE]
     ended = reassignment(partitions=ROWS, onCancel="Rollback", status={**STARTED, "phase": "Succeeded"}, meta=meta)
-    assert goal_of(ended) is Goal.REST
+    assert goal_of(ended) is Goal.STAY
 
 
 @pytest.mark.spec("OPR-33")
@@ -172,7 +172,7 @@ def test_rollback_after_the_end_puts_back_what_was() -> None:
     running = step(subject, turning)
     assert (running.stop, running.run) == ((), True)
     assert step(subject, AT_SOURCE).phase is Phase.ROLLED_BACK
-    assert goal_of(reassignment(rollback=True, partitions=ROWS, status={**STARTED, "phase": "RolledBack"})) is Goal.REST
+    assert goal_of(reassignment(rollback=True, partitions=ROWS, status={**STARTED, "phase": "RolledBack"})) is Goal.STAY
 
 
 @pytest.mark.spec("OPR-33")
@@ -185,7 +185,7 @@ def test_what_is_to_be_put_back_before_it_began_does_not_begin() -> None:
     waiting = reassignment(drainBrokers=[1], rollback=True, status={"phase": "AwaitingApproval"})
     assert step(waiting).phase is Phase.ROLLED_BACK
     nothing = reassignment(partitions=ROWS, rollback=True, status={"phase": "Succeeded"})
-    assert goal_of(nothing) is Goal.REST
+    assert goal_of(nothing) is Goal.STAY
 
 
 @pytest.mark.spec("OPR-32")
@@ -225,14 +225,14 @@ def test_replicas_that_found_no_place_are_not_called_a_success() -> None:
 @pytest.mark.spec("OPR-33")
 def test_a_rollback_that_failed_is_not_tried_for_ever_and_holds_no_deletion() -> None:
     failed = {**STARTED, "phase": "Failed", "observedGeneration": 1}
-    assert goal_of(reassignment(partitions=ROWS, rollback=True, status=failed)) is Goal.REST
+    assert goal_of(reassignment(partitions=ROWS, rollback=True, status=failed)) is Goal.STAY
     going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/operator"]}
     asked = reassignment(partitions=ROWS, rollback=True, status=failed, meta={**going, "generation": 2})
     assert goal_of(asked) is Goal.BACK, "what is asked for after a failure is tried once"
     assert step(asked, ELSEWHERE).phase is Phase.FAILED
     told = {**failed, "observedGeneration": 2}
     again = reassignment(partitions=ROWS, rollback=True, status=told, meta={**going, "generation": 2})
-    assert goal_of(again) is Goal.REST
+    assert goal_of(again) is Goal.STAY
 
 
 @pytest.mark.spec("OPR-36")
@@ -406,7 +406,7 @@ def test_what_cannot_be_put_back_fails_only_where_its_directories_are_gone(gone:
 @pytest.mark.spec("OPR-36")
 def test_a_broker_that_is_away_or_of_which_nobody_would_tell_is_waited_for() -> None:
     subject = reassignment(partitions=ROWS, status=STARTED)
-    for seen in (view(dict(AT_SOURCE.topics), SOURCE, offline=[2]), replace(FAR, fenced_told=False)):
+    for seen in (view(dict(AT_SOURCE.topics), SOURCE, offline=[2]), replace(FAR, lists_fenced=False)):
         found = step(subject, seen)
         assert (found.phase, found.run, found.holds_throttles) == (Phase.RUNNING, True, True)
 

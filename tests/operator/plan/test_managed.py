@@ -157,19 +157,19 @@ WHOLE = view({"orders": topic_view((0, 1, 2), (1, 2, 0))})
 
 @pytest.mark.spec("OPR-40", "OPR-44")
 def test_who_is_not_to_be_restarted_keeps_only_those_waiting_whose_pods_would_not_come_back() -> None:
-    old = kube(revision="old", not_restarted=frozenset({1}))
-    assert (restart(old, WHOLE).broker, restart(old, WHOLE).left) == (2, 1)
+    old = kube(revision="old", waiting_to_restart=frozenset({1}))
+    assert (restart(old, WHOLE).node, restart(old, WHOLE).left) == (2, 1)
     done = replace(old, pods={**kube().pods, 1: old.pods[1]})
     assert restart(done, WHOLE) == restarts.Restart()
     # A set makes no pod behind one that lacks a volume.
-    assert restart(old, WHOLE, volumes=(A, B, C)).broker == 0
-    first = replace(old, not_restarted=frozenset({0}))
+    assert restart(old, WHOLE, volumes=(A, B, C)).node == 0
+    first = replace(old, waiting_to_restart=frozenset({0}))
     assert restart(first, WHOLE, volumes=(A, B, C)) == restarts.Restart()
 
 
 @pytest.mark.spec("OPR-40", "OPR-42")
 def test_brokers_are_added_up_to_the_first_that_nobody_outside_could_reach() -> None:
-    facts = kube(3, not_added=frozenset({5, 4}))
+    facts = kube(3, waiting_to_be_added=frozenset({5, 4}))
     held = layouts.held_layout(cluster(brokers=7), IDENTITY, facts)
     assert (held.brokers, held.added) == (4, (3,))
     assert layouts.held_layout(cluster(brokers=2), IDENTITY, facts).brokers == 3
@@ -179,15 +179,15 @@ def test_brokers_are_added_up_to_the_first_that_nobody_outside_could_reach() -> 
 def test_the_active_controller_is_restarted_last_and_nobody_needlessly() -> None:
     assert restart(kube(), WHOLE) == restarts.Restart()
     old = kube(revision="old")
-    assert restart(old, WHOLE).broker == 1
+    assert restart(old, WHOLE).node == 1
     only_controller_left = kube(pods={0: PodFacts("demo-0", "u", 0, True, "10.0.0.0", "old")})
-    assert restart(only_controller_left, WHOLE).broker == 0
+    assert restart(only_controller_left, WHOLE).node == 0
 
 
 @pytest.mark.spec("OPR-44")
 def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> None:
     broken = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "old")})
-    assert restart(broken, view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})).broker == 2
+    assert restart(broken, view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})).node == 2
     starting = {n: PodFacts(f"demo-{n}", "u", n, False, None, "new") for n in (1, 2)}
     assert restart(kube(revision="old", pods={2: starting[2]}), WHOLE).waits == "demo-2 is not ready"
     assert restart(kube(revision="old", pods=starting), WHOLE).waits == "demo-1, demo-2 are not ready"
@@ -195,17 +195,17 @@ def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> No
 
 @pytest.mark.spec("OPR-44")
 def test_a_broker_whose_kubelet_is_silent_is_up_while_kafka_says_so() -> None:
-    silent = PodFacts("demo-1", "u", 1, False, "10.0.0.1", unheard=True)
+    silent = PodFacts("demo-1", "u", 1, False, "10.0.0.1", kubelet_silent=True)
     assert liveness.is_up(silent, WHOLE, 0.0)
     assert not liveness.is_up(replace(silent, ordinal=7), WHOLE, 0.0)
-    assert not liveness.is_up(replace(silent, unheard=False), WHOLE, 0.0), "its pod tells sooner than Kafka"
+    assert not liveness.is_up(replace(silent, kubelet_silent=False), WHOLE, 0.0), "its pod tells sooner than Kafka"
 
 
 @pytest.mark.spec("OPR-44")
 def test_brokers_that_work_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
     """Nodes that Kubernetes does not hear have pods that are not ready, and end them all when they are heard again."""
     silent = {n: PodFacts(f"demo-{n}", "u", n, False, f"10.0.0.{n}", "old") for n in (1, 2)}
-    assert restart(kube(revision="old", pods=silent), WHOLE).broker == 1
+    assert restart(kube(revision="old", pods=silent), WHOLE).node == 1
     ending = silent | {1: replace(silent[1], deleting_since="2026-01-02T03:04:05Z")}
     assert restart(kube(revision="old", pods=ending), WHOLE).waits == "demo-1 is not ready"
     # That one has ended, and is not back.
@@ -216,10 +216,10 @@ def test_brokers_that_work_are_not_restarted_together_because_their_kubelets_are
     back = kube(revision="old", pods={1: PodFacts("demo-1", "v", 1, True, "10.0.0.1", "new"), 2: silent[2]})
     lagging = view({"orders": topic_view((0, 1, 2), isr={0: (0, 2)})})
     assert restart(back, lagging).waits == "broker 1 is catching up with orders-0"
-    assert restart(back, WHOLE).broker == 2
+    assert restart(back, WHOLE).node == 2
     # Who is not in sync himself is missed by nobody.
     behind = view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})
-    assert restart(kube(revision="old", pods={2: silent[2]}), behind).broker == 2
+    assert restart(kube(revision="old", pods={2: silent[2]}), behind).node == 2
 
 
 @pytest.mark.spec("OPR-43")
@@ -229,8 +229,8 @@ def test_while_a_volume_is_added_pods_are_restarted_by_their_numbers() -> None:
     old = {n: PodFacts(f"demo-{n}", "u", n, True, f"10.0.0.{n}", "old", claims=without) for n in range(3)}
     new = PodFacts("demo-0", "u", 0, True, "10.0.0.0", "new", claims=with_claims)
     controller = replace(WHOLE, controller=0)
-    assert restart(kube(pods=old), controller, volumes=(A, B, C)).broker == 0
-    assert restart(kube(volumes=(A, B, C), pods=old | {0: new}), controller, volumes=(A, B, C)).broker == 1
+    assert restart(kube(pods=old), controller, volumes=(A, B, C)).node == 0
+    assert restart(kube(volumes=(A, B, C), pods=old | {0: new}), controller, volumes=(A, B, C)).node == 1
 
 
 @pytest.mark.spec("OPR-43")
@@ -250,14 +250,14 @@ def test_a_pod_that_is_lost_while_a_volume_is_added_comes_back_without_it() -> N
 def test_it_waits_while_a_pod_is_not_ready() -> None:
     starting = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "new")})
     found = restart(starting, WHOLE)
-    assert found.broker is None
+    assert found.node is None
     assert "demo-2" in str(found.waits)
 
 
 @pytest.mark.spec("OPR-44")
 def test_it_waits_until_the_isr_is_whole_again() -> None:
     found = restart(kube(revision="old"), view({"orders": topic_view((0, 1, 2), isr={0: (0, 1)})}))
-    assert found.broker is None
+    assert found.node is None
     assert found.waits == "broker 2 is catching up with orders-0"
 
 
@@ -267,32 +267,32 @@ def test_it_waits_until_a_broker_whose_pod_is_ready_is_back_in_the_cluster() -> 
     fenced = view({"orders": topic_view((0, 1, 2), isr={0: (1, 2)})}, offline=[0])
     rolled = kube(revision="old", pods={0: PodFacts("demo-0", "u", 0, True, "10.0.0.0", "new")})
     found = restart(rolled, fenced, least=1)
-    assert (found.broker, found.waits) == (None, "broker 0 is not online")
+    assert (found.node, found.waits) == (None, "broker 0 is not online")
     # What may mend it is not waited for: several that did not join may all have to be told anew.
     both = view({"orders": topic_view((0, 1, 2), isr={0: (1,)})}, offline=[0, 2])
-    assert restart(kube(revision="old"), both, least=1).broker == 2
+    assert restart(kube(revision="old"), both, least=1).node == 2
 
 
 @pytest.mark.spec("OPR-44")
 def test_no_partition_falls_below_min_insync_replicas() -> None:
     gone = view({"orders": topic_view((0, 1, 3), isr={0: (0, 1)})}, brokers=range(4), offline=[3])
     found = restart(kube(revision="old"), gone)
-    assert found.broker is None
+    assert found.node is None
     assert "fewer than 2" in str(found.waits)
 
 
 @pytest.mark.spec("OPR-44")
 def test_partitions_that_cannot_be_protected_are_listed_and_not_waited_for() -> None:
     found = restart(kube(revision="old"), view({"single": topic_view((1,))}), least=1)
-    assert found.broker == 1
+    assert found.node == 1
     assert found.unprotected == ("single-0",)
 
 
 @pytest.mark.spec("OPR-08")
 def test_it_waits_when_something_could_not_be_read() -> None:
-    assert restart(kube(revision="old"), view(topic_errors={"x": "UNKNOWN"})).broker is None
+    assert restart(kube(revision="old"), view(topic_errors={"x": "UNKNOWN"})).node is None
     unknown = restarts.next_restart(kube(revision="old"), "new", WHOLE, {}, Layout(cluster(), IDENTITY, 3, (A, B)))
-    assert unknown.broker is None
+    assert unknown.node is None
 
 
 @pytest.mark.spec("OPR-43")
@@ -468,7 +468,7 @@ def test_a_broker_that_tells_another_rack_is_restarted_and_one_without_is_named(
     seen = replace(seen, brokers=told)
     layout = layouts.held_layout(subject, IDENTITY, facts)
     assert [pod.ordinal for pod in restarts.outdated_brokers(facts, "new", seen, layout)] == [1]
-    assert restarts.next_restart(facts, "new", seen, {}, layout).broker == 1
+    assert restarts.next_restart(facts, "new", seen, {}, layout).node == 1
     lacking, error = liveness.racks_unknown(subject, facts, NODES)
     assert (lacking, error) == ([2], "node n-2 has no label zone")
     assert liveness.racks_unknown(cluster(), facts, NODES) == ([], "")
@@ -495,16 +495,16 @@ def quorum(leader: int, voters: tuple[int, ...] = OWN, behind: tuple[int, ...] =
 @pytest.mark.spec("OPR-44")
 def test_controllers_restart_one_at_a_time_while_all_are_there_the_active_one_last() -> None:
     old, new = (True, "old"), (True, "new")
-    assert restarts.next_controller_restart(controllers(new, new, new), "new", OWN, quorum(OWN[0])).broker is None
+    assert restarts.next_controller_restart(controllers(new, new, new), "new", OWN, quorum(OWN[0])).node is None
     found = restarts.next_controller_restart(controllers(old, old, new), "new", OWN, quorum(OWN[0]))
-    assert (found.broker, found.left) == (100_001, 1)
-    assert restarts.next_controller_restart(controllers(old, new, new), "new", OWN, quorum(OWN[0])).broker == 100_000
+    assert (found.node, found.left) == (100_001, 1)
+    assert restarts.next_controller_restart(controllers(old, new, new), "new", OWN, quorum(OWN[0])).node == 100_000
     waits = restarts.next_controller_restart(controllers(old, (False, "new"), new), "new", OWN, quorum(OWN[2]))
-    assert (waits.broker, waits.next, waits.waits) == (None, 100_000, "controller 100001 is not ready")
+    assert (waits.node, waits.next, waits.waits) == (None, 100_000, "controller 100001 is not ready")
     # One that does not work with its old configuration may be just what the change mends.
     broken = restarts.next_controller_restart(controllers((False, "old"), old, new), "new", OWN, quorum(OWN[1]))
-    assert broken.broker == 100_000
-    assert restarts.next_controller_restart(controllers((False, "old"), old, new), "new", OWN, None).broker == 100_000
+    assert broken.node == 100_000
+    assert restarts.next_controller_restart(controllers((False, "old"), old, new), "new", OWN, None).node == 100_000
 
 
 @pytest.mark.spec("OPR-44", "OPR-42")
@@ -514,38 +514,38 @@ def test_a_controller_is_restarted_only_while_the_others_follow() -> None:
     old, new = (True, "old"), (True, "new")
     restarted = controllers(new, old, old)
     waits = restarts.next_controller_restart(restarted, "new", OWN, quorum(OWN[2], behind=(OWN[0],)))
-    assert (waits.broker, waits.next) == (None, 100_001)
+    assert (waits.node, waits.next) == (None, 100_001)
     assert waits.waits == "controller 100000 does not follow the metadata log"
-    assert restarts.next_controller_restart(restarted, "new", OWN, quorum(OWN[2])).broker == 100_001
+    assert restarts.next_controller_restart(restarted, "new", OWN, quorum(OWN[2])).node == 100_001
     waits = restarts.next_controller_restart(restarted, "new", OWN, None)
-    assert (waits.broker, waits.waits) == (None, "nobody tells which controllers follow")
+    assert (waits.node, waits.waits) == (None, "nobody tells which controllers follow")
     # Who does not follow is missed by nobody, and may need just that restart.
     behind = quorum(OWN[0], behind=(OWN[2],))
-    assert restarts.next_controller_restart(controllers(old, old, old), "new", OWN, behind).broker == 100_002
+    assert restarts.next_controller_restart(controllers(old, old, old), "new", OWN, behind).node == 100_002
     alone = restarts.next_controller_restart(controllers(old), "new", OWN[:1], None)
-    assert alone.broker == 100_000, "there is nobody who could take over"
+    assert alone.node == 100_000, "there is nobody who could take over"
     # One that does not vote, or not yet, is missed by nobody either.
     watching = quorum(OWN[1], voters=OWN[1:], behind=(OWN[2],))
-    assert restarts.next_controller_restart(controllers(old, new, new), "new", OWN, watching).broker == 100_000
+    assert restarts.next_controller_restart(controllers(old, new, new), "new", OWN, watching).node == 100_000
 
 
 @pytest.mark.spec("OPR-44")
 def test_controllers_that_follow_are_not_restarted_together_because_their_kubelets_are_silent() -> None:
     silent, leads = (False, "old"), quorum(OWN[2])
     facts = controllers(silent, silent, silent)
-    assert restarts.next_controller_restart(facts, "new", OWN, leads).broker == OWN[0]
+    assert restarts.next_controller_restart(facts, "new", OWN, leads).node == OWN[0]
     ending = replace(facts.controllers[0], deleting_since="2026-01-02T03:04:05Z")
     waits = restarts.next_controller_restart(
         replace(facts, controllers={**facts.controllers, 0: ending}), "new", OWN, leads
     )
-    assert (waits.broker, waits.waits) == (None, f"controller {OWN[0]} is not ready")
+    assert (waits.node, waits.waits) == (None, f"controller {OWN[0]} is not ready")
     back = controllers((True, "new"), silent, silent)
     waits = restarts.next_controller_restart(back, "new", OWN, quorum(OWN[2], behind=(OWN[0],)))
     assert waits.waits == f"controller {OWN[0]} does not follow the metadata log"
-    assert restarts.next_controller_restart(back, "new", OWN, leads).broker == OWN[1]
+    assert restarts.next_controller_restart(back, "new", OWN, leads).node == OWN[1]
     # Who does not follow is missed by nobody.
     behind = quorum(OWN[2], behind=(OWN[0],))
-    assert restarts.next_controller_restart(facts, "new", OWN, behind).broker == OWN[0]
+    assert restarts.next_controller_restart(facts, "new", OWN, behind).node == OWN[0]
 
 
 @pytest.mark.spec("OPR-44", "OPR-42")
@@ -555,9 +555,9 @@ def test_a_broker_that_votes_stays_until_the_others_that_vote_follow() -> None:
     def found(told: QuorumView) -> restarts.Restart:
         return restarts.next_restart(kube(revision="old"), "new", WHOLE, {"orders": 2}, layout, told)
 
-    assert found(quorum(2, IDENTITY.voters, behind=(0,))).waits == "controller 0 does not follow the metadata log"
-    assert found(quorum(2, (2, 3), behind=(3,))).broker == 1, "it does not vote"
-    assert found(quorum(2, IDENTITY.voters)).broker == 1
+    assert found(quorum(2, IDENTITY.controllers, behind=(0,))).waits == "controller 0 does not follow the metadata log"
+    assert found(quorum(2, (2, 3), behind=(3,))).node == 1, "it does not vote"
+    assert found(quorum(2, IDENTITY.controllers)).node == 1
 
 
 @pytest.mark.spec("OPR-45")
@@ -598,7 +598,7 @@ def test_a_pod_whose_claim_it_would_not_find_again_is_restarted_by_no_change(tro
     found[1] = _troubled(found[1], trouble)
     old = kube(revision="old", claims=tuple(found))
     assert [claim.name for claim in claims.claims_going(old)] == ["a-demo-1"]
-    assert restart(old, WHOLE).broker == 2
+    assert restart(old, WHOLE).node == 2
     assert restart(kube(pods={1: old.pods[1]}, claims=tuple(found)), WHOLE) == restarts.Restart()
     # Who is not at work has nothing to lose, and is to come to what it is told anew.
     waits = {1: replace(old.pods[1], ready=False)}
@@ -608,7 +608,7 @@ def test_a_pod_whose_claim_it_would_not_find_again_is_restarted_by_no_change(tro
     metadata = _troubled(ClaimFacts("metadata-c-0", "u", "metadata", "c-0", "5Gi"), trouble)
     own = replace(controllers((True, "old"), (True, "old")), controller_claims=(metadata,))
     assert [claim.name for claim in claims.claims_going(own)] == ["metadata-c-0"]
-    assert restarts.next_controller_restart(own, "new", OWN[:2], quorum(OWN[1], OWN[:2])).broker == OWN[1]
+    assert restarts.next_controller_restart(own, "new", OWN[:2], quorum(OWN[1], OWN[:2])).node == OWN[1]
 
 
 @pytest.mark.spec("OPR-42", "OPR-45")

@@ -86,7 +86,7 @@ class Bench:
             case.records = planned.records[str(case.reassignment.key)]
             case.lists = planned.lists[str(case.reassignment.key)]
             assert case.step is not None
-            told = json.dumps(write(handler._telling.wanted_status(case, case.step)))
+            told = json.dumps(write(handler._statuses.wanted_status(case, case.step)))
             if told != self.statuses.get(case.reassignment.meta.name):
                 self._happens()
                 self.statuses[case.reassignment.meta.name] = told
@@ -368,7 +368,7 @@ def test_a_reassignment_of_thousands_of_topics_fits_into_a_request(stood_before:
     case = Case(reassignment("large", **spec), plan, step)
     planned = plan_throttles([share_of(case)], seen)
     case.records, case.lists = planned.records["default/large"], planned.lists["default/large"]
-    told = json.dumps(write(handler._telling.wanted_status(case, step)))
+    told = json.dumps(write(handler._statuses.wanted_status(case, step)))
     assert len(told) < 100_000
     changes = [change for change in planned.changes if change.resource == TOPIC]
     assert len(changes) == 5_000 - len(half)

@@ -47,7 +47,7 @@ def runs(*nodes: int, dynamic: bool = True) -> Identity:
 
 
 def step(wanted: Iterable[int], identity: Identity, found: QuorumView, restarts: bool = False) -> Step | None:
-    return voters.next_step(tuple(wanted), identity, found, identity.voters, lambda: restarts)
+    return voters.next_step(tuple(wanted), identity, found, identity.controllers, lambda: restarts)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_of_brokers_only_those_that_are_to_become_controllers_are_restarted() ->
     for identity, outdated in ((runs(0, 1), [1]), (runs(0), []), (runs(0, 1, dynamic=False), [])):
         layout = layouts.held_layout(subject, identity, facts)
         assert [pod.ordinal for pod in restarts.outdated_brokers(facts, "new", seen, layout)] == outdated
-        assert restarts.next_restart(facts, "new", seen, {}, layout).broker == (outdated[0] if outdated else None)
+        assert restarts.next_restart(facts, "new", seen, {}, layout).node == (outdated[0] if outdated else None)
 
 
 NODES = range(5)
@@ -282,7 +282,7 @@ class Changing(RuleBasedStateMachine):
     def roll(self) -> None:
         restarted = self.outdated - self.dead
         self.outdated -= restarted
-        self.running |= restarted & {*self.identity.voters}
+        self.running |= restarted & {*self.identity.controllers}
 
     @rule()
     def commit(self) -> None:
@@ -312,10 +312,10 @@ class Changing(RuleBasedStateMachine):
             if not self.identity.dynamic:
                 self.outdated = {*NODES}
             self.outdated |= {node for node in found.nodes if node not in self.running}
-            leaving = {*self.identity.voters} - {*found.nodes}
+            leaving = {*self.identity.controllers} - {*found.nodes}
             assert not leaving & {*self.voting}
             assert not leaving or self.committed
-            self.identity = replace(self.identity, voters=found.nodes, dynamic=True)
+            self.identity = replace(self.identity, controllers=found.nodes, dynamic=True)
         elif not self.committed:
             return  # Kafka refuses it
         elif found.kind is Kind.ADD:
@@ -334,7 +334,7 @@ class Changing(RuleBasedStateMachine):
     @invariant()
     def those_that_vote_run_as_controllers(self) -> None:
         if self.identity.dynamic:
-            assert {*self.voting} <= {*self.identity.voters}
+            assert {*self.voting} <= {*self.identity.controllers}
 
     def teardown(self) -> None:
         if not hasattr(self, "voting"):
@@ -347,7 +347,7 @@ class Changing(RuleBasedStateMachine):
             if self.outdated:
                 self.roll()
         assert self.next_step() is None
-        assert (tuple(sorted(self.voting)), self.identity.voters) == (self.wanted, self.wanted)
+        assert (tuple(sorted(self.voting)), self.identity.controllers) == (self.wanted, self.wanted)
 
 
 Changing.TestCase.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)

@@ -63,7 +63,7 @@ def test_once_voters_can_change_nodes_ask_for_the_quorum_and_who_votes_is_in_no_
     assert voter["advertised.listeners"] == f"PLAINTEXT://{hosts[0]}:9092,CONTROLLER://{hosts[0]}:9093"
     assert other["advertised.listeners"] == f"PLAINTEXT://{hosts[3]}:9092"
     assert config_map_name(changed) != config_map_name(found)
-    fewer = replace(changed, identity=replace(changed.identity, voters=(0,)))
+    fewer = replace(changed, identity=replace(changed.identity, controllers=(0,)))
     assert config_map_name(fewer) == config_map_name(changed), "nobody is restarted who votes as before"
     assert properties(fewer, "demo-1")["process.roles"] == "broker"
 

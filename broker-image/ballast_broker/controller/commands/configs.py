@@ -35,7 +35,7 @@ def alter_configs(context: CommandContext, request: Any) -> Outcome:
 
 def _alter_all(context: CommandContext, request: Any, response: Any, changes_of: Any) -> Outcome:
     """Alter each resource independently, in pieces small enough that other requests do not wait long."""
-    kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
+    kind = type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
     def answer(named: tuple[tuple[int, str], Any]) -> Any:

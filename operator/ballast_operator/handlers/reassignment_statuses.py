@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.handlers.finished import LOOK_SECONDS, warn_of_ttl
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.refusals import Refusals
-from ballast_operator.handlers.resting import LOOK_SECONDS, warn_of_ttl
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, ReassignmentStatus, RollbackStatus
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.lifecycle import Step, refused
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.status import REASSIGNMENT, STALLED, Verdict, conditions, ready_condition
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -29,7 +29,7 @@ DEFINITION_OF_BEFORE = ApiError(
 )
 
 
-class Telling:
+class ReassignmentStatuses:
     """The statuses of one cluster's Reassignments. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
@@ -37,20 +37,20 @@ class Telling:
         self._plans = plans
         self._refusals = refusals
 
-    async def write(self, case: Case, again: Again) -> bool:
+    async def write(self, case: Case, requeue: Requeue) -> bool:
         """Write what is about to happen. Only if this returns True may it happen."""
         if case.step is None:
             return False
         if self._refusals.due(case.reassignment):
             with self._refusals.told(case.reassignment):
-                return await self._hold(case, again) and await self._write(case, case.step, again)
-        self._refusals.come_back(case.reassignment, again)
+                return await self._hold(case, requeue) and await self._write(case, case.step, requeue)
+        self._refusals.come_back(case.reassignment, requeue)
         verdict = self._refusals.of(case.reassignment)
         if verdict is not None:
             case.step = refused(case.step, case.reassignment, verdict)
         return False
 
-    async def tell(self, reassignment: Reassignment, verdict: Verdict, again: Again) -> None:
+    async def tell(self, reassignment: Reassignment, verdict: Verdict, requeue: Requeue) -> None:
         """Report that the cluster cannot be asked."""
         status = reassignment.status
         if reassignment.meta.deleting:
@@ -62,9 +62,9 @@ class Telling:
             conditions=self.said(reassignment, verdict),
         )
         if not await self._shared.writer.write_status(reassignment, wanted):
-            again.reassignments_within(LOOK_SECONDS)
+            requeue.reassignments_within(LOOK_SECONDS)
 
-    async def _hold(self, case: Case, again: Again) -> bool:
+    async def _hold(self, case: Case, requeue: Requeue) -> bool:
         """Set our finalizer before anything is started: a deletion has to wait until everything has been put back."""
         step, reassignment = case.step, case.reassignment
         assert step is not None
@@ -75,16 +75,16 @@ class Telling:
             held = await self._shared.writer.set_finalizer(reassignment, True)
         except (ApiError, ApiUnavailableError) as error:
             case.step = refused(step, reassignment, self._refusals.note(reassignment, error))
-            self._refusals.come_back(reassignment, again)
-            await self._write(case, case.step, again)
+            self._refusals.come_back(reassignment, requeue)
+            await self._write(case, case.step, requeue)
             return False
         if not held:
-            again.reassignments_within(LOOK_SECONDS)
+            requeue.reassignments_within(LOOK_SECONDS)
             return False
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         return True
 
-    async def _write(self, case: Case, step: Step, again: Again) -> bool:
+    async def _write(self, case: Case, step: Step, requeue: Requeue) -> bool:
         reassignment = case.reassignment
         before = reassignment.status
         if step.replan:
@@ -99,21 +99,21 @@ class Telling:
             return True
         if not await self._shared.writer.write_status(reassignment, wanted):
             # The watch event of the conflicting change usually arrives sooner. If not, do not retry in a tight loop.
-            again.reassignments_within(LOOK_SECONDS)
+            requeue.reassignments_within(LOOK_SECONDS)
             return False
         self.announce(reassignment, before, wanted)
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         if case.reassignment.status.throttled_lists != wanted.throttled_lists:
-            await self._tell_lost(case, again)
+            await self._tell_lost(case, requeue)
             return False
         return True
 
-    async def _tell_lost(self, case: Case, again: Again) -> None:
+    async def _tell_lost(self, case: Case, requeue: Requeue) -> None:
         """The API server has dropped what is needed to put the throttles back, so nothing may start."""
         verdict = self._refusals.note(case.reassignment, DEFINITION_OF_BEFORE)
         told = replace(case.reassignment.status, conditions=self.said(case.reassignment, verdict))
         await self._shared.writer.write_status(case.reassignment, told)
-        self._refusals.come_back(case.reassignment, again)
+        self._refusals.come_back(case.reassignment, requeue)
 
     def wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
         reassignment, now = case.reassignment, self._shared.now()

@@ -1,4 +1,4 @@
-"""Takes care of Reassignments that have come to rest: releases deleted ones, deletes those whose TTL has expired."""
+"""Concludes finished Reassignments: releases deleted ones, deletes those whose TTL has expired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ballast_operator.model.times import seconds_of
 from ballast_operator.model.topic import KIND as TOPIC
 from ballast_operator.plan.lifecycle import Goal, goal_of
 from ballast_operator.status import EVENTS
-from ballast_operator.worker import Again
+from ballast_operator.worker import Requeue
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -29,31 +29,31 @@ GITOPS_MARKS = (
 )
 
 
-class Resting:
-    """The Reassignments at rest of one cluster. Used by that cluster's worker only."""
+class Finished:
+    """The finished Reassignments of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, shared: Shared, plans: Plans, refusals: Refusals) -> None:
         self._shared = shared
         self._plans = plans
         self._refusals = refusals
 
-    async def looked_after(self, reassignment: Reassignment, again: Again) -> bool:
+    async def conclude(self, reassignment: Reassignment, requeue: Requeue) -> bool:
         """Whether this one needs nothing from Kafka any more; if so, do what is left to do for it."""
         status = reassignment.status
-        if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
+        if status.holds_throttles or (goal_of(reassignment) is not Goal.STAY and not _stale_unplanned(reassignment)):
             return False
         self._plans.forget(reassignment)
         if self._refusals.due(reassignment):
             with self._refusals.told(reassignment):
-                await self._conclude(reassignment, again)
+                await self._release_or_expire(reassignment, requeue)
                 return True
-        self._refusals.come_back(reassignment, again)
+        self._refusals.come_back(reassignment, requeue)
         return True
 
-    async def _conclude(self, reassignment: Reassignment, again: Again) -> None:
+    async def _release_or_expire(self, reassignment: Reassignment, requeue: Requeue) -> None:
         status = reassignment.status
         if reassignment.meta.deleting:
-            await self.release(reassignment, again)
+            await self.release(reassignment, requeue)
         elif status.phase in ENDS:
             if status.observed_generation != reassignment.meta.generation:
                 generation = reassignment.meta.generation
@@ -62,9 +62,9 @@ class Resting:
                 current = replace(status, observed_generation=generation, conditions=said)
                 if await self._shared.writer.write_status(reassignment, current):
                     warn_of_ttl(self._shared.events, reassignment)
-            await self._expire(reassignment, again)
+            await self._expire(reassignment, requeue)
 
-    async def _expire(self, reassignment: Reassignment, again: Again) -> None:
+    async def _expire(self, reassignment: Reassignment, requeue: Requeue) -> None:
         """Apply ttlSecondsAfterFinished."""
         ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
         if ttl is None or finished is None:
@@ -73,13 +73,13 @@ class Resting:
             return
         left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
         if left > 0:
-            again.reassignments_within(left)
+            requeue.reassignments_within(left)
         else:
             await self._shared.writer.delete_reassignment(reassignment)
 
-    async def release(self, reassignment: Reassignment, again: Again) -> None:
+    async def release(self, reassignment: Reassignment, requeue: Requeue) -> None:
         if reassignment.meta.finalized and not await self._shared.writer.set_finalizer(reassignment, False):
-            again.reassignments_within(LOOK_SECONDS)
+            requeue.reassignments_within(LOOK_SECONDS)
         self._plans.forget(reassignment)
 
 

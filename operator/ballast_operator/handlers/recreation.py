@@ -26,7 +26,7 @@ GONE_POLL_SECONDS = 0.2
 Object = dict[str, Any]
 
 
-class Remaking:
+class Recreation:
     """Recreates the StatefulSets of one cluster; `apply` applies one."""
 
     def __init__(self, api: KubernetesApi, apply: Callable[[KafkaCluster, Object], Awaitable[None]]) -> None:
