@@ -1,4 +1,4 @@
-"""Who may do what: entries from the metadata, super users, and what is remembered of decisions."""
+"""Authorization: ACLs from the metadata, super users, and cached decisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE = uuid.UUID(int=1001)
 
 
 class Given:
-    """An authorizer as a node has it, with entries as the metadata log brings them."""
+    """An authorizer as a node has it, with ACLs as the metadata log brings them."""
 
     def __init__(self, **more: str) -> None:
         properties = {"node.id": "1", "authorizer.class.name": STANDARD, "super.users": "User:root;User:boss"}

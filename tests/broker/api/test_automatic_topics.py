@@ -1,4 +1,4 @@
-"""Who asks for a topic that is not there is answered at once, however long its creation takes."""
+"""A request for a missing topic is answered at once, however long its automatic creation takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ballast_wire.errors import ErrorCode
 
 
 class Hanging:
-    """A controller that answers when it is told to."""
+    """A controller that answers when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -72,7 +72,7 @@ async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytes
 
 
 class Recording:
-    """A controller that keeps what it was asked for."""
+    """A controller that records requests."""
 
     def __init__(self) -> None:
         self.topics: list[Any] = []
@@ -98,7 +98,7 @@ async def test_what_somebody_asks_for_is_made_as_the_properties_of_this_broker_s
 
 
 class Creating:
-    """A controller that does what it is asked for."""
+    """A controller that carries out requests."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

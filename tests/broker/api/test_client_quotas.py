@@ -1,4 +1,4 @@
-"""Whose quota counts for a client, who shares it, and what a change of quotas does."""
+"""Which quota applies to a client, which clients share it, and what a change of quotas does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_nobody_else_is_limited() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_what_is_no_number_limits_nobody() -> None:
-    """Apache Kafka stores it as a quota, and who comes after it finds it there."""
+    """Apache Kafka stores NaN as a quota, so a broker that takes over finds it in the metadata."""
     made = quotas({ANN_APP: float("nan"), APP: 20.0})
     found = made.rate_of("ann", "app")
     assert found is not None
@@ -172,8 +172,8 @@ def test_a_late_answer_tells_what_is_left() -> None:
 @pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize("limit", [1, 1e-7])  # the latter is whole enough for the controller
 def test_a_debt_of_months_can_be_told(limit: float) -> None:
-    """A quota of a byte a second keeps somebody out. An answer that could not be made ended the connection after the
-    append, and the client wrote the same again and again."""
+    """A quota of a byte per second keeps a client out. When the response could not be encoded, the connection broke
+    after the append, and the client wrote the same again and again."""
     clock = TurnedClock()
     rate = quotas({APP: limit}, clock).rate_of("ann", "app")
     assert rate is not None

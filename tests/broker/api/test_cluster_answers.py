@@ -1,4 +1,4 @@
-"""Who is there, what is understood, quotas, producer ids, and what is forwarded."""
+"""Responses about the cluster, API versions, quotas and producer ids, and which requests are forwarded."""
 
 from __future__ import annotations
 

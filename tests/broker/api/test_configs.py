@@ -1,4 +1,4 @@
-"""DescribeConfigs and the two ways to alter configs, with the controller's real commands behind."""
+"""DescribeConfigs and both APIs to alter configs, with the controller's real commands behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask a broker for delegation tokens, and who sees which of them."""
+"""Who may request delegation tokens from a broker, and who sees which of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def create(asker: Asker, who: Principal, version: int = 3, **fields: Any) 
 
 
 async def seen(asker: Asker, who: Principal, owners: list[str] | None = None, version: int = 3) -> list[str]:
-    """Whose tokens."""
+    """The owners of the tokens that `who` sees."""
     asker.principal = who
     named = None if owners is None else [{"principal_type": "User", "principal_name": each} for each in owners]
     answer = await asker.ask("DescribeDelegationToken", version, owners=named)

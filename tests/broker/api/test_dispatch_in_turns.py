@@ -1,4 +1,4 @@
-"""What is asked for thousands of things is read in turns of the loop, and its answer written in turns."""
+"""Requests about thousands of things are decoded, and their responses encoded, over several turns of the event loop."""
 
 from __future__ import annotations
 

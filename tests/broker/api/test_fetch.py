@@ -1,4 +1,4 @@
-"""Fetch as a connection asks it: sessions (KIP-227), ids, waits. What replicas answer is the test's own."""
+"""Fetch as a connection sends it: sessions (KIP-227), topic ids, waits. The test decides what replicas return."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.interpreted  # by `Stage`
 
 
 class Dice:
-    """Session ids count up."""
+    """Randomness that counts up, for session ids."""
 
     def __init__(self) -> None:
         self.rolled = 0
@@ -50,7 +50,7 @@ class Dice:
 
 @dataclass
 class Data:
-    """Stands where a slice of a log would."""
+    """Replaces a slice of a log."""
 
     content: bytes
     released: int = 0
@@ -136,7 +136,7 @@ def decoded(parts: Any, version: int = BY_NAME) -> Any:
 
 
 def told(answer: Any) -> dict[int, tuple[int, bytes]]:
-    """By partition: the error and the data."""
+    """(error, data) by partition."""
     return {p.partition_index: (p.error_code, bytes(p.records or b"")) for t in answer.responses for p in t.partitions}
 
 
@@ -270,7 +270,7 @@ def test_of_a_partition_that_is_named_twice_the_last_counts(version: int, epoch:
 @pytest.mark.parametrize("epoch", [FIRST, FINAL])
 @pytest.mark.parametrize("version", [BY_NAME, BY_ID])
 def test_what_can_be_read_is_waited_for_beside_what_is_not_there(version: int, epoch: int) -> None:
-    """A consumer that is answered at once would ask again at once, without end."""
+    """A consumer that gets a response at once would fetch again at once, without end."""
     scene = stage(p0=b"abc")
     where = [Request.FetchTopic.FetchPartition(partition=0, fetch_offset=3)]
     names = {"t": TOPIC_ID, "u": UUID(int=43)}
@@ -288,7 +288,7 @@ def test_what_can_be_read_is_waited_for_beside_what_is_not_there(version: int, e
 
 
 def test_of_several_topics_each_is_told_its_own() -> None:
-    """One that is gone since it was first asked for, too, and one that somebody else has made under its name."""
+    """Also a topic that was deleted since the first request, and one that was re-created under its name."""
     scene = stage(p0=b"abc", p1=b"xyz")
     other = UUID(int=43)
     scene.names[other] = "u"

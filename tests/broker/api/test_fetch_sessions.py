@@ -1,4 +1,4 @@
-"""Fetch sessions asked as a connection asks them, on the real replicas and real files."""
+"""Fetch sessions as a connection uses them, on real replicas and real files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture(autouse=True, params=[False, pytest.param(True, marks=pytest.mark.interpreted)], ids=["few", "many"])
 def of_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whatever is asked for is gone through piece by piece, as that of thousands of partitions is."""
+    """Handle every request piece by piece, like one for thousands of partitions."""
     if request.param:
         turning.end_at_once(monkeypatch)
         monkeypatch.setattr(reading, "PIECE", 1)
@@ -73,7 +73,7 @@ class Connection(Peer):
 
 
 class Asker:
-    """Asks for the topic `orders`: (partition, offset), or each partition from its beginning."""
+    """Fetches the topic `orders`: (partition, offset), or each partition from its beginning."""
 
     def __init__(
         self, cluster: Cluster, node: Node, count: int, slots: int = 10, authorizer: Authorizer = ALLOWS_EVERYTHING
@@ -130,7 +130,7 @@ class Asker:
 
 
 def told(answer: Any) -> dict[int, tuple[int, int]]:
-    """By partition: the high watermark, and how many records came."""
+    """(high watermark, number of records) by partition."""
     return {
         each.partition_index: (each.high_watermark, int.from_bytes(bytes(each.records or b"")[57:61], "big"))
         for topic in answer.responses
@@ -140,7 +140,7 @@ def told(answer: Any) -> dict[int, tuple[int, int]]:
 
 @asynccontextmanager
 async def leader(folder: Path, count: int, replicas: list[int], **options: Any) -> AsyncIterator[tuple[Node, Asker]]:
-    """The broker that leads them all; others are only spoken for."""
+    """The broker that leads all partitions; the other replicas do not exist."""
     async with Cluster(folder) as cluster:
         one = (await cluster.add(*replicas))[0]
         cluster.cuts.update(frozenset({1, other}) for other in replicas[1:])
@@ -150,7 +150,7 @@ async def leader(folder: Path, count: int, replicas: list[int], **options: Any) 
 
 @pytest.mark.spec("REP-03")
 async def test_each_partition_gets_its_own_records_after_a_wait_for_more(tmp_path: Path) -> None:
-    """What has nothing and what has too little take turns while a session's first request waits."""
+    """Partitions with no data and with too little take turns while a session's first request waits."""
     async with leader(tmp_path, 3, [1]) as (one, asker):
         one.produce(TopicPartition("orders", 0), "a")
         one.produce(TopicPartition("orders", 2), "b", "c")
@@ -198,7 +198,7 @@ async def test_a_session_that_gave_way_while_its_client_waits_says_so(tmp_path: 
 async def test_nobody_waits_for_more_than_may_be_sent(
     tmp_path: Path, session_epoch: int, limits: dict[str, int], records: dict[int, tuple[int, int]], of_many: bool
 ) -> None:
-    """Kafka fills limits with half batches; with whole ones there is nearly always room for a few bytes more."""
+    """Kafka fills limits with partial batches; with whole ones there is nearly always room for a few bytes more."""
     async with leader(tmp_path, 2, [1]) as (one, asker):
         for number in (0, 1):
             for value in "abc":
@@ -220,7 +220,7 @@ async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path, of_ma
 @pytest.mark.spec("CLI-10")
 @pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
 async def test_less_than_no_bytes_is_an_error_of_what_would_be_read(tmp_path: Path, session_epoch: int) -> None:
-    """As in Kafka, where of all bytes together it is the first partition's alone."""
+    """As in Kafka, where a negative limit for the whole response is an error of the first partition only."""
     async with leader(tmp_path, 3, [1]) as (one, asker):
         for number in (1, 2):
             one.produce(TopicPartition("orders", number), "a")
@@ -258,7 +258,7 @@ async def test_a_topic_that_was_deleted_is_no_longer_known_by_its_id(tmp_path: P
 @pytest.mark.spec("REP-06")
 @pytest.mark.parametrize("in_session", [True, False])
 async def test_a_topic_that_was_deleted_does_not_end_the_wait_for_others(tmp_path: Path, in_session: bool) -> None:
-    """Its reader would ask and be answered without a pause, until it hears of it."""
+    """Otherwise its consumer would fetch in a busy loop until it hears of the deletion."""
     async with Cluster(tmp_path) as cluster:
         (one,) = await cluster.add(1)
         names = ("orders", "others")
@@ -313,7 +313,7 @@ async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.spec("REP-03")
 async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgotten(tmp_path: Path) -> None:
-    """It asks for everything anew by the next one. A session that nobody will use would be told of every append."""
+    """On the next connection it starts over. A session that nobody will use would be notified of every append."""
     async with leader(tmp_path, 2, [1, FOLLOWER]) as (one, asker):
         consumer = await asker.answer(asker.ask())
         for _ in range(3):
@@ -332,7 +332,7 @@ async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgo
 
 @pytest.mark.spec("REP-03")
 async def test_a_connection_keeps_one_session_of_its_follower_however_many_it_begins(tmp_path: Path) -> None:
-    """The connection between two brokers may last for months, and each that it began would be kept till its end."""
+    """A connection between brokers may last for months, and would keep each session that was begun on it."""
     async with leader(tmp_path, 2, [1, FOLLOWER]) as (_, asker):
         for _ in range(5):
             assert (await asker.answer(asker.ask(replica_id=FOLLOWER))).session_id > 0
@@ -342,7 +342,7 @@ async def test_a_connection_keeps_one_session_of_its_follower_however_many_it_be
 
 
 async def test_a_session_that_nobody_uses_any_more_keeps_nothing_of_a_deleted_topic(tmp_path: Path) -> None:
-    """Whoever does come back to it is told."""
+    """A client that does return to it is told of the deletion."""
     async with Cluster(tmp_path) as cluster:
         (one,) = await cluster.add(1)
         cluster.controller.create_topic("orders", [[1]])
@@ -359,7 +359,7 @@ async def test_a_session_that_nobody_uses_any_more_keeps_nothing_of_a_deleted_to
 
 @pytest.mark.spec("REP-03", "REP-06")
 async def test_an_append_costs_nothing_for_sessions_that_nobody_uses_any_more(tmp_path: Path) -> None:
-    """Clients that are killed leave theirs behind, and they may be many. Whoever does come back misses nothing."""
+    """Killed clients leave their sessions behind, perhaps many. A client that does return misses nothing."""
     async with leader(tmp_path, 1, [1], slots=100) as (one, asker):
         orders = TopicPartition("orders", 0)
         replica = one.replicas._replicas[orders]
@@ -379,7 +379,7 @@ async def test_an_append_costs_nothing_for_sessions_that_nobody_uses_any_more(tm
 
 
 class Rights:
-    """An authorizer whose entries come and go, and people who ask."""
+    """An authorizer whose ACLs come and go, and its users."""
 
     def __init__(self) -> None:
         self.authorizer = AclAuthorizer(frozenset(), allows_without_entry=False)
@@ -426,7 +426,7 @@ async def test_a_right_that_is_taken_ends_what_a_session_reads_with_its_next_req
 
 @pytest.mark.spec("CLI-06")
 async def test_who_goes_on_with_somebody_elses_session_reads_what_he_may_himself(tmp_path: Path) -> None:
-    """Its number is no secret; nor may a consumer's go on as a follower's."""
+    """Session ids are no secret; nor may a consumer's session continue as a follower's."""
     rights = Rights()
     rights.give("ann", ResourceKind.TOPIC, "orders", Operation.READ)
     async with leader(tmp_path, 1, [1], authorizer=rights.authorizer) as (one, asker):
@@ -455,7 +455,7 @@ async def test_a_follower_needs_to_act_for_the_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.spec("CLI-06")
 async def test_one_partition_is_written_and_read_by_who_may_and_by_nobody_else(tmp_path: Path) -> None:
-    """The shortest way of both: one batch, one partition, no session; asked before and after each change of rights."""
+    """The fast paths: one batch, one partition, no session; tried before and after each change of ACLs."""
     rights, partition = Rights(), TopicPartition("orders", 0)
     async with Cluster(tmp_path) as cluster:
         (one,) = await cluster.add(1)
@@ -496,7 +496,7 @@ async def turns(most: int, until: Callable[[], bool] = lambda: False) -> None:
 async def test_what_comes_to_one_of_many_partitions_while_others_are_read_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session_epoch: int
 ) -> None:
-    """Be it of one that was looked at already."""
+    """Even if that partition was looked at already."""
     turning.end_at_once(monkeypatch)
     async with leader(tmp_path, COUNT, [1]) as (one, asker):
         reply = asker.ask(min_bytes=1, max_wait_ms=600_000, session_epoch=session_epoch)

@@ -1,4 +1,4 @@
-"""What Metadata and DescribeTopicPartitions say of topics, partitions and brokers."""
+"""Metadata and DescribeTopicPartitions: topics, partitions and brokers in their responses."""
 
 from __future__ import annotations
 

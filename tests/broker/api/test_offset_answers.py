@@ -1,4 +1,4 @@
-"""What is said of logs: offsets, epochs, producers, directories; on the real replicas and real files."""
+"""Responses about logs: offsets, epochs, producers, directories; on real replicas and real files."""
 
 from __future__ import annotations
 

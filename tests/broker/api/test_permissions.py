@@ -1,4 +1,4 @@
-"""What handlers do of a request whose sender may do nothing, or some of it."""
+"""What handlers do with a request whose sender has no rights, or not all that it needs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def topic_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Untouched:
-    """Part of a broker that must not be asked for anything."""
+    """A part of the broker that must not be used."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} is asked for what is not allowed")
@@ -153,7 +153,7 @@ async def test_what_is_allowed_of_a_request_is_done() -> None:
 
 
 async def test_a_topic_that_this_broker_does_not_know_yet_is_not_deleted_by_its_id() -> None:
-    """The controller knows it, and does not ask who may delete it."""
+    """The controller knows it, but does not check who may delete it."""
     scene = Scene()
     behind = scene.image
     secret = scene.add_topic("secret", [1])
@@ -361,7 +361,7 @@ async def test_what_a_node_may_send_on_for_others(request_name: str, version: in
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4, 5])
 async def test_a_controller_says_what_it_takes_in_all_versions(version: int) -> None:
-    """Features since the third; one that it does not know is answered as the first."""
+    """With features since version 3; an unknown version is answered in version 0."""
     known = version <= CONTROLLER_APIS[18].highest
     response = await Controlling().versions(version if known else None)
     told = response.version
@@ -376,7 +376,7 @@ async def test_a_controller_says_what_it_takes_in_all_versions(version: int) -> 
 @pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize("api_key", sorted(FORWARDED))
 async def test_whatever_is_sent_on_is_answered_to_who_has_a_quota_of_time(api_key: int) -> None:
-    """Also where the answer has no place for how long he is held."""
+    """Also if the response has no field for the throttle time."""
     api = CONTROLLER_APIS[api_key]
     for version in (api.lowest, api.highest):
         node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))

@@ -1,4 +1,4 @@
-"""What a produce is refused for before its partition is asked."""
+"""For what a Produce request is refused before it reaches its partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_zstd_comes_in_versions_that_know_it(tmp_path: Path) -> None:
 @pytest.mark.spec("CLI-10")
 @pytest.mark.parametrize("batches", [1, 2])
 async def test_what_another_broker_has_is_not_unknown(tmp_path: Path, batches: int) -> None:
-    """As after a reassignment; its client is told of the leader, instead of a topic that does not exist."""
+    """As after a reassignment: the client learns of the leader, instead of an unknown topic."""
     record = Record(value=b"v", timestamp=RealClock().wall_ms())
     async with Cluster(tmp_path) as cluster:
         node, _ = await cluster.add(1, 2)
@@ -60,7 +60,7 @@ async def test_what_another_broker_has_is_not_unknown(tmp_path: Path, batches: i
 
 @pytest.mark.spec("CLI-10")
 async def test_a_partition_that_is_named_twice_is_written_once(tmp_path: Path) -> None:
-    """As it is named last, and it is answered once: also where it is the topic that is named twice."""
+    """As it is named last, and with one response; also if it is the topic that is named twice."""
     first, last = (
         [Record(value=value, timestamp=RealClock().wall_ms())] * count for value, count in ((b"f", 3), (b"l", 1))
     )
@@ -111,7 +111,7 @@ def written(node: Node) -> list[int]:
 @pytest.mark.spec("CLI-10")
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 async def test_many_partitions_of_one_request_are_written_in_turns(tmp_path: Path, acks: int) -> None:
-    """Others are served in between; what is left of the request is no longer in the connection's buffer."""
+    """Others are served in between; the rest of the request is no longer in the connection's buffer."""
     async with Cluster(tmp_path) as cluster:
         node, reply = await begun_to_write(cluster, acks)
         assert isinstance(reply, Pending)
@@ -130,7 +130,7 @@ async def test_many_partitions_of_one_request_are_written_in_turns(tmp_path: Pat
 
 
 async def test_what_is_refused_of_a_request_in_turns_ends_its_connection_without_acks(tmp_path: Path) -> None:
-    """Nothing that came behind it is begun before that."""
+    """No later request is begun before that."""
     async with Cluster(tmp_path) as cluster:
         node, reply = await begun_to_write(cluster, 0, TopicPartition("nowhere", 0))
         with pytest.raises(ProduceRefused):

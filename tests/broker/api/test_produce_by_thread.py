@@ -1,4 +1,4 @@
-"""Produces while a disk stalls: nothing waits on the loop, order and answers are as ever (LOG-32)."""
+"""Produce requests while a disk stalls: the event loop does not block, order and responses stay the same (LOG-32)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)
 
 
 class Gate:
-    """Writes in threads wait here; the loop goes on."""
+    """Holds writes in threads while the event loop goes on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()

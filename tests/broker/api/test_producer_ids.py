@@ -1,4 +1,4 @@
-"""Producer ids out of a broker's block, and what its clients are told while there is none."""
+"""Producer ids from a broker's block, and what clients are told while it has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast_wire.messages import message
 
 
 class Controller:
-    """Answers each time what comes next."""
+    """Gives prepared answers, one after the other."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -26,7 +26,7 @@ class Controller:
 
 @pytest.mark.spec("CLI-05", "CLI-10")
 async def test_who_wants_an_id_while_no_controller_answers_is_to_come_again() -> None:
-    """As of Apache Kafka: what clients do not know from it, many of them take for the end."""
+    """With the error that Apache Kafka uses: many clients take any other for fatal."""
     controller: Any = Controller(
         ApiError(ErrorCode.REQUEST_TIMED_OUT),
         {"error_code": ErrorCode.STALE_BROKER_EPOCH},

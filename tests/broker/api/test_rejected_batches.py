@@ -1,4 +1,4 @@
-"""What an idempotent producer sent behind a batch that was refused for a passing reason waits for that batch."""
+"""After a batch of an idempotent producer was refused for a temporary reason, later ones must wait for its retry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batch(sequence: int, *, producer_id: int = PRODUCER, epoch: int = 0) -> memo
 
 
 class Checked:
-    """RejectedBatches with a clock that is moved by hand."""
+    """RejectedBatches with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -141,7 +141,7 @@ def test_it_is_forgotten_after_a_while_and_not_kept_without_bound() -> None:
 
 class Client(Producing):
     async def send(self, sequence: int, *, partitions: int) -> list[int]:
-        """To as many partitions at once: several take the path for all shapes. Their errors."""
+        """Send to this many partitions at once (several take the general path); return their errors."""
         sent = bytes(batch(sequence))
         reply = self.send_batches(-1, *((TopicPartition("orders", number), sent) for number in range(partitions)))
         return [error for _, error, _ in await answer(reply)]
@@ -150,7 +150,7 @@ class Client(Producing):
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("partitions", [1, 2])
 async def test_the_second_batch_of_a_new_topic_is_not_taken_before_the_first(tmp_path: Path, partitions: int) -> None:
-    """A log knows nothing of the producer yet and would begin with any sequence: the first batch would be lost."""
+    """The log does not know the producer yet and would accept any sequence: the first batch would be lost."""
     async with Cluster(tmp_path) as cluster:
         [node] = await cluster.add(1)
         client = Client(cluster, node)

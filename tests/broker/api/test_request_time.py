@@ -1,4 +1,4 @@
-"""How the time of a client's requests is measured, and what an answer tells who has taken too much of it."""
+"""How a client's request time is measured, and the throttle time for one that has used too much of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APP = (("client-id", "app"),)
 
 
 class Scene:
-    """One client with a percentage of the thread's time."""
+    """One client with a request percentage quota."""
 
     def __init__(self, percentage: float = 10.0) -> None:
         self.clock = TurnedClock()

@@ -1,4 +1,4 @@
-"""Produces in a transaction: whose coordinator is asked, when, and what the producer is told (CLI-05, KIP-890)."""
+"""Produce requests in transactions: when which coordinator is asked, and what producers get (CLI-05, KIP-890)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Questions = list[tuple[str, int, int, bool, list[TopicPartition]]]
 
 
 class Coordinator:
-    """The other end of the network, or this broker's own: what it was asked, and what it is to answer."""
+    """A coordinator on another broker or on this one: what it was asked, and what it answers."""
 
     def __init__(self) -> None:
         self.requests: list[Questions] = []
@@ -192,7 +192,7 @@ async def test_the_coordinator_is_asked_once_for_a_transaction(tmp_path: Path, v
 
 @pytest.mark.spec("CLI-05")
 async def test_it_is_asked_once_also_where_a_request_takes_several_turns(tmp_path: Path) -> None:
-    """What goes on is written in turns until somebody is to be asked."""
+    """Batches of ongoing transactions are written in turns until one needs the coordinator."""
     places = [TopicPartition("many", number) for number in range(6)]
     async with stage(tmp_path, clock=Slow()) as (cluster, node, client, coordinator):
         cluster.controller.create_topic("many", [[1]] * len(places))
@@ -317,7 +317,7 @@ async def test_what_producers_are_told(tmp_path: Path, said: ErrorCode, told: di
 
 @pytest.mark.spec("CLI-05", "CLI-10")
 async def test_of_a_log_that_was_not_looked_at_nothing_is_told(tmp_path: Path) -> None:
-    """Where it begins is told where the log itself refuses, as by Apache Kafka."""
+    """Only a refusal by the log itself contains its start offset, as with Apache Kafka."""
     async with stage(tmp_path) as (_, _node, client, coordinator):
         coordinator.says = lambda _, partition: ErrorCode.INVALID_PRODUCER_ID_MAPPING if partition == ORDERS else NONE
         assert await client.told(ADDING, BILLS) == [(NONE, 0)]

@@ -1,4 +1,4 @@
-"""Transactions end in partitions: markers, what readers are told meanwhile and afterwards (CLI-05, REP-12)."""
+"""Ends of transactions in partitions: markers, and what readers get before and after them (CLI-05, REP-12)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Groups:
 
 
 class Desk(Asker):
-    """Broker 1, which leads."""
+    """Broker 1, the leader."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         super().__init__(Scene(()), replicas=node.replicas, image=lambda: cluster.controller.image)
@@ -70,7 +70,7 @@ class Desk(Asker):
         self, producer: int, *partitions: TopicPartition, committed: bool, epoch: int = 0, coordinator_epoch: int = 0,
         version: int | None = None,
     ) -> list[ErrorCode]:  # fmt: skip
-        """`version` of transactions: said by the newest request only."""
+        """`version` is the transaction.version, which only the newest request version contains."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions:
             topics.setdefault(topic, []).append(number)
@@ -100,7 +100,7 @@ class Desk(Asker):
 
 
 def told(reply: Any) -> tuple[int, int, list[tuple[int, int]] | None, int]:
-    """High watermark, last stable offset, what was aborted, how many bytes there are."""
+    """(high watermark, last stable offset, aborted transactions, number of bytes)."""
     data = b"".join(part if isinstance(part, bytes) else part.read() for part in reply)
     [topic] = message("FetchResponse").decode(data[9:], version=12).responses
     [found] = topic.partitions
@@ -191,7 +191,7 @@ async def test_each_partition_has_its_own_answer(tmp_path: Path) -> None:
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("stalls", [False, True])
 async def test_a_marker_that_comes_again_late_does_not_end_the_next_transaction(tmp_path: Path, stalls: bool) -> None:
-    """What a coordinator sent by a connection that it gave up may arrive long after what it sent by the next one."""
+    """What a coordinator sent on a closed connection may arrive long after what it sent on the next one."""
     async with desk(tmp_path, [1]) as (_, broker):
         log = broker.node.log(ORDERS)
         slow_until = asyncio.get_running_loop().time() + 3600 if stalls else 0.0

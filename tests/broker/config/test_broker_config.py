@@ -1,4 +1,4 @@
-"""The broker's configuration: Kafka's names and defaults, and refusals that say what is allowed."""
+"""The broker's configuration: Kafka's names and defaults, and errors that say what is allowed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_listeners_have_names() -> None:
 
 
 def test_the_file_that_comes_with_kafka_is_taken() -> None:
-    """The lines of Kafka 4's config/server.properties that say who listens where."""
+    """The listener properties of Kafka 4's config/server.properties."""
     found = config(
         process_roles="broker,controller",
         controller_quorum_bootstrap_servers="localhost:9093",
@@ -262,7 +262,7 @@ def test_an_override_without_a_value_is_refused() -> None:
 
 
 def test_no_property_is_read_and_then_ignored() -> None:
-    """Each is used somewhere, gives a topic config its default, or is said to have no effect."""
+    """Each property is used somewhere, is a topic config's default, or is documented to have no effect."""
     table = SOURCES / "config" / "broker.py"
     of_security = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "security").glob("*settings.py"))
     code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
@@ -296,7 +296,7 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
 @pytest.mark.parametrize(
     ("text", "means"),
     [
-        ("a=1\nlog.dirs=/a,/b\\", {"a": "1", "log.dirs": "/a,/b"}),  # the last line promises another
+        ("a=1\nlog.dirs=/a,/b\\", {"a": "1", "log.dirs": "/a,/b"}),  # the last line announces a continuation
         ("log.dirs /a\nnode.id\t1\n", {"log.dirs": "/a", "node.id": "1"}),
         ("a=x,\\ \n  y\nb=1", {"a": "x,", "y": "", "b": "1"}),  # a blank behind the `\\`: the line ends there
         ("a=1\\\n\\\n2\nb=x,\\\n\nc=3", {"a": "12", "b": "x,", "c": "3"}),
@@ -313,6 +313,6 @@ def test_odd_properties_files_are_read_as_java_reads_them(text: str, means: dict
     ("text", "shown"), [("Infinity", "Infinity"), ("-Infinity", "-Infinity"), ("NaN", "NaN"), ("5e6f", "5000000.0")]
 )
 def test_a_double_without_end_can_be_shown(text: str, shown: str) -> None:
-    """As who wants no limit writes it; the configs of the broker could not be described at all."""
+    """Infinity means no limit; with it, the broker's configs could not be described at all."""
     rate = BROKER_PROPERTIES["log.cleaner.io.max.bytes.per.second"]
     assert rate.text_of(rate.parse(text)) == shown

@@ -1,4 +1,4 @@
-"""Values that a properties file refers to: secrets stay out of it."""
+"""Config providers: properties files refer to secrets instead of containing them."""
 
 from __future__ import annotations
 

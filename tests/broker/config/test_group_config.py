@@ -1,4 +1,4 @@
-"""What groups of the consumer protocol may be told, by the broker's file and for one of them: each refusal by name."""
+"""Configs of consumer protocol groups, by the broker's properties and per group: each refusal names the config."""
 
 from __future__ import annotations
 

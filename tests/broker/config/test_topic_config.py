@@ -1,4 +1,4 @@
-"""Topic configs: what they come to for a log, from the topic, the broker's properties, and Kafka's defaults."""
+"""The effective configs of a log, from the topic, the broker's properties, and Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_double_is_written_as_in_java() -> None:
 
 
 def test_no_number_is_within_all_bounds() -> None:
-    """As in Apache Kafka: only what is overdue is cleaned then."""
+    """As in Apache Kafka: with NaN only overdue logs are cleaned."""
     [ratio] = check_topic_configs({"min.cleanable.dirty.ratio": "NaN"}).values()
     assert isnan(ratio)
 
@@ -109,7 +109,7 @@ def test_a_whole_number_is_written_as_in_java() -> None:
         with pytest.raises(ValueError, match="Not a number of type INT"):
             node_id(text)
     with pytest.raises(ValueError, match="Not a number of type INT"):
-        node_id(" 1")  # names are no texts around which blanks are passed over
+        node_id(" 1")  # blanks around names are not ignored
 
 
 def test_what_is_not_understood_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +133,7 @@ def test_throttled_replicas_are_a_list_or_a_star() -> None:
 
 @pytest.mark.spec("CLU-03", "TOP-23")
 def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -> None:
-    """A broker that takes over from one of Apache Kafka's starts, and shows what counts."""
+    """A broker that takes over from Apache Kafka starts, and shows the effective value."""
     cluster = {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2", "log.cleaner.min.cleanable.ratio": "half"}
     own = {"ssl.protocol": "SSL", "log.retention.ms": "+700000"}
     stored = {"min.cleanable.dirty.ratio": "half", "retention.bytes": "7"}
@@ -151,7 +151,7 @@ def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -
 
 @pytest.mark.spec("CLI-06")
 def test_of_what_nobody_here_knows_no_value_is_shown_that_may_be_a_password() -> None:
-    """Apache Kafka keeps passwords of stores so, and tells itself nobody a value whose type it does not know."""
+    """Apache Kafka stores keystore passwords like this, and itself shows no value of a config that it does not know."""
     cluster = {"listener.name.x.ssl.keystore.password": "s3cret", "log.retention.ms": "5"}
     entries = ConfigEntries(broker_config({"node.id": "1"}), {}, cluster).of_all_brokers()
     assert {each.name: each.sensitive for each in entries} == {name: name != "log.retention.ms" for name in cluster}

@@ -1,4 +1,4 @@
-"""Who was fenced stays fenced, whichever flow it and the one after it follow (CLI-05)."""
+"""A fenced producer stays fenced, whichever flow it and its successor use (CLI-05)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _write(transaction: Transaction, decision: object) -> None:
 @pytest.mark.spec("CLI-05")
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_is_no_repetition_of_that_of_the_producer_after_it(commit: bool) -> None:
-    """Its epoch is one less than the other's, as if it had not heard of the raise; but its end raised nothing."""
+    """Its epoch is one less than the other's, as if it had missed the bump; but its own end bumped nothing."""
     transaction = created("x", 1000, 1000, 0)
     before = begin(transaction)
     after = begin(transaction)

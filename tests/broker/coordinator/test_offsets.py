@@ -1,4 +1,4 @@
-"""Which offsets expire when: by the retention of all, or by what an old client says with its own commit."""
+"""When offsets expire: by the general retention, or by what an old client sets in its own commit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a coordinator writes is one batch or, where it comes in pieces, right after each of them.
+"""A coordinator's write is one batch or, if it is split, leaves a consistent state after each batch.
 
-The topic takes batches of 1000 bytes. A crash, or a new epoch, between two batches is a log that is cut there.
+The topic takes batches of 1000 bytes. A crash, or a new epoch, between two batches leaves a log that ends there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def test_what_belongs_together_and_is_too_long_is_refused_whole(tmp_path: 
 
 @pytest.mark.parametrize("consumers", [False, True])
 async def test_a_group_with_more_offsets_than_one_batch_takes_is_deleted(tmp_path: Path, consumers: bool) -> None:
-    """Up to its end it is an empty group with fewer offsets, which can be deleted again."""
+    """Until the last batch it is an empty group with fewer offsets, which can be deleted again."""
     async with coordinating(tmp_path, offsets_topic=SHORT_BATCHES) as scene:
         if consumers:
             await beat(scene)
@@ -161,7 +161,7 @@ async def test_a_group_that_is_too_large_to_go_over_stays(tmp_path: Path) -> Non
 
 
 async def test_who_leaves_a_group_that_is_too_large_to_go_back_has_left(tmp_path: Path) -> None:
-    """Others wait for the partitions that it had."""
+    """Others wait for the partitions that the member had."""
     async with coordinating(tmp_path, offsets_topic={"max.message.bytes": "2000"}) as scene:
         await beat(scene)
         for name in "abc":

@@ -1,4 +1,4 @@
-"""Offsets committed within transactions: invisible until the end, and what counts then; also for who loads the log."""
+"""Offsets committed in transactions: invisible until the end, and what counts then; also after loading the log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def commit(
 
 
 async def end(scene: Coordinating, committed: bool, producer: tuple[int, int] = P1) -> None:
-    """As the partition's leader does it: the marker, and then the groups are told."""
+    """End the transaction as the partition's leader does: write the marker, then tell the groups."""
     marker = render_marker(*producer, 0, committed=committed, now_ms=RealClock().wall_ms())
     scene.node.replicas.append(OFFSETS, None, marker, -1, origin="coordinator")
     await scene.groups.transaction_ended(0, producer[0], committed)
@@ -71,7 +71,7 @@ async def test_an_offset_counts_once_its_transaction_is_committed(tmp_path: Path
 
 
 async def test_what_is_last_in_the_log_counts(tmp_path: Path) -> None:
-    """Of a commit outside of any transaction and those of two producers, in whatever order these end."""
+    """With a commit outside of transactions and those of two producers, in whatever order these end."""
     async with coordinating(tmp_path) as scene:
         await commit(scene.groups, T0, 5, P1)
         await scene.commit("g", T0, 6)
@@ -88,7 +88,7 @@ async def test_an_end_while_the_log_is_loaded_counts(tmp_path: Path) -> None:
         await commit(scene.groups, T0, 5)
         another = scene._another()
         another.lead(0)
-        await another.transaction_ended(0, P1[0], True)  # its marker is behind what is read
+        await another.transaction_ended(0, P1[0], True)  # its marker is after what is read
         await scene.loaded(another)
         assert known(another) == {T0: 5}
 
@@ -164,7 +164,7 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_end_of_a_tra
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 async def test_what_is_being_written_is_not_stable(tmp_path: Path, in_transaction: bool) -> None:
-    """Who began where the group was before would read again what the transaction, once ended, has done."""
+    """A consumer that started at the group's old offset would process again what the transaction covers."""
     async with coordinating(tmp_path) as scene:
         await scene.commit("g", T0, 1)
         scene.cut()
@@ -191,7 +191,8 @@ async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_writte
 
 
 async def test_a_commit_in_a_transaction_holds_up_what_is_stable_and_its_abort_is_known(tmp_path: Path) -> None:
-    """Though it has no sequence. Else the cleaner keeps an aborted offset, and lets the one that counts go for it."""
+    """Although it has no sequence numbers. Otherwise the cleaner would keep an aborted offset in place of the valid
+    one."""
     async with coordinating(tmp_path) as scene:
         log = scene.node.log(OFFSETS)
         await scene.commit("g", T0, 1)
@@ -263,7 +264,7 @@ async def test_many_offsets_are_taken_away_in_turns_and_what_is_so_in_between_co
 
 @pytest.mark.parametrize("adds", [False, True])
 async def test_nothing_is_written_behind_the_end_of_a_transaction(tmp_path: Path, adds: bool) -> None:
-    """It would stay pending: the end came while the coordinator was asked, which had agreed by then."""
+    """It would stay pending: the end came during the verification, to which the coordinator had agreed before."""
     async with coordinating(tmp_path) as scene:
 
         async def agreed_and_aborted(_: TopicPartition) -> ErrorCode:
@@ -272,14 +273,14 @@ async def test_nothing_is_written_behind_the_end_of_a_transaction(tmp_path: Path
 
         commits = scene.groups.transactional
         answer = await commits.commit("g", Committer(), {T0: offset(1)}, P1, agreed_and_aborted, adds=adds)
-        # Where the end may have been that of the transaction before, the coordinator is to be asked again.
+        # If it may have been the end of the previous transaction, the coordinator must be asked again.
         assert answer == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE if adds else ErrorCode.INVALID_TXN_STATE}
         assert not commits.unstable("g")
         assert scene.groups.list_groups() == []
 
 
 async def test_nothing_is_written_behind_the_end_of_a_transaction_that_a_slow_disk_is_taking(tmp_path: Path) -> None:
-    """The end of an older client leaves the epoch as it is, by which a commit that comes late would be known."""
+    """An older client's end leaves the epoch as it is, so a late commit cannot be recognised by it."""
     async with coordinating(tmp_path) as scene:
         await commit(scene.groups, T0, 5)
         log = scene.node.log(OFFSETS)
@@ -350,7 +351,7 @@ KINDS = ["pend", "pend", "commit", "forget", "end", "abort"]
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3)), max_size=30))
 def test_the_last_in_the_log_of_what_counts_is_what_is_known(events: list[tuple[str, int]]) -> None:
-    """Beside a model that looks through the whole log each time."""
+    """Compared with a naive model that goes through the whole log each time."""
     pending = PendingOffsets()
     offsets: dict[TopicPartition, CommittedOffset] = {}
     written: list[tuple[int | None, CommittedOffset | None, bool]] = []  # by whom, what, and whether it counts

@@ -1,4 +1,4 @@
-"""The classic protocol's rules, told as stories about one group. Time is a number; nothing waits."""
+"""The rules of the classic protocol, as stories about one group. Time is a number; nothing waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUBSCRIBED_TO_T = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
 
 
 class Story:
-    """One group, a clock, and what was answered to whom."""
+    """One group, a clock, and the responses to its members."""
 
     def __init__(self, **limits: int) -> None:
         self.group = Group("g")
@@ -151,7 +151,7 @@ def test_nobody_gets_an_assignment_before_it_is_stored() -> None:
 
 
 def test_a_generation_has_one_plan_whatever_its_leader_asks_meanwhile() -> None:
-    """The log would have the second one, which the next coordinator told whoever had not heard of the first."""
+    """The log would have the second plan, and the next coordinator would tell it to members that missed the first."""
     story, leader, follower = stable_pair()
     story.join(leader)
     story.join(follower)
@@ -352,7 +352,7 @@ def test_a_static_member_whose_return_is_not_stored_keeps_its_old_id() -> None:
 
 
 def test_who_waits_is_fenced_by_who_takes_its_place() -> None:
-    """Else its client would wait for an answer as long as it likes."""
+    """Otherwise its client would get no response until its own timeout."""
     story = Story()
     first = story.join(instance="a")
     second = story.join(instance="a")
@@ -407,7 +407,7 @@ def test_in_a_full_group_that_gathers_the_last_one_to_come_loses_its_place() -> 
 
 
 def test_a_group_that_is_larger_than_it_may_be_by_now_gathers_once_more_when_it_is_loaded() -> None:
-    """`group.max.size` is smaller than it was before the restart."""
+    """`group.max.size` was lowered before the restart."""
     story, leader, follower = stable_pair()
     story.limits = GroupLimits(max_size=1)
     story.take(rebalance.loaded(story.group, story.limits, story.now))

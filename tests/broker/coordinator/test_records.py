@@ -1,4 +1,4 @@
-"""What is written and read by hand is what Kafka's schemas say."""
+"""The hand-written codecs of the coordinators' records match Kafka's schemas."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The coordinator with its log: real replicas on real files, and what a coordinator that loads the log finds there.
+"""The group coordinator with its log: real replicas on real files, and what the next coordinator loads from them.
 
-A commit that is under way is one whose follower cannot fetch: the link is cut until it is to end.
+A commit stays in flight while the follower cannot fetch: the link is cut until the commit may complete.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LINK = frozenset({1, 2})
 
 
 class SlowClock(RealClock):
-    """Of a machine on which some things take long."""
+    """The clock of a machine on which some things take long."""
 
     ahead_s = 0.0
     stepped_ms = 0
@@ -73,7 +73,7 @@ class SlowClock(RealClock):
 
 
 class Reads:
-    """Threads that read the log; as many of the next reads as `failing` says fail. Each takes `takes_s`."""
+    """Threads that read the log; the next `failing` reads fail, and each takes `takes_s`."""
 
     def __init__(self, threads: Threads, clock: SlowClock) -> None:
         self.failing = 0
@@ -145,7 +145,7 @@ class Coordinating:
         return groups
 
     async def next_one(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
-        """A coordinator that knows only what the log says."""
+        """Another coordinator, which knows only what the log says."""
         groups = self._another(load_bytes)
         groups.lead(0)
         return await self.loaded(groups)
@@ -159,7 +159,7 @@ class Coordinating:
         self._answer_within(PATIENT_MS)
 
     def _answer_within(self, timeout_ms: int) -> None:
-        """What is to take too long may be short only while the link is cut: a busy machine is slow at all else."""
+        """Set the timeout. It may be short only while the link is cut: a busy machine may be slow at anything."""
         for store in self._stores:
             store._timeout_ms = timeout_ms
 
@@ -168,7 +168,7 @@ class Coordinating:
         return Outcome([PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=list(isr))])
 
     async def begin(self, *works: Coroutine[Any, Any, Any]) -> asyncio.Future[list[Any]]:
-        """All have written, none is committed."""
+        """Start these; when all have written, none is committed yet."""
         tasks = [asyncio.get_running_loop().create_task(work) for work in works]
         end = self.node.log(OFFSETS).log_end_offset
         await eventually(lambda: self.node.log(OFFSETS).log_end_offset > end)
@@ -179,7 +179,7 @@ class Coordinating:
         return (await self.groups.commit(group_id, "", None, -1, {partition: committed}))[partition]
 
     async def become_empty(self, group_id: str) -> None:
-        """A member joins and leaves."""
+        """Let a member join and leave."""
         joined = await self.groups.join(group_id, ask("m"))
         assert joined.error is ErrorCode.NONE
         assert await self.groups.leave(group_id, [(joined.member_id, None)]) == [ErrorCode.NONE]
@@ -353,7 +353,7 @@ async def test_a_deleted_group_does_not_come_back_with_a_commit_that_took_too_lo
 
 
 async def test_a_deletion_that_took_too_long_is_not_forgotten(tmp_path: Path) -> None:
-    """Who went on with the offsets that are still known here would lose them with the next coordinator."""
+    """A group that went on with the offsets still known here would lose them with the next coordinator."""
     async with coordinating(tmp_path, cut_timeout_ms=50) as scene:
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
         scene.cut()
@@ -448,7 +448,7 @@ async def test_offsets_of_a_deleted_topic_are_forgotten_a_groups_in_a_step(tmp_p
 
 
 async def test_a_topic_deleted_while_its_offsets_are_loaded_takes_them_along(tmp_path: Path) -> None:
-    """The next topic of that name would be read from where the last one was left."""
+    """Otherwise the next topic of that name would be read from the old topic's offset."""
     async with coordinating(tmp_path) as scene:
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
         scene.groups.resign(0)
@@ -479,7 +479,7 @@ async def test_a_topic_deleted_while_its_offsets_had_no_leader_takes_them_along(
 async def test_a_topic_made_anew_while_offsets_had_no_leader_is_read_from_its_beginning(
     tmp_path: Path, named: bool
 ) -> None:
-    """Not from where the group left the one that had the name before: what lies before that it would never see."""
+    """Not from the group's offset in the previous topic of that name: it would miss all records before that."""
     async with coordinating(tmp_path) as scene:
         asker = Asker(Scene(()), image=lambda: scene.cluster.controller.image)
         asker.services.groups, asker.services.clock = scene.groups, scene.clock
@@ -514,7 +514,7 @@ async def test_a_topic_made_anew_while_offsets_had_no_leader_is_read_from_its_be
 
 
 async def test_a_topic_deleted_while_nothing_can_be_written_takes_its_offsets_along(tmp_path: Path) -> None:
-    """As in a rolling restart: the group would read the next topic of that name from where it left this one."""
+    """As in a rolling restart: the group would read the next topic of that name from its offset in this one."""
     async with coordinating(tmp_path) as scene:
         for partition in (T0, T1):
             assert await scene.commit("g", partition, 5) is ErrorCode.NONE
@@ -546,7 +546,7 @@ async def test_members_are_not_missed_for_the_time_that_the_load_takes(tmp_path:
 
 
 async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(tmp_path: Path) -> None:
-    """A broker that missed the end of the one and the beginning of the other has both in one piece of metadata."""
+    """A broker that missed the deletion of one and the creation of the other gets both in one metadata update."""
     async with coordinating(tmp_path) as scene:
         controller = scene.cluster.controller
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
@@ -575,7 +575,7 @@ async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(t
 
 
 async def test_who_leads_none_of_the_new_partitions_looks_for_groups_where_others_do(tmp_path: Path) -> None:
-    """Else the broker that FindCoordinator names would send a group away for ever."""
+    """Otherwise the broker that FindCoordinator names would refuse the group for ever."""
     async with coordinating(tmp_path) as scene:
         controller = scene.cluster.controller
         controller.commit(create_partitions(controller.context(), expand_request((OFFSETS_TOPIC, 2, [[2, 1]]))))
@@ -614,7 +614,7 @@ async def test_an_assignment_is_stored_with_the_members_that_it_was_made_for(tmp
 
 
 async def test_a_group_that_is_deleted_as_its_last_member_leaves_stays_deleted(tmp_path: Path) -> None:
-    """Both in one turn of the loop: that it is empty lies before its end in the log."""
+    """Both in one turn of the event loop: the record of the empty group precedes its tombstone in the log."""
     async with coordinating(tmp_path) as scene:
         await scene.become_empty("g")
         assert await scene.groups.delete_group("g") is ErrorCode.NONE
@@ -662,7 +662,7 @@ async def test_what_is_under_way_as_the_lead_is_lost_and_won_in_one_turn_is_for_
 
 @pytest.mark.spec("CLI-09")
 async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tmp_path: Path) -> None:
-    """`kafka-consumer-groups` and the admin clients name all members of a group in one request."""
+    """`kafka-consumer-groups` and admin clients name all members of a group in one request."""
     async with coordinating(tmp_path) as scene:
         group = scene.groups._shards[0].classic_groups["g"] = Group("g", GroupState.STABLE, protocol_type="consumer")
         names = [f"m{number}" for number in range(3000)]
@@ -672,7 +672,7 @@ async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tm
             group.add(member)
         began = time.thread_time()
         assert set(await scene.groups.leave("g", [(name, None) for name in names])) == {ErrorCode.NONE}
-        assert time.thread_time() - began < 0.3  # where all are looked through for each: a second and more
+        assert time.thread_time() - began < 0.3  # a search through all members for each took over a second
         assert group.is_in(GroupState.EMPTY)
         await eventually(lambda: len(scene.groups._tasks) == 0)
         found = (await scene.next_one()).describe("g")
@@ -707,7 +707,7 @@ async def test_records_that_nobody_can_read_do_not_keep_a_partition_from_its_gro
 
 
 async def test_a_load_that_fails_is_tried_again_while_the_broker_leads(tmp_path: Path) -> None:
-    """Nobody else would answer for these groups until the next election."""
+    """Otherwise nobody would coordinate these groups until the next election."""
     other = TopicPartition("u", 0)
     async with coordinating(tmp_path) as scene:
         for partition, offset in ((T0, 5), (other, 7)):
@@ -759,7 +759,7 @@ async def test_many_groups_are_described_and_deleted_in_turns(
 ) -> None:
     async with coordinating(tmp_path) as scene:
         ids = [f"g{number}" for number in range(40)]
-        if name == "DescribeGroups":  # those that there are not are looked for without waiting, too
+        if name == "DescribeGroups":  # unknown groups are looked up without waiting, too
             for each in ids:
                 assert await scene.commit(each, T0, 5) is ErrorCode.NONE
         asker = Asker(ClusterScene(()))

@@ -1,4 +1,4 @@
-"""What one partition of `__consumer_offsets` knows of the offsets that are being written."""
+"""The offsets that are being written in one partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def offset(number: int) -> CommittedOffset:
 
 
 class Counted(TopicPartition):
-    """A partition that tells how often anybody has looked for it among others."""
+    """A partition that counts how often it is compared with others."""
 
     looked_for = 0
 

@@ -1,4 +1,4 @@
-"""Reading the offsets topic while its log goes elsewhere: real logs on real files."""
+"""Loading the offsets topic while its log moves, with real logs on real files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spoil(path: Path, position: int) -> None:
 
 @pytest.mark.spec("DIR-29", "CLI-04")
 async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tmp_path: Path) -> None:
-    """Of a long one the files have gone from where it was by then, which looked like a disk that fails."""
+    """The files of a long log are gone from the old place before it is loaded, which looked like a disk failure."""
     async with Cluster(tmp_path) as cluster:
         [node] = await cluster.add(1, directories=2)
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1]], {"segment.bytes": "1000"})
@@ -48,7 +48,7 @@ async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tm
 
 @pytest.mark.spec("CLI-05")
 async def test_what_is_written_in_a_transaction_is_not_stable_before_its_end(tmp_path: Path) -> None:
-    """Else the cleaner takes an offset that is aborted later for newer than the one that counts."""
+    """Otherwise the cleaner would keep an offset that is aborted later in place of the valid one."""
     async with Cluster(tmp_path) as cluster:
         [node] = await cluster.add(1)
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1]])
@@ -81,7 +81,7 @@ async def test_what_is_committed_at_once_is_not_told_before_what_waited_for_it(t
         )
         await asyncio.sleep(0.05)
         assert told == []
-        cluster.controller.lose(2)  # whoever waits has been woken, but has not had its turn
+        cluster.controller.lose(2)  # the waiting task has been woken, but has not run yet
         appending = store.append(0, [(b"key", b"second")], lambda committed: told.append(("second", committed)))
         assert await appending is ErrorCode.NONE
         assert await first is ErrorCode.NONE
@@ -95,7 +95,7 @@ async def test_what_is_committed_at_once_is_not_told_before_what_waited_for_it(t
 
 @pytest.mark.spec("CLI-04", "CLI-05")
 async def test_what_is_written_in_pieces_is_told_before_what_lies_behind_it(tmp_path: Path) -> None:
-    """Else what is forgotten there would take with it what somebody has written since."""
+    """Otherwise a tombstone in it would also remove what has been written since."""
     async with Cluster(tmp_path) as cluster:
         [node] = await cluster.add(1)
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1]], {"max.message.bytes": "1000"})
@@ -116,7 +116,7 @@ async def test_what_is_written_in_pieces_is_told_before_what_lies_behind_it(tmp_
 @pytest.mark.spec("LOG-41", "CLI-04")
 @pytest.mark.parametrize("position", [-2, -9], ids=["a value", "a length"])
 async def test_what_a_disk_has_spoilt_since_is_neither_believed_nor_passed_over(tmp_path: Path, position: int) -> None:
-    """Else a group would be told an offset that it never committed, or an older one."""
+    """Otherwise a group would get an offset that it never committed, or an older one."""
     async with Cluster(tmp_path) as cluster:
         [node] = await cluster.add(1)
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1]])

@@ -1,6 +1,6 @@
-"""The transaction coordinator with its log: real replicas on real files, and brokers that are sent markers.
+"""The transaction coordinator with its log: real replicas on real files, and brokers that get markers.
 
-What a coordinator left behind is what one finds that loads its log.
+A new coordinator knows what it loads from the log of the previous one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ S = TransactionState
 
 
 class Brokers:
-    """Whom markers are sent to. What a partition answers is taken from `errors`, one after the other."""
+    """The brokers that markers are sent to. Each partition's answers come from `errors`, one after the other."""
 
     def __init__(self) -> None:
         self.own: list[Marking] = []
@@ -66,7 +66,7 @@ class Brokers:
         return waiting.pop(0) if waiting else ErrorCode.NONE
 
     def markers(self) -> list[tuple[int, int, int, bool, int, TopicPartition]]:
-        """To which broker, of whom, how it ended, in which epoch of the coordinator, and where."""
+        """(broker, producer id, producer epoch, committed, coordinator epoch, partition) of each marker."""
         return [
             (
                 broker, marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch,
@@ -173,7 +173,7 @@ class Scene:
         return coordinator
 
     async def next_one(self) -> TransactionCoordinator:
-        """On the same broker, one that knows only what the log says."""
+        """A new coordinator on the same broker, which knows only what the log says."""
         for coordinator in self._all:
             coordinator.resign_all()
         coordinator = self.coordinator(self.cluster.nodes[1])
@@ -414,7 +414,7 @@ async def test_markers_for_a_broker_that_come_while_it_is_asked_go_together(tmp_
 
 
 async def test_while_a_change_is_not_committed_nothing_else_is_done(tmp_path: Path) -> None:
-    """It counts when it is committed, even if the client was told by then that it took too long."""
+    """The change takes effect when it is committed, even if the client's request has timed out by then."""
     async with scene(tmp_path, timeout_ms=300) as (made, coordinator):
         producer = await coordinator.initialize("x", 60_000, None)
         made.cluster.cuts.add(LINK)
@@ -435,7 +435,7 @@ async def test_while_a_change_is_not_committed_nothing_else_is_done(tmp_path: Pa
 async def test_a_completion_that_took_too_long_is_not_written_again_for_the_next_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose markers are not there yet: no coordinator would ever send them."""
+    """The next transaction's markers are not written yet: no coordinator would ever send them."""
     monkeypatch.setattr(transaction_service, "FIRST_PAUSE_S", 1.0)
     async with scene(tmp_path, timeout_ms=300) as (made, coordinator):
         producer = await begun(coordinator, ON_1)
@@ -457,7 +457,7 @@ async def test_a_completion_that_took_too_long_is_not_written_again_for_the_next
 
 
 async def test_nobody_is_answered_before_all_that_was_read_is_committed(tmp_path: Path) -> None:
-    """The next leader might not have it: a partition would be written to that is in no transaction."""
+    """The next leader might lack it, and the producer would write to a partition that is in no transaction."""
     async with scene(tmp_path, timeout_ms=200) as (made, coordinator):
         producer = await coordinator.initialize("x", 60_000, None)
         made.cluster.cuts.add(LINK)
@@ -488,7 +488,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted(tmp_path: Path) -> N
 
 
 async def test_a_transaction_that_is_ended_just_when_it_takes_too_long_has_one_end(tmp_path: Path) -> None:
-    """What comes between the look at it and its abort counts."""
+    """What happens between the timeout check and the abort counts."""
     config = TransactionConfig(partitions=1, abort_interval_ms=10)
     async with scene(tmp_path, config=config) as (_, coordinator):
         producer = await coordinator.initialize("x", 1, None)

@@ -1,4 +1,4 @@
-"""What each request does to a transactional id: every state with every question, and random lives beside a model."""
+"""What each request does to a transactional id: every state with every request, and random lives against a model."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_strangers_add_nothing(state: TransactionState) -> None:
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("epoch", [NO_EPOCH, LAST_EPOCH + 1])
 def test_an_epoch_that_no_producer_has_is_nobodys(epoch: int, version: int) -> None:
-    """Of an id that was just made up, and of one that was fenced with the last epoch of all."""
+    """With an id that was just made up, and with one that was fenced with the highest epoch."""
     transaction, nobody = at(S.COMPLETE_ABORT, epoch), ProducerIdentity(7, epoch)
     assert add_partitions(transaction, nobody, [A], version, NOW) == FENCED
     assert isinstance(end(transaction, nobody, True, NEW_ID, version, NOW), Refused)
@@ -207,7 +207,7 @@ def test_an_end_without_a_bump(commit: bool) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_with_a_bump(commit: bool) -> None:
-    """The same epoch once more is the end of the next transaction; the one before the bump asks again."""
+    """The same epoch again ends the next transaction; the epoch before the bump is a retry."""
     prepared, complete = ENDS[commit]
     found = written(end(at(S.ONGOING), ME, commit, None, 2, NOW))
     assert (found.state, found.producer, told(found)) == (prepared, (7, 4), (7, 4))
@@ -226,7 +226,7 @@ def test_an_end_with_a_bump(commit: bool) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_one_that_was_fenced_is_not_told_who_the_new_one_is(commit: bool) -> None:
-    """Whose client is an older one: its end bumped nothing."""
+    """The new one's client is an older one: its end bumped nothing."""
     prepared, complete = ENDS[commit]
     for state in (prepared, complete):
         assert end(at(state), ProducerIdentity(7, 2), commit, None, 2, NOW) == FENCED
@@ -252,7 +252,7 @@ def test_an_end_with_an_exhausted_epoch_gives_a_new_id() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_who_was_told_a_new_id_waits_for_the_markers_of_the_old_one(commit: bool) -> None:
-    """Else it would be told that its id is another's, after which a producer does nothing any more."""
+    """Otherwise it would be told that its id belongs to another, which is fatal for a producer."""
     transaction = at(S.ONGOING, LAST_EPOCH)
     transaction.now = written(end(transaction, ProducerIdentity(7, LAST_EPOCH), commit, NEW_ID, 2, NOW))
     after = told(transaction.now)
@@ -288,7 +288,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_with_a_bump() -> None:
 
 
 def test_a_clock_that_ran_ahead_lets_no_transaction_hang() -> None:
-    """Another broker's, which coordinated it before, or this one's, before it was set right."""
+    """The clock of a previous coordinator, or this broker's own before it was corrected."""
     transaction = Transaction("x", TransactionMetadata(1000, 0, 2000, S.ONGOING, started_ms=3_600_000))
     assert abort_if_too_long(transaction, 2, 10) is None
     assert abort_if_too_long(transaction, 2, 2010) is None
@@ -306,7 +306,7 @@ def test_an_id_that_nobody_uses_expires() -> None:
 
 # -- random lives ---------------------------------------------------------------------------------------------------
 class Life:
-    """A transactional id, and beside it what must be so: who may write, what is open, and how it ended."""
+    """A transactional id with a model beside it: who may write, what is open, and how it ended."""
 
     def __init__(self, epoch: int) -> None:
         self.transaction = at(S.COMPLETE_ABORT, epoch)

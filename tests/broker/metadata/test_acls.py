@@ -1,4 +1,4 @@
-"""What access control entries come to, against an evaluation of all of them one by one; and how they are kept."""
+"""Decisions from ACLs, compared with an evaluation of all of them one by one; and how ACLs are stored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ asked_operations = st.sampled_from((*Operation,)[3:])
 
 
 def applies(acl: Acl, who: Who, operation: Operation) -> bool:
-    """As the documentation of Kafka's entries has it."""
+    """Whether an ACL applies, by Kafka's documentation."""
     if acl.principal not in (who.principal, "User:*") or acl.host not in (who.host, "*"):
         return False
     if acl.operation in (Operation.ALL, operation):
@@ -77,7 +77,7 @@ def one_by_one(entries: Iterable[Acl], who: Who, operation: Operation, kind: int
 def test_a_decision_is_that_of_all_entries(
     entries: list[Acl], removed: list[int], who: Who, operation: Operation, name: str
 ) -> None:
-    """Also after some of them have gone again, and where one stands twice."""
+    """Also after some of them have been removed, and with duplicates."""
     index, left = AclIndex(), dict(enumerate(entries))
     for each in entries:
         index.add(each)
@@ -89,7 +89,7 @@ def test_a_decision_is_that_of_all_entries(
 
 
 def some_resource_is_allowed(entries: list[Acl], who: Who, operation: Operation) -> bool:
-    """Tries names that no entry sets apart, and those that one does."""
+    """Try names that no entry mentions, and those that one does."""
     exact = [each._replace(operation=Operation.ALL) for each in entries if each.operation in (Operation.ALL, operation)]
     return any(one_by_one(exact, who, operation, TOPIC, name) for name in (*NAMES[:-1], "abcz", "az", "abz", "bz", "z"))
 
@@ -192,14 +192,14 @@ def test_entries_come_and_go_with_their_records_and_stand_in_snapshots() -> None
     assert dict(again.image.security.acls) == dict(image.security.acls) == {one: READ_ORDERS, two: write}
     image = with_entries(loader, 1, record("RemoveAccessControlEntryRecord", id=one))
     assert dict(image.security.acl_ids) == {write: two}
-    # The same entry again, in the batch in which its old record goes.
+    # The same entry again, in the batch that removes its old record.
     image = with_entries(loader, 2, acl_record(one, write), record("RemoveAccessControlEntryRecord", id=two))
     assert (dict(image.security.acls), dict(image.security.acl_ids)) == ({one: write}, {write: one})
 
 
 @pytest.mark.spec("CLI-06")
 def test_a_snapshot_over_an_older_image_tells_which_entries_went() -> None:
-    """Else who was refused something while this node was away could do it here for ever."""
+    """Otherwise a right that was revoked while this node was down would remain valid here for ever."""
     loader, one = MetadataLoader(), uuid.UUID(int=1001)
     with_entries(loader, 0, acl_record(one, READ_ORDERS))
     changes: list[MetadataDelta] = []

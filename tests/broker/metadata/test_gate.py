@@ -1,4 +1,4 @@
-"""A restarted broker acts on no metadata of its earlier lives."""
+"""A restarted broker ignores metadata about its earlier lives."""
 
 from __future__ import annotations
 

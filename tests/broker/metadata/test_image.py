@@ -1,4 +1,4 @@
-"""Records become images: Kafka's own log, snapshots that say the same, and costs that follow the change."""
+"""From records to images: Kafka's own log, equivalent snapshots, and costs in proportion to the change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_records_of_apache_kafka_come_out_byte_for_byte() -> None:
 
 @pytest.mark.spec("CLU-03")
 def test_what_is_written_at_the_level_of_27_is_what_every_node_of_that_level_reads() -> None:
-    """A node of another release ends at a record that it cannot read: whoever changes this changes the level."""
+    """A node of another release stops at a record that it cannot read: a change here needs a new level."""
     assert METADATA_VERSION_LEVEL == 27
     assert sorted(RECORD_NAMES) == [*range(6), *range(7, 13), 14, 15, *range(17, 21), *range(22, 29)]
     assert WRITTEN_VERSIONS == {

@@ -1,4 +1,4 @@
-"""Where replicas go: the table, evenness with and without racks, fenced brokers."""
+"""Replica placement: the table, balance with and without racks, fenced brokers."""
 
 from __future__ import annotations
 

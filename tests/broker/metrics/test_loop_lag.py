@@ -1,4 +1,4 @@
-"""Every long turn of the event loop is seen, whenever it happens."""
+"""The event loop's lag metric notices every long turn, whenever it happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_turn_that_is_long_is_seen() -> None:
         await asyncio.sleep(0)
         assert lag.longest_s >= 0.06
         assert sum(lag.histogram.buckets[7:]) >= 1
-        await asyncio.sleep(0.2)  # to wait is not to be late
+        await asyncio.sleep(0.2)  # waiting is not lag
         assert lag.longest_s < 0.2
         assert lag.longest_cpu_s < 0.05
 

@@ -1,4 +1,4 @@
-"""The metrics page: what it says, that Prometheus can read it, and that a large one holds nobody up."""
+"""The metrics page: its contents, that Prometheus can parse it, and that a large one does not block the event loop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def registration(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -
 
 
 class Rooms:
-    """The few facts of each room that the page reads."""
+    """The few values of each package that the page reads."""
 
     def __init__(self) -> None:
         self.directories = [
@@ -123,7 +123,7 @@ async def page_of(observed: Observed) -> str:
 
 
 def samples_of(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """As Prometheus's own parser reads the page; a name or series that comes twice is an error."""
+    """The samples as Prometheus's own parser reads them; duplicate names or series are an error."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     seen: set[str] = set()
     for one in text_string_to_metric_families(page):
@@ -253,7 +253,7 @@ async def test_who_has_lost_something_of_the_metadata_tells_so() -> None:
 
 @pytest.mark.parametrize(("active", "told"), [(True, {"3", "4"}), (False, set())])
 async def test_the_active_controller_tells_who_is_registered(active: bool, told: set[str]) -> None:
-    """Who is down as well: that he is missed is the use of it."""
+    """Brokers that are down as well: noticing them is the purpose of the metric."""
     brokers: dict[int, Any] = {broker: SimpleNamespace(fenced=broker == 4) for broker in (3, 4)}
     image = MetadataImage(cluster=ClusterImage(brokers))
     quorum = SimpleNamespace(is_leader=active, hears_leader=True, store=SimpleNamespace(lacks=None))
@@ -266,7 +266,7 @@ async def test_the_active_controller_tells_who_is_registered(active: bool, told:
 @pytest.mark.spec("REB-08")
 @pytest.mark.parametrize("active", [True, False])
 async def test_each_node_tells_how_many_partitions_are_being_reassigned(active: bool) -> None:
-    """A topic of which all partitions are looks like one with more replicas."""
+    """A topic all of whose partitions are reassigned looks like one with more replicas."""
     topic = UUID(int=1)
     image = MetadataImage(topics=TopicsImage(reassigning=PersistentMap({(topic, 0): True, (topic, 1): True})))
     quorum = SimpleNamespace(is_leader=active, hears_leader=True, store=SimpleNamespace(lacks=None))
@@ -289,7 +289,7 @@ async def test_the_document_names_every_metric_and_no_other() -> None:
 
 
 async def cost_of(observed: Observed) -> tuple[float, float]:
-    """CPU of one page, and the longest time for which nobody else had a turn. Other processes do not count."""
+    """The CPU time of one page, and the longest turn, both without the time of other processes."""
     turns: list[float] = []
     done = False
 
@@ -314,7 +314,7 @@ async def test_ten_thousand_partitions_are_told_without_holding_the_loop_up() ->
     for number in range(10_000):
         rooms.add(TopicPartition(f"topic-{number // 100}", number % 100), (NODE,), (NODE,), NODE, number)
         rooms.traffic.bytes_in[TopicPartition(f"topic-{number // 100}", number % 100)] += number
-    await page_of(busy_rooms().observed())  # what is imported at first use is not what is measured
+    await page_of(busy_rooms().observed())  # so that imports at first use are not measured
     # The best of a few: a core that is shared with others makes the same work cost more.
     costs = [await cost_of(rooms.observed()) for _ in range(4)]
     assert min(spent for spent, _ in costs) < 0.5

@@ -1,4 +1,4 @@
-"""The HTTP side of the metrics: answers, bounds, and clients that misbehave."""
+"""The HTTP server of the metrics page: responses, limits, and clients that misbehave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Page:
 
 
 class Running:
-    """A server on a free port, for `async with`."""
+    """An async context manager: a server on a free port."""
 
     def __init__(self, page: Page | None, *, ready: bool = True) -> None:
         self.page = page

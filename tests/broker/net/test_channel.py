@@ -1,4 +1,4 @@
-"""The client side between brokers: answers find their questions, and whoever waits learns of the end."""
+"""The client end of connections between brokers: responses match their requests, and waiters learn of the close."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_what_was_decoded_can_be_sent_on() -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
 async def test_many_calls_at_once(size: int) -> None:
-    """Answers of any size; the large ones come in pieces."""
+    """Responses of any size; large ones arrive in pieces."""
     topics = [f"{n}-" + "x" * min(size, 30_000) for n in range(max(1, min(100, 3_000_000 // size)))]
     async with Serving(answering) as serving:
         channel = await connect(serving)
@@ -71,7 +71,7 @@ async def test_many_calls_at_once(size: int) -> None:
 
 
 class Silent:
-    """Never answers."""
+    """A server that never answers."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -156,7 +156,7 @@ async def test_nobody_there_is_told_as_such() -> None:
 async def test_a_name_with_several_addresses_is_tried_at_each(
     monkeypatch: pytest.MonkeyPatch, elsewhere: tuple[int, Any]
 ) -> None:
-    """On many machines `localhost` is ::1 first, and a broker that was told to listen there is at 127.0.0.1."""
+    """On many machines `localhost` is ::1 first, but a broker that listens on `localhost` is at 127.0.0.1."""
     async with Serving(answering) as serving:
         family, address = elsewhere
         found = [(family, address), (socket.AF_INET, ("127.0.0.1", serving.port))]

@@ -1,4 +1,4 @@
-"""One connection: frames in whatever pieces they come, replies in order, nothing without a bound."""
+"""One connection: frames arrive in any pieces, replies leave in order, and everything is bounded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def has_queued(serving: Serving, count: int) -> bool:
 
 
 async def test_large_frames_go_on_where_they_began() -> None:
-    """Behind small ones in the buffer that all share: each connection fills its own, while others read on."""
+    """After small ones in the shared buffer: each connection fills its own buffer while others go on reading."""
     async with Serving() as serving:
         clients = [await serving.connect() for _ in range(5)]
         bodies = [bytes([number + 1]) * (70_000 + 60_000 * number) for number in range(len(clients))]
@@ -222,7 +222,7 @@ async def test_noise_disturbs_nobody(noise: list[bytes]) -> None:
 
 
 class Later:
-    """Answers a frame when the test says so; frames beginning with "p" may be overtaken by their successors."""
+    """Answers a frame when the test says so; frames that begin with "p" are pipelined: the next may start at once."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, asyncio.Future[Any]] = {}
@@ -386,7 +386,7 @@ async def test_who_is_held_for_long_is_not_let_go_sooner_by_another_reason() -> 
 
 
 class Watch:
-    """Counts legs, as the measure of a client's time does."""
+    """Counts the parts of a request's work, as the measurement of request time does."""
 
     def __init__(self) -> None:
         self.legs: list[str] = []
@@ -468,7 +468,7 @@ async def test_a_reply_that_fails_ends_the_connection(caplog: pytest.LogCaptureF
 
 
 class FromFile:
-    """Answers every frame "position size" with that stretch of the file between two marks."""
+    """Answers every frame "position size" with that range of the file between two marks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -530,7 +530,7 @@ async def test_a_file_that_is_shorter_than_the_reply_ends_the_connection(tmp_pat
 
 
 class Cold:
-    """As if the first and the last page of every slice had to be read from the disk first."""
+    """Makes the first and the last page of every slice look as if they must be read from disk first."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False, stays_cold: bool = False) -> None:
         self.read_from: list[int] = []  # by a thread, to have it in memory
@@ -565,7 +565,7 @@ async def test_cold_data_is_read_by_a_thread_first(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.spec("LOG-32")
 async def test_what_memory_does_not_keep_is_read_once_and_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory is short the first page may be gone when the last has been read, time and again."""
+    """Under memory pressure the first page may be evicted before the last has been read, again and again."""
     content = random_file(tmp_path / "f", 3 * MIB)
     cold = Cold(monkeypatch, stays_cold=True)
     async with Serving(FromFile(tmp_path / "f")) as serving:
@@ -584,7 +584,7 @@ def refuse_to_send(out: int, source: int, offset: int | None, count: int) -> int
 async def test_data_that_cannot_be_read_ends_the_connection_and_is_told_to_whose_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
-    """Else whoever reads on comes back for ever, and followers with all that they fetch from there."""
+    """Otherwise consumers would retry for ever, and followers with all that they fetch on the connection."""
     random_file(tmp_path / "f", 100)
     if cold:
         Cold(monkeypatch, fails=True)

@@ -1,4 +1,4 @@
-"""How many connections a second may be made, on a clock that the test turns and on real sockets."""
+"""Limits of the connection creation rate, on a clock that the test sets and on real sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE, THERE = "10.0.0.1", "10.0.0.2"
 
 
 def let_in(rates: ConnectionRates, address: str = HERE, listener: str = "PLAINTEXT") -> int:
-    """How many come in at once."""
+    """How many connections are accepted at once."""
     count = 0
     while count < 100 and not rates.wait_s(listener) and not rates.admit(listener, address):
         count += 1
@@ -67,7 +67,7 @@ def test_a_listener_has_a_rate_of_its_own() -> None:
 
 @pytest.mark.spec("CLI-11")
 def test_through_the_clusters_own_listeners_nodes_come_in() -> None:
-    """An address with a quota may be that of a machine where nodes run as well."""
+    """An address with a quota may be that of a machine on which nodes run as well."""
     limits = CreationRates(of_all=1, of_addresses={None: 1.0})
     rates = ConnectionRates(TurnedClock(), limits, of_listeners={"OWN": 3}, own_listeners=frozenset({"OWN", "C"}))
     assert let_in(rates, listener="C") == 100

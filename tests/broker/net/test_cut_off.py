@@ -1,4 +1,4 @@
-"""A connection to a machine that is cut off ends within seconds, whoever had something to say; in a real network."""
+"""A connection to a machine that is cut off ends within seconds, whichever side was sending; in a real network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is ready is called; one that errs or is closed meanwhile concerns nobody else."""
+"""The event loop calls what is ready; a callback that fails or is removed meanwhile does not affect others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ballast_broker.turns import LONGEST_TURN_S
 
 
 class End:
-    """One end of a pair of sockets. Waits for what is to be read; `then` is what it does with it."""
+    """One end of a socket pair that waits for data and calls `then` with it."""
 
     def __init__(self, loop: EventLoop, then: Callable[[End, bytes], None]) -> None:
         self._socket, self.peer = socket.socketpair()
@@ -89,7 +89,7 @@ async def test_all_that_are_ready_have_their_turn_before_its_end_is_told(monkeyp
 async def test_where_many_are_ready_a_turn_ends_in_time_and_those_left_come_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of them have more to read all the time, and each is at it for more than half of the longest turn."""
+    """All of them always have more to read, and each takes more than half of the longest turn."""
     spent_s = 0.0
     called: list[End] = []
     monkeypatch.setattr(event_loop, "monotonic", lambda: time.monotonic() + spent_s)
@@ -292,7 +292,7 @@ def test_a_timer_made_by_a_connection_is_not_late() -> None:
 
 
 class PlayedWaits:
-    """A loop whose waits last as long as they are said to. Who waits awake looks eleven times."""
+    """A loop whose waits last as long as the test says. A busy wait polls eleven times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -317,7 +317,7 @@ class PlayedWaits:
         return [(selectors.SelectorKey(0, 0, EVENT_READ, (None, None)), EVENT_READ)]
 
     def wait(self, lasting_s: float, timeout: float | None = None) -> list[float | None]:
-        """Answers with which timeouts was looked until somebody was ready, or the timeout was over."""
+        """Return the timeouts of all polls until something was ready, or the timeout was over."""
         self.looks.clear()
         self.ready_at_s = self.now_s + lasting_s
         self.loop._selector.select(timeout)  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Neither many logs nor many connections take the handle with which a log is opened: that would look like a disk that
-fails, and end the broker."""
+"""Neither many logs nor many connections use up the file descriptors that opening a log needs: that would look like a
+disk failure, and stop the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for Kerberos waits elsewhere, and not without bounds."""
+"""Waiting for Kerberos happens in threads, not on the event loop, and is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spec("CLI-12")
 
 
 class SlowKdc:
-    """Answers nobody until it is told to."""
+    """A KDC that answers nobody until the test lets it."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()

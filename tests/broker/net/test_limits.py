@@ -1,4 +1,4 @@
-"""What holds for all connections together: how many, how idle, how much memory."""
+"""Limits for all connections together: their number, idle time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OAUTHBEARER on a listener: who comes in with which token; and how keys are had, and kept."""
+"""OAUTHBEARER on a listener: which tokens are accepted, and how keys are fetched and cached."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def oauth(url: str, **more: str) -> OauthSettings:
 
 
 class Asking:
-    """A listener that takes tokens."""
+    """A listener that accepts tokens."""
 
     def __init__(self, serving: Serving, keys: TokenKeys) -> None:
         self.serving = serving
@@ -263,7 +263,7 @@ async def test_the_sooner_of_a_tokens_end_and_what_is_configured_counts(provider
 
 
 async def test_a_token_that_has_just_ended_opens_a_session_that_has_ended(provider: Provider) -> None:
-    """As with Apache Kafka: within the skew it counts, and nothing can be asked with it."""
+    """As with Apache Kafka: within the clock skew it is accepted, but the session has expired already."""
     async with asking(provider.jwks_url) as there:
         one = await there.client()
         answer = await there.shown(provider.token(exp=int(time.time()) - 5), one)
@@ -322,7 +322,7 @@ async def test_keys_that_nobody_knows_do_not_make_a_flood_of_questions(provider:
 async def test_all_who_wait_for_a_key_wait_for_one_question(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the loop answers others meanwhile."""
+    """Meanwhile the event loop serves others."""
     monkeypatch.setattr(token_keys, "LEAST_BETWEEN_S", 0.0)
     async with asking(provider.jwks_url) as there:
         known = await there.client()
@@ -397,7 +397,7 @@ async def test_an_endpoint_that_is_away_at_the_start_is_asked_until_it_is_there(
 
 
 async def test_who_never_answers_is_given_up(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a client that waits for its key meanwhile has no longer than others."""
+    """A client that waits for its key meanwhile has no more time than others."""
     monkeypatch.setattr(token_keys, "LEAST_BETWEEN_S", 0.0)
     monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.3)
     async with asking(provider.jwks_url) as there:

@@ -1,4 +1,4 @@
-"""Where a node goes to others over TLS: whom it believes, and that nothing is lost on the way."""
+"""A node's connections to others over TLS: which certificates it trusts, and that nothing gets lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def network(authority: Authority, **changes: str) -> SocketNetwork:
 @pytest.mark.spec("CLI-06")
 @pytest.mark.parametrize("size", [10, 16_384, 100_000, 3_000_000])
 async def test_many_calls_at_once(authority: Authority, size: int) -> None:
-    """Answers of any size, which end in the middle of a record and begin there."""
+    """Responses of any size, which begin and end in the middle of TLS records."""
     topics = [f"{n}-" + "x" * min(size, 30_000) for n in range(max(1, min(100, 3_000_000 // size)))]
     async with Serving(answering, access=access(authority, ssl_client_auth="required")) as serving:
         channel = await network(authority).connect("127.0.0.1", serving.port, timeout_s=10)
@@ -92,7 +92,7 @@ async def test_where_nobody_speaks_tls_it_ends_in_time(authority: Authority) -> 
 
 
 async def test_an_answer_in_the_last_record_of_the_one_before_is_not_left_there(authority: Authority) -> None:
-    """The kernel has nothing more of it, so nobody would look."""
+    """The kernel has no more data, so the selector would not report it."""
     kind = message("MetadataResponse")
 
     def answer(correlation_id: int, topics: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The token with which a node goes to others: had, kept, renewed in time; and what others say to it."""
+"""The token with which a node logs in to others: how it is fetched, cached and renewed; and how others react to it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gon
 def test_what_is_answered_after_the_loop_has_ended_ends_the_asking(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command has a loop of its own for each token that it shows."""
+    """A command uses a separate event loop for each token that it presents."""
     own, real, answered = tokens(provider.token_url), provider.grant, threading.Event()
 
     def late(authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
@@ -253,7 +253,7 @@ async def test_a_token_that_others_do_not_believe_is_told_once(
 
 
 async def test_a_token_whose_key_is_no_longer_published_is_replaced_at_once() -> None:
-    """Though little of its time has gone. One that nobody will believe is not asked for all the time."""
+    """Although most of its lifetime is left. A token that nobody accepts does not cause one request after the other."""
     with Provider() as provider:
         own = tokens(provider.token_url)
         network = SocketNetwork("broker-1", Outgoing(login=Login("OAUTHBEARER", "", "", tokens=own)))
@@ -302,7 +302,7 @@ async def test_a_file_with_a_token_is_read_again_in_time(provider: Provider, tmp
 
 @asynccontextmanager
 async def silent_listener() -> AsyncIterator[Serving]:
-    """One that has OAUTHBEARER's name and nothing behind it."""
+    """A listener without OAUTHBEARER: it offers PLAIN only."""
     listener = SaslListener(("PLAIN",), {}, lambda user, mechanism: None, failure_delay_s=0.0)
     async with Serving(who, access=Access(sasl=listener)) as serving:
         yield serving
@@ -340,7 +340,7 @@ async def test_a_file_without_a_token_is_told_at_the_start(tmp_path: Path) -> No
 
 
 def test_who_takes_no_tokens_does_not_load_what_checks_them() -> None:
-    """It would make every start longer."""
+    """Loading it would slow down every start."""
     modules = "ballast_broker.__main__, ballast_broker.app, ballast_broker.security_settings, ballast_broker.net.server"
     told = f"import sys, {modules}; print([each for each in ('jwt', 'cryptography') if each in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": str(BROKER_SOURCES)}

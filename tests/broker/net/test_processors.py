@@ -1,4 +1,4 @@
-"""What a container's limit says, and what counts without one."""
+"""The number of CPUs by a container's limit, and without one."""
 
 from __future__ import annotations
 

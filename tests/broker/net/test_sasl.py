@@ -1,4 +1,4 @@
-"""SASL on a listener: who comes in by which password, who does not, and what may be asked before."""
+"""SASL on a listener: which passwords are accepted, and what a client may request before it has logged in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def access(**how: Any) -> Access:
 
 
 def who(peer: Peer, frame: memoryview) -> Reply:
-    """Answers every request with the name of who asks, in a Metadata response's cluster id."""
+    """Answer every request with the client's principal, in the cluster id of a Metadata response."""
     header = parse_request_header(frame)
     kind = message("MetadataResponse")
     response = kind(version=2, brokers=[], cluster_id=peer.principal.name, controller_id=1, topics=[])
@@ -76,7 +76,7 @@ async def plainly(client: Client, user: str, password: str, version: int = 2) ->
 
 
 async def by_scram(mechanism: str, user: str, password: str, step: Callable[[bytes], Any]) -> bytes:
-    """What the server says last."""
+    """Log in with SCRAM; return the server's last message."""
     client = ScramClient(mechanism, user, password, "of-the-client")
     last: bytes = await step(client.final(await step(client.first())))
     client.check(last)
@@ -379,7 +379,7 @@ async def test_a_login_is_renewed_between_requests(monkeypatch: pytest.MonkeyPat
 
 
 async def test_frames_before_a_login_are_not_left_behind() -> None:
-    """Handshake, password and request in one piece, as a client may that knows what it will be answered."""
+    """Handshake, password and request in one piece, as a client may send them that knows the responses."""
     async with Serving(who, access=access()) as serving:
         one = await serving.connect()
         token = f"\0alice\0{PASSWORD}".encode()

@@ -1,4 +1,4 @@
-"""Connections over TLS: as whole, as bounded and as patient as those without; and who does not speak it."""
+"""Connections over TLS are as complete, bounded and patient as those without; and clients that do not speak TLS."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_many_frames_at_once_come_back_in_order(authority: Authority) -> N
 
 
 async def test_frames_that_wait_decrypted_are_answered_when_the_request_before_them_is(authority: Authority) -> None:
-    """One record holds several frames: the kernel has nothing more, so no selector would call."""
+    """One TLS record has several frames: the kernel has no more data, so the selector would not report it."""
     asked: list[asyncio.Future[Any]] = []
 
     def slowly(peer: Peer, frame: memoryview) -> Reply:

@@ -1,4 +1,4 @@
-"""Delegation tokens shown by SCRAM: who comes in as whom, for how long, and who does not."""
+"""Logins with delegation tokens over SCRAM: as which principal, for how long, and which are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def image_of(*tokens: DelegationToken) -> MetadataImage:
 
 
 class Logins:
-    """A listener that knows some tokens, at a time of the test's own; nobody has a password."""
+    """A listener that knows some tokens, with a clock that the test sets; nobody has a password."""
 
     def __init__(self, *tokens: DelegationToken, **how: Any) -> None:
         self.now_ms = NOW_MS
@@ -65,7 +65,7 @@ def shown(token_id: str, mechanism: str = MECHANISM, secret: bytes = SECRET, **h
 
 
 async def log_in(one: Any, client: ScramClient, mechanism: str = MECHANISM) -> Any:
-    """What is told at last; ScramError where the server does not know what it ought to."""
+    """The last response; ScramError if the server does not prove that it knows the secret."""
     await shake(one, mechanism)
     asked = await say(one, "SaslAuthenticate", 2, auth_bytes=client.first())
     answer = await say(one, "SaslAuthenticate", 2, auth_bytes=client.final(bytes(asked.auth_bytes)))
@@ -149,7 +149,7 @@ async def test_a_removed_token_lets_nobody_in_though_it_was_found_before() -> No
 
 
 async def test_one_that_there_is_not_is_asked_for_like_any_other() -> None:
-    """Its salt is always the same as well, and that of one that comes or goes meanwhile."""
+    """Its salt is always the same as well, even if a token appears or disappears meanwhile."""
     logins = Logins(TOKEN)
     salts = set()
     async with logins.serving as serving:

@@ -1,4 +1,4 @@
-"""One login module out of a property, with its quotes, and what is wrong told without what is secret."""
+"""Parses one login module from a JAAS property, with quotes; errors do not show secrets."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_what_is_cut_off_or_changed_is_refused(name: str) -> None:
         spoilt[at] ^= 0x54
         with suppress(StoreError):
             found = truststore_pem(bytes(spoilt), STORE_PASSWORD)
-            # What a PKCS12 does not prove, such as the name of an algorithm, may be another one.
+            # What a PKCS12 does not authenticate, such as the name of an algorithm, may be changed.
             assert not proven or found == truststore_pem(whole, STORE_PASSWORD)
 
 

@@ -1,4 +1,4 @@
-"""Rules that make a user's name of a principal; beside Apache Kafka: tests/contract/test_kerberos_names.py."""
+"""Rules that map Kerberos principals to user names; compared with Kafka in tests/contract/test_kerberos_names.py."""
 
 from __future__ import annotations
 

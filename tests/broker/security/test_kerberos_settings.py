@@ -1,4 +1,4 @@
-"""What is said of Kerberos in the properties, and what a node says where it cannot be done."""
+"""The Kerberos properties, and the errors where Kerberos is not available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BASE = {
 
 
 def config(**changes: str | None) -> BrokerConfig:
-    """Changes by names with _ as dots."""
+    """A config with changes; in their names, underscores stand for dots."""
     merged = BASE | {name.replace("_", "."): value for name, value in changes.items()}
     return broker_config({name: value for name, value in merged.items() if value is not None})
 

@@ -1,4 +1,4 @@
-"""A Secret of Kubernetes as a keystore: a directory with a key and a certificate, which are replaced while it runs."""
+"""A mounted Kubernetes Secret as a keystore: a key and a certificate that are replaced while the broker runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def contexts(store: Path, ca: Path, clock: Clock) -> TlsContexts:
 
 
 def served(found: TlsContexts, ca: Path) -> bytes | None:
-    """The certificate that somebody is shown who comes in now."""
+    """The certificate that a client gets now."""
     client = believing(ca)
     client_in, client_out, server_in, server_out = (ssl.MemoryBIO() for _ in range(4))
     coming = client.wrap_bio(client_in, client_out, server_hostname="localhost")
@@ -71,7 +71,7 @@ def test_a_mounted_secret_is_read_and_followed_when_it_is_renewed(tmp_path: Path
     found = contexts(store, authority.ca, clock)
     before = served(found, authority.ca)
     assert before == ssl.PEM_cert_to_DER_cert(first.with_suffix(".crt").read_text())
-    # One file after the other: what does not belong together is not taken up.
+    # One file after the other: a key and a certificate that do not match are not loaded.
     for name, expected in (("tls.key", first), ("tls.crt", second)):
         shutil.copy(second.with_suffix(Path(name).suffix), store / name)
         clock.now += LOOK_EVERY_S

@@ -1,4 +1,4 @@
-"""Names out of certificates: what Java calls them (found by asking it), and what rules make of them."""
+"""Principal names from certificates: in Java's form (taken from Java), and after mapping rules."""
 
 from __future__ import annotations
 

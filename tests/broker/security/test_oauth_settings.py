@@ -1,4 +1,4 @@
-"""Properties of OAUTHBEARER, by Apache Kafka's names: what follows from them, and what is refused, with a reason."""
+"""OAUTHBEARER properties with Apache Kafka's names: their effects, and what is refused for which reason."""
 
 from __future__ import annotations
 

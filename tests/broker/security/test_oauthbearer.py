@@ -1,4 +1,4 @@
-"""What a client of OAUTHBEARER says first (RFC 7628), to the byte."""
+"""The initial client response of OAUTHBEARER (RFC 7628), byte for byte."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_we_say_is_understood(token: str, extensions: dict[str, str]) -> No
 
 @pytest.mark.timeout(10)
 def test_a_long_message_takes_no_time() -> None:
-    """A pattern that tries everything twice would take years."""
+    """A regular expression with exponential backtracking would take years."""
     for piece in (b"a=b\x01", b"a=", b"\x01", b"=2C", b" ", b"a"):
         for start in (b"n,,\x01", b"n,a="):
             with pytest.raises(OauthbearerError):

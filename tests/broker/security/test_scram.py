@@ -1,4 +1,4 @@
-"""SCRAM against the example of RFC 7677, against itself, and against those who know less."""
+"""SCRAM against the example of RFC 7677, against itself, and against peers that lack the secret."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_name_that_nobody_has_is_asked_like_any_other() -> None:
 
 
 def test_the_keys_of_nobody_let_nobody_in() -> None:
-    """Who works out a proof that suits the zeros kept for a name that nobody has is refused all the same."""
+    """A proof that matches the zeros kept for an unknown user is refused all the same."""
     import hashlib
     import hmac
 

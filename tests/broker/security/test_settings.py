@@ -1,4 +1,4 @@
-"""Properties of encryption and authentication: what listeners follow from them, and what is refused, with a reason."""
+"""TLS and SASL properties: the listeners that follow from them, and what is refused for which reason."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_password_is_in_what_a_configuration_shows_of_itself() -> None:
 
 
 def test_a_controllers_listener_is_not_open_by_default_where_another_is_not() -> None:
-    """As in Kafka: who forgets it is told so."""
+    """As in Kafka: a missing setting is an error."""
     with pytest.raises(ConfigError, match=r"CONTROLLER, which listener\.security\.protocol\.map does not map"):
         broker_config(TLS | {"listeners": "SSL://a:1,CONTROLLER://a:2", "controller.quorum.voters": "1@a:2"})
 

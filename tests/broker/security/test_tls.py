@@ -1,4 +1,4 @@
-"""Contexts of TLS from PEM, in files or in the properties, and files that change."""
+"""TLS contexts from PEM, in files or in properties, and reloads of files that change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def settings(authority: Authority, name: str = "one", **changes: Any) -> TlsSett
 
 
 def shown(contexts: TlsContexts, authority: Authority) -> str:
-    """The common name of the certificate that a client meets."""
+    """The common name of the certificate that a client gets."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = believing(authority.ca)
     client = asking.wrap_bio(back, there, server_hostname="localhost")
@@ -97,7 +97,7 @@ def test_certificates_may_stand_in_the_properties_on_one_line(authority: Authori
 @pytest.mark.spec("CLI-06")
 @pytest.mark.parametrize(("name", "kind"), [("node.jks", "JKS"), ("node.p12", "PKCS12"), ("node.jks", "PKCS12")])
 def test_what_java_has_written_is_shown_and_believed(name: str, kind: str) -> None:
-    """The client believes one of the truststore, and is asked for a certificate that is believed itself."""
+    """The client trusts a CA of the truststore, and presents a certificate that the server trusts."""
     properties = {
         "node.id": "1",
         "listeners": "SSL://a:9092",
@@ -119,7 +119,7 @@ def test_what_java_has_written_is_shown_and_believed(name: str, kind: str) -> No
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str]:
-    """Whom the client meets, and whom the server."""
+    """The peer names that the client and the server see."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(back, there, server_hostname="localhost"),
@@ -202,7 +202,7 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(
 def test_a_certificate_that_does_not_hold_today_is_not_taken(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One for later is taken when it begins, without being written anew."""
+    """One that is not valid yet is loaded when it becomes valid, without being written again."""
     file = tmp_path / "node.pem"
     file.write_text((authority.folder / "one.pem").read_text())
     now, wall = [0.0], [time.time()]
@@ -291,7 +291,7 @@ async def test_it_is_known_when_the_certificates_end_and_when_renewed_ones_do(
     authority: Authority, tmp_path: Path
 ) -> None:
     def end_of(*names: str) -> float:
-        """As openssl tells it, of the first that ends."""
+        """The earliest expiry of these certificates, by openssl."""
         told = [
             subprocess.run(["openssl", "x509", "-noout", "-enddate", "-in", authority.folder / f"{name}.pem"],
                            capture_output=True, text=True, check=True, timeout=20).stdout

@@ -1,4 +1,4 @@
-"""Signed tokens: what makes one count, and everything that makes one count for nothing."""
+"""Signed tokens: what makes one valid, and everything that makes one invalid."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_key_that_is_not_published_may_be_so_soon() -> None:
 
 
 def test_a_public_key_is_no_secret_to_sign_with() -> None:
-    """Whoever takes HS256 with the published key for a password would let everybody in who reads what is published."""
+    """A server that accepted HS256 with the public key as the secret would let in everybody who knows that key."""
     public = OF_RSA.public_key()
     secrets = [public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), json.dumps(jwk(OF_RSA)).encode()]
     for secret in secrets:
@@ -214,7 +214,7 @@ def test_a_key_is_used_for_its_own_algorithms_alone() -> None:
 
 
 def test_what_a_header_points_at_is_not_looked_at() -> None:
-    """Neither a key that it brings along, nor an address where one would be."""
+    """Neither an embedded key, nor the URL of one."""
     header = {"kid": "mine", "jwk": jwk(OTHER), "jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/"}
     with pytest.raises(UnknownKey):
         check(jwt.encode(claims(), OTHER, "RS256", headers=header))
