@@ -1,4 +1,4 @@
-"""What the modules that an image has compiled must not do, though the interpreter does not mind."""
+"""What modules that the image compiles with mypyc must not do, although the interpreter allows it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def compiled_modules() -> list[str]:
 
 @pytest.mark.parametrize("name", compiled_modules())
 def test_nothing_waits_where_an_exception_is_handled(name: str) -> None:
-    """Compiled, its exception would be the context of whatever is raised elsewhere meanwhile, and that of the next:
-    where several wait so, as while a disk stalls, they make a chain that nothing ever ends."""
+    """In compiled code, the exception would become the context of whatever is raised elsewhere meanwhile, and so on:
+    where several wait like that, as while a disk stalls, they form a chain that never ends."""
     tree = ast.parse((IMAGE / name).read_text(encoding="utf-8"))
     waits = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith)
     found = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.AsyncWith)]  # its end is such a block
@@ -38,7 +38,7 @@ def test_nothing_waits_where_an_exception_is_handled(name: str) -> None:
 
 @pytest.mark.parametrize("name", compiled_modules())
 def test_what_was_set_to_none_is_not_read_again(name: str) -> None:
-    """Compiled, it is None until the same function sets it, whatever was called in between, and anything else there is
+    """mypyc assumes that it stays None until the same function sets it, whatever is called in between; anything else is
     a TypeError."""
     tree = ast.parse((IMAGE / name).read_text(encoding="utf-8"))
     for function in ast.walk(tree):
@@ -51,7 +51,7 @@ def test_what_was_set_to_none_is_not_read_again(name: str) -> None:
 
 
 def set_to_none(function: ast.AST) -> Iterator[tuple[ast.Attribute, int]]:
-    """Attributes, each with the first line that does so."""
+    """The attributes that a function sets to None, each with the first line that does."""
     for node in sorted((node for node in ast.walk(function) if isinstance(node, ast.Assign)), key=lambda n: -n.lineno):
         for target in node.targets:
             pairs: Iterable[tuple[ast.expr, ast.expr]] = [(target, node.value)]

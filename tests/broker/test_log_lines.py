@@ -1,4 +1,4 @@
-"""What clients call things comes into the log of a node as a part of its lines, and begins none."""
+"""Names chosen by clients never begin a line in a node's log."""
 
 from __future__ import annotations
 

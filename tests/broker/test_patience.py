@@ -1,4 +1,4 @@
-"""A stop does not wait for ever for what a disk holds."""
+"""A shutdown does not wait for ever for a hung disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much somebody may have in a second, and how long he waits, on a clock that the test turns."""
+"""Rate limits: how much is allowed per second, and how long to wait, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_older_than_all_windows_is_forgotten(clock: TurnedClock) -> None
     assert rate.exceeded()
     clock.now += 0.2
     assert not rate.exceeded()
-    for _ in range(100_000):  # windows are few, however often somebody takes something
+    for _ in range(100_000):  # the number of windows is bounded, however many events there are
         rate.record(0.0001)
         clock.now += 0.01
     assert len(rate._windows) <= 4

@@ -1,4 +1,4 @@
-"""Work on thousands of things leaves others their turns."""
+"""Work on thousands of things yields to others on the event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HandClock(LoopClock):
 
 
 class Turns:
-    """How many steps were done whenever others had their turn."""
+    """Notes how many steps were done whenever others got a turn."""
 
     def __init__(self) -> None:
         self.done = 0

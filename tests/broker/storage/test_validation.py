@@ -1,4 +1,4 @@
-"""The one look at a plain batch never passes what the full check refuses."""
+"""The fast check of a plain batch never accepts what the full check refuses."""
 
 from __future__ import annotations
 
