@@ -122,5 +122,6 @@ def _no_place(move: Move, view: KafkaView, limits: MaxConcurrentMoves, traffic: 
             continue
         left = found.usable_bytes - traffic.arriving_bytes[directory] - size
         if left < found.total_bytes * (1 - HIGH_WATER) and size > 0:
-            return f"directory {directory.path} of broker {directory.broker} would be more than {HIGH_WATER * 100:.0f} % full"
+            mark = f"{HIGH_WATER * 100:.0f} %"
+            return f"directory {directory.path} of broker {directory.broker} would be more than {mark} full"
     return None
