@@ -54,7 +54,7 @@ def measure_by_admin(
         text = f"not authorized by {bootstrap}: {error.message}; this needs DESCRIBE on the cluster and the topics"
         raise Refusal("ClusterUnavailable", text) from error
     except KafkaTimeoutError as error:
-        why = "it is down, requires TLS or SASL, or rejected our credentials"
+        why = "it is down, requires TLS or SASL, or did not authenticate us"
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}: {why}") from error
     except KafkaError as error:
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error
