@@ -1,8 +1,7 @@
 """The state machine of a classic group. PURE: (group, event, now) → effects.
 
 Every function updates the group passed in and returns what the service has to do, in order. As in Kafka: a join barrier
-with an initial delay, a generation per rebalance, static members that return without a rebalance.
-"""
+with an initial delay, a generation per rebalance, static members that return without a rebalance."""
 
 from __future__ import annotations
 
@@ -234,10 +233,8 @@ def _prepare_rebalance(group: Group, limits: GroupLimits, now: Now) -> list[Effe
 
 
 def _try_complete_join(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
-    """Complete the join if all have joined.
-
-    The first join of a group always waits for the initial delay, so that members started together share a generation.
-    """
+    """Complete the join if all have joined. A group's first join always waits for the initial delay, so that members
+    started together share a generation."""
     delayed = group.previous_state is S.EMPTY and limits.initial_rebalance_delay_ms > 0
     if not group.is_in(S.PREPARING_REBALANCE) or not group.has_all_joined() or delayed:
         return []

@@ -202,11 +202,8 @@ class GroupCoordinator:
         *,
         knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit offsets outside a transaction.
-
-        The batch is prepared first, yielding to other tasks, so that the committer's membership is checked right at the
-        append.
-        """
+        """Commit offsets outside a transaction. The batch is prepared first, yielding to other tasks, so that the
+        committer's membership is checked right at the append."""
         self._shard_of(group_id)
         accepted, batch = await made_ready(self._store, group_id, offsets, self._config.offset_metadata_max_bytes)
         shard = self._shard_of(group_id)  # another broker may have led it meanwhile

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.handlers import claims
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.handlers.own_reassignments import OwnReassignments, adding
+from ballast_operator.handlers.own_reassignments import ADDING, OwnReassignments, prefix_of
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import Drain
 from ballast_operator.model.kafka import BROKER, DirectoryId
@@ -67,11 +67,11 @@ class Leaving:
 
     async def scale_down(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
         excess = layouts.excess_brokers(scene.cluster, scene.kube)
-        name = f"{scene.cluster.meta.name[:150]}-drain-brokers"
+        name = prefix_of(scene.cluster, "drain-brokers")
         if not excess:
             await self._own.drop(name)
             return None
-        await self._own.withdraw(adding(scene.cluster), excess)
+        await self._own.withdraw(prefix_of(scene.cluster, ADDING), excess)
         left = contents.replicas_on(scene.view, excess)
         empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
         if empty and await self._are_empty(scene, excess):
@@ -110,7 +110,7 @@ class Leaving:
 
     async def remove_volumes(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
         leaving = layouts.leaving_volumes(scene.cluster, scene.kube)
-        name = f"{scene.cluster.meta.name[:150]}-drain-volumes"
+        name = prefix_of(scene.cluster, "drain-volumes")
         if not leaving:
             await self._own.drop(name)
             return None

@@ -18,7 +18,7 @@ from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects, LayoutRefusals
 from ballast_operator.handlers.late_pods import LatePods
 from ballast_operator.handlers.leaving import Leaving
-from ballast_operator.handlers.own_reassignments import OwnReassignments, adding, unique
+from ballast_operator.handlers.own_reassignments import ADDING, OwnReassignments, prefix_of, unique
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.scene import Scene
 from ballast_operator.handlers.secured import Secured
@@ -320,7 +320,7 @@ class ManagedCluster:
         if added and policy is not OnScaleUp.NONE:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
-            name = unique(adding(scene.cluster), [mode, scene.cluster.meta.generation])
+            name = unique(prefix_of(scene.cluster, ADDING), [mode, scene.cluster.meta.generation])
             await self._own.create(scene, name, mode, approval)
         layout = layouts.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._lay_out(layout, scene.kube)
@@ -332,7 +332,7 @@ class ManagedCluster:
         if storage is None or storage.on_directory_failure is not OnDirectoryFailure.DRAIN:
             return
         failed = failed_directories(scene.view)
-        prefix = f"{scene.cluster.meta.name[:150]}-heal"
+        prefix = prefix_of(scene.cluster, "heal")
         current = self._own.last(prefix)
         known = all(one.online and one.id in scene.view.described for one in scene.view.brokers.values())
         ended = current is not None and current.status.phase in ENDS and not current.meta.deleting

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
     from ballast_operator.handlers.scene import Scene
 
+ADDING = "add-brokers"  # the purpose of those that give added brokers their share
+
 
 class OwnReassignments:
     """The operator's own Reassignments of one cluster. Used by that cluster's worker only."""
@@ -110,9 +112,9 @@ class OwnReassignments:
         scene.requeue.reassignments_within(0.0)
 
 
-def adding(cluster: KafkaCluster) -> str:
-    """The name prefix of those that give added brokers their share."""
-    return f"{cluster.meta.name[:150]}-add-brokers"
+def prefix_of(cluster: KafkaCluster, purpose: str) -> str:
+    """What the names of the cluster's own Reassignments for this purpose begin with."""
+    return f"{cluster.meta.name[:150]}-{purpose}"
 
 
 def unique(prefix: str, content: Any) -> str:
