@@ -21,6 +21,8 @@ START_TIMEOUT_S = 50.0
 BETWEEN_SIGNALS_S = 0.02
 STOP_TIMEOUT_S = 30.0
 VOLUMES = 2
+# A record's timestamp. Far older ones are deleted at the broker's next look for what has expired: after five minutes.
+AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 
 
 class RunningBroker:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 
 PATIENCE_S = 30.0
 
@@ -79,10 +79,10 @@ async def test_seeking(broker: RunningBroker, topic: str) -> None:
     partition = TopicPartition(topic, 0)
     async with producer(broker) as sender:
         for number in range(10):
-            await sender.send_and_wait(topic, b"%d" % number, timestamp_ms=1_600_000_000_000 + number)
+            await sender.send_and_wait(topic, b"%d" % number, timestamp_ms=AN_HOUR_AGO_MS + number)
     async with consumer(broker) as reader:
         reader.assign([partition])
-        found = await reader.offsets_for_times({partition: 1_600_000_000_007})
+        found = await reader.offsets_for_times({partition: AN_HOUR_AGO_MS + 7})
         assert found[partition].offset == 7
         reader.seek(partition, 7)
         assert [record.value for record in await read(reader, 3)] == [b"7", b"8", b"9"]

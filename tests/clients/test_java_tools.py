@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.apache_java import java
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
 from tests.moves.brokers import Brokers
@@ -374,9 +374,9 @@ def test_a_transaction_that_hangs_is_aborted(own_broker: Callable[..., RunningBr
     client = WireClient("127.0.0.1", broker.port)
     try:
         batches = [
-            encode_batch([Record(value=b"hangs", timestamp=1)], transactional=True, producer_id=7, producer_epoch=3,
-                         base_sequence=0),
-            encode_batch([Record(value=b"waits", timestamp=1)]),
+            encode_batch([Record(value=b"hangs", timestamp=AN_HOUR_AGO_MS)], transactional=True, producer_id=7,
+                         producer_epoch=3, base_sequence=0),
+            encode_batch([Record(value=b"waits", timestamp=AN_HOUR_AGO_MS)]),
         ]  # fmt: skip
         kind = message("ProduceRequest")
         for name, batch in zip(("hanging", None), batches, strict=True):

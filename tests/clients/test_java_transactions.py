@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from tests.apache_java import compiled, java
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 from tests.clients.test_java_tools import run
 from tests.clients.test_librdkafka import PATIENCE_S, create
 from tests.clients.test_transactions import left_open, send, transactional, values_of
@@ -118,9 +118,8 @@ def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
 
 def hang(broker: RunningBroker, topic: str) -> None:
     """A batch of a transaction that no coordinator was told of."""
-    old = 0  # long ago
     batch = encode_batch(
-        [Record(None, b"x", old)], transactional=True, producer_id=4711, producer_epoch=0, base_sequence=0
+        [Record(None, b"x", AN_HOUR_AGO_MS)], transactional=True, producer_id=4711, producer_epoch=0, base_sequence=0
     )
     kind = message("ProduceRequest")
     partition = kind.TopicProduceData.PartitionProduceData(index=0, records=bytes(batch))

@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import RebalanceInProgressError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 from tests.waiting import eventually
 
 PATIENCE_S = 30.0
@@ -61,8 +61,7 @@ def test_what_is_produced_is_consumed(
     values = [b"%d " % number * 50 for number in range(300)]
     with closing(producer(broker, compression_type=codec, acks="all")) as sender:
         sent = [
-            sender.send(topic, value, key=b"k", headers=[("h", b"1")], timestamp_ms=1_600_000_000_000)
-            for value in values
+            sender.send(topic, value, key=b"k", headers=[("h", b"1")], timestamp_ms=AN_HOUR_AGO_MS) for value in values
         ]
         sender.flush(PATIENCE_S)
         assert [future.get(PATIENCE_S).offset for future in sent] == list(range(300))
@@ -70,7 +69,7 @@ def test_what_is_produced_is_consumed(
         reader.assign([TopicPartition(topic, 0)])
         found = read(reader, 300)
         assert [record.value for record in found] == values
-        assert all((r.key, r.headers, r.timestamp) == (b"k", [("h", b"1")], 1_600_000_000_000) for r in found)
+        assert all((r.key, r.headers, r.timestamp) == (b"k", [("h", b"1")], AN_HOUR_AGO_MS) for r in found)
         assert reader.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 300}
 
 

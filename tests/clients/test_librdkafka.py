@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from e2e.clients import place_of
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 from tests.waiting import eventually
 
 PATIENCE_S = 30.0
@@ -115,7 +115,7 @@ def test_what_is_produced_is_consumed(broker: RunningBroker, topic: str, codec: 
     headers = [("a", b"1"), ("empty", None)]
     sender = producer(broker, compression_codec=codec)
     for partition in range(2):
-        send(sender, topic, values, key=b"key", headers=headers, partition=partition, timestamp=1_600_000_000_000)
+        send(sender, topic, values, key=b"key", headers=headers, partition=partition, timestamp=AN_HOUR_AGO_MS)
     reader = consumer(broker)
     reader.assign(from_beginning(topic, 2))
     found = read(reader, 1000)
@@ -124,7 +124,7 @@ def test_what_is_produced_is_consumed(broker: RunningBroker, topic: str, codec: 
         assert [one.value() for one in of_one] == values
         assert [one.offset() for one in of_one] == list(range(500))
     assert all(one.headers() == headers and one.key() == b"key" for one in found)
-    assert all(one.timestamp()[1] == 1_600_000_000_000 for one in found)
+    assert all(one.timestamp()[1] == AN_HOUR_AGO_MS for one in found)
     reader.close()
 
 

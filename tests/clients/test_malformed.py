@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.clients.running import RunningBroker
+from tests.clients.running import AN_HOUR_AGO_MS, RunningBroker
 from tests.clients.test_librdkafka import consumer, create, from_beginning, producer, read, send
 
 from ballast_broker.api.registry import BROKER_APIS
@@ -155,7 +155,7 @@ def produce(broker: RunningBroker, topic: str, batch: bytes | bytearray) -> int:
 
 def lying_batches() -> Iterator[tuple[str, bytearray]]:
     def sound() -> bytearray:
-        return encode_batch([Record(b"k", b"v", 1_700_000_000_000)] * 3)
+        return encode_batch([Record(b"k", b"v", AN_HOUR_AGO_MS)] * 3)
 
     for name, position, value in (
         ("its CRC", CRC_POSITION, b"\x00\x00\x00\x01"),
