@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ballast_wire.fast.metadata import Broker, MetadataResponse, Partition, encode_topic
+from ballast_wire.fast.metadata import Broker, MetadataResponse, Partition, encode_partition, encode_topic
 from ballast_wire.messages import message
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4) | st.just(list(range(200)))
@@ -77,7 +77,10 @@ def by_engine(version: int, brokers: list[Broker], topics: list[dict[str, Any]],
 @settings(max_examples=25, deadline=None)
 @given(brokers=BROKERS, topics=st.lists(TOPICS, max_size=3), operations=st.integers(0, 9999))
 def test_the_same_bytes(version: int, brokers: list[Broker], topics: list[dict[str, Any]], operations: int) -> None:
-    encoded = [encode_topic(version, **each) for each in topics]
+    encoded = [
+        encode_topic(version, **each | {"partitions": [encode_partition(one, version) for one in each["partitions"]]})
+        for each in topics
+    ]
     response = MetadataResponse(version, brokers, "cluster", 3, encoded, operations)
     assert response.encode(version) == by_engine(version, brokers, topics, operations)
 

@@ -48,6 +48,7 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 # Limit of requests without records: one of this size takes a second or two to parse, blocking everything else.
 MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_FORWARDED_BYTES: Final = 2 * MOST_BYTES  # what a broker accepts may be larger in an envelope or another version
 MANY_BYTES: Final = 32 * 1024  # larger requests are parsed in turns: five milliseconds
 MANY: Final = 1000  # responses with more entries are encoded in turns
 _start_of: Final = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client id
@@ -190,7 +191,7 @@ class Dispatcher:
         return Pending(task, pipelined=False)
 
     def _body(self, api: Api, version: int, frame: memoryview, body: int) -> bytes:
-        if self._from_clients and len(frame) > MOST_BYTES:
+        if len(frame) > (MOST_BYTES if self._from_clients else MOST_FORWARDED_BYTES):
             raise MalformedRequest(f"{api.name} version {version} of {len(frame)} bytes")
         if is_flexible(api.name + "Request", version):
             body = skip_header_tags(frame, body)
@@ -220,12 +221,12 @@ class Dispatcher:
             raise MalformedRequest(f"{api.name} version {version}: {null} must not be null")
 
     def _check_entries(self, api: Api, version: int, request: Any) -> None:
-        if self._from_clients and entries_in(request, version, MOST_ENTRIES) > MOST_ENTRIES:
+        if entries_in(request, version, MOST_ENTRIES) > MOST_ENTRIES:
             raise MalformedRequest(f"{api.name} version {version} names more than {MOST_ENTRIES} things")
 
     @property
     def _from_clients(self) -> bool:
-        """False on a controller's listener: most requests there come from brokers, which check what they forward."""
+        """False on a controller's listener: most requests there come from brokers, some forwarded."""
         return self._produce is not None
 
     async def _run(

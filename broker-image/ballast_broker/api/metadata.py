@@ -24,9 +24,9 @@ from ballast_broker.api.placement_view import (
 )
 from ballast_broker.api.topic_names import is_legal
 from ballast_broker.metadata.image import BrokerImage, ClusterImage, MetadataImage, PartitionRegistration, TopicImage
-from ballast_broker.turns import InTurns
+from ballast_broker.turns import Turn
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.fast.metadata import Broker, MetadataResponse, Partition, encode_topic
+from ballast_wire.fast.metadata import Broker, MetadataResponse, Partition, encode_partition, encode_topic
 from ballast_wire.names import ZERO_UUID
 
 FIRST_VERSION_WHERE_EMPTY_IS_NONE = 1
@@ -40,7 +40,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     _check_names_and_ids(request, context.version)
     image = context.broker.image()
     # The whole response is built from one image.
-    topics = [_topic(found, request, context, image) async for found in InTurns(_wanted(request, context, image))]
+    turn = Turn()
+    topics = [await _topic(found, request, context, image, turn) for found in _wanted(request, context, image)]
     topics += _missing_ids(request, context, image)
     topics += _missing_names(request, context, image)
     live = live_brokers(image.cluster, context.listener)
@@ -162,16 +163,18 @@ def _failed(
     )
 
 
-def _topic(found: TopicImage, request: Any, context: RequestContext, image: MetadataImage) -> bytes:
+async def _topic(found: TopicImage, request: Any, context: RequestContext, image: MetadataImage, turn: Turn) -> bytes:
+    partitions = []
+    for number, partition in found.sorted_partitions():
+        partitions.append(encode_partition(_partition(number, partition, context, image.cluster), context.version))
+        await turn.ends_if_long()
     return encode_topic(
         context.version,
         error=ErrorCode.NONE,
         name=found.name,
         topic_id=found.id,
         internal=found.name in INTERNAL_TOPICS,
-        partitions=[
-            _partition(number, partition, context, image.cluster) for number, partition in found.sorted_partitions()
-        ],
+        partitions=partitions,
         operations=_operations(found.name, request, context),
     )
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 from ballast_broker.coordinator.consumers.hash_order import texts_in_order
@@ -86,6 +87,7 @@ class Group:
     pending_sync: set[str] = field(default_factory=set)
     join_deadline_ms: int | None = None
     sync_deadline_ms: int | None = None
+    members_due_ms: float = inf  # no member and no pending one is due earlier
     initial_delay_left_ms: int = 0
     new_member_added: bool = False
     subscribed: frozenset[str] | None = None  # None: not known (not the consumer protocol, or not yet)
@@ -107,6 +109,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.expect(member.deadline_ms)
         self._count(member, 1)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -184,8 +187,15 @@ class Group:
         self.subscribed = frozenset(topics)
 
     # -- deadlines ------------------------------------------------------------------------------------------------
-    def next_deadline_ms(self) -> int | None:
+    def expect(self, deadline_ms: int) -> None:
+        """A member got this deadline. There may be thousands: the first is looked up only once it may have passed."""
+        self.members_due_ms = min(self.members_due_ms, deadline_ms)
+
+    def look_up_deadlines(self) -> None:
         deadlines = [m.deadline_ms for m in self.members.values() if m.is_new or not m.waits]
-        deadlines += self.pending_members.values()
-        deadlines += [d for d in (self.join_deadline_ms, self.sync_deadline_ms) if d is not None]
-        return min(deadlines, default=None)
+        self.members_due_ms = min([*deadlines, *self.pending_members.values()], default=inf)
+
+    def next_deadline_ms(self) -> int | None:
+        """When something may be due, or earlier."""
+        deadlines = (self.members_due_ms, self.join_deadline_ms, self.sync_deadline_ms)
+        return min((int(each) for each in deadlines if each is not None and each != inf), default=None)

@@ -92,7 +92,8 @@ def _join_unknown(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimit
             return _rejoin_static(group, old_id, ask, ticket, limits, now)
         return _add_and_rebalance(group, ask.fresh_member_id, ask, ticket, limits, now)
     if ask.requires_known_member_id:
-        group.pending_members[ask.fresh_member_id] = now.monotonic_ms + ask.session_timeout_ms
+        deadline_ms = group.pending_members[ask.fresh_member_id] = now.monotonic_ms + ask.session_timeout_ms
+        group.expect(deadline_ms)
         return [_join_error(ticket, ErrorCode.MEMBER_ID_REQUIRED, ask.fresh_member_id)]
     return _add_and_rebalance(group, ask.fresh_member_id, ask, ticket, limits, now)
 
@@ -166,7 +167,7 @@ def _take_terms(group: Group, member: Member, ask: JoinAsk, ticket: Ticket, now:
     member.session_timeout_ms = ask.session_timeout_ms
     member.join_ticket = ticket
     if not member.is_new:  # new members keep their join timeout
-        _beat(member, now)
+        _beat(group, member, now)
     return effects
 
 
@@ -236,7 +237,7 @@ def _try_complete_join(group: Group, limits: GroupLimits, now: Now) -> list[Effe
     """Complete the join if all have joined. A group's first join always waits for the initial delay, so that members
     started together share a generation."""
     delayed = group.previous_state is S.EMPTY and limits.initial_rebalance_delay_ms > 0
-    if not group.is_in(S.PREPARING_REBALANCE) or not group.has_all_joined() or delayed:
+    if not group.is_in(S.PREPARING_REBALANCE) or delayed or not group.has_all_joined():
         return []
     return _complete_join(group, now)
 
@@ -277,7 +278,7 @@ def _complete_join(group: Group, now: Now) -> list[Effect]:
 def _answer_join(group: Group, member: Member, now: Now) -> list[Effect]:
     member.is_new = False
     group.pending_sync.add(member.member_id)
-    _beat(member, now)
+    _beat(group, member, now)
     ticket, member.join_ticket = member.join_ticket, None
     if ticket is None:
         return []
@@ -333,7 +334,7 @@ def sync(group: Group, ask: SyncAsk, ticket: Ticket, now: Now) -> list[Effect]:
     member = group.members[ask.member_id]
     group.pending_sync.discard(ask.member_id)
     if group.is_in(S.STABLE):
-        _beat(member, now)
+        _beat(group, member, now)
         return [Reply(ticket, _assignment_of(group, member))]
     effects: list[Effect] = []
     if member.sync_ticket is not None:
@@ -376,7 +377,7 @@ def assignment_stored(
         member.assignment = effect.assignments.get(member.member_id, b"")
         ticket, member.sync_ticket = member.sync_ticket, None
         if ticket is not None:
-            _beat(member, now)
+            _beat(group, member, now)
             effects.append(Reply(ticket, _assignment_of(group, member)))
     group.enter(S.STABLE, now.wall_ms)
     return effects
@@ -392,7 +393,7 @@ def _drop_assignments(group: Group, error: ErrorCode, now: Now) -> list[Effect]:
         member.assignment = b""
         ticket, member.sync_ticket = member.sync_ticket, None
         if ticket is not None:
-            _beat(member, now)
+            _beat(group, member, now)
             effects.append(Reply(ticket, SyncResult(error)))
     return effects
 
@@ -408,7 +409,7 @@ def heartbeat(group: Group, member_id: str, instance_id: str | None, generation:
         return ErrorCode.ILLEGAL_GENERATION
     if group.is_in(S.EMPTY):
         return ErrorCode.UNKNOWN_MEMBER_ID
-    _beat(group.members[member_id], now)
+    _beat(group, group.members[member_id], now)
     return ErrorCode.REBALANCE_IN_PROGRESS if group.is_in(S.PREPARING_REBALANCE) else ErrorCode.NONE
 
 
@@ -456,6 +457,7 @@ def tick(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
         effects += _join_phase_over(group, limits, now)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now.monotonic_ms:
         effects += _sync_phase_over(group, limits, now)
+    group.look_up_deadlines()
     return effects
 
 
@@ -474,7 +476,7 @@ def rejoin(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
 def loaded(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
     """The log is loaded: restart every member's session. A group over the size limit rebalances."""
     for member in group.members.values():
-        _beat(member, now)
+        _beat(group, member, now)
     return _prepare_rebalance(group, limits, now) if len(group.members) > limits.max_size else []
 
 
@@ -492,8 +494,9 @@ def close(group: Group, error: ErrorCode, now: Now) -> list[Effect]:
     return effects
 
 
-def _beat(member: Member, now: Now) -> None:
+def _beat(group: Group, member: Member, now: Now) -> None:
     member.deadline_ms = now.monotonic_ms + member.session_timeout_ms
+    group.expect(member.deadline_ms)
 
 
 def _join_error(ticket: Ticket, error: ErrorCode, member_id: str) -> Reply:

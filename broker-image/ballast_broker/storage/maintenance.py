@@ -21,6 +21,7 @@ from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.flushing import forget_marks
 from ballast_broker.storage.outdated_checkpoints import Checkpoint
 from ballast_broker.storage.to_its_end import to_its_end
+from ballast_broker.turns import in_turns
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Maintenance:
         expiration_ms = self._manager.config.producer_id_expiration_ms
         async for log in self.slices(self._manager.logs.values()):
             if log.producers_are_loaded:
-                log.producers.expire(now_ms, expiration_ms)
+                await in_turns(log.producers.expire(now_ms, expiration_ms))
 
     async def flush_old(self) -> None:
         """Flush the logs that `flush.ms` makes due."""

@@ -9,7 +9,7 @@ to be committed; the last stable offset is where the first of both begins. Loop 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -362,19 +362,21 @@ class ProducerStates:
                 "transaction has begun: the marker ends the one before",
             )
 
-    def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that wrote nothing for `producer.id.expiration.ms` and have no open transaction."""
+    def expire(self, now_ms: int, expiration_ms: int) -> Generator[None, None, None]:
+        """Forget producers that wrote nothing for `producer.id.expiration.ms` and have no open transaction; in steps,
+        between which anything may happen to the states."""
         for producer_id, known in list(self.verifications.items()):
             if now_ms - known.began_ms >= expiration_ms:
                 del self.verifications[producer_id]
-        gone = [
-            producer_id
-            for producer_id, state in self._states.items()
-            if state.current_txn_first_offset < 0 and now_ms - state.last_timestamp >= expiration_ms
-        ]
-        for producer_id in gone:
-            del self._states[producer_id]
-        return len(gone)
+        for producer_id in list(self._states):
+            state = self._states.get(producer_id)
+            if (
+                state is not None
+                and state.current_txn_first_offset < 0
+                and now_ms - state.last_timestamp >= expiration_ms
+            ):
+                del self._states[producer_id]
+            yield
 
     def cut_back(self, offset: int) -> set[int]:
         """The log was truncated: forget batches that end at or after `offset`. Returns the producers whose earlier

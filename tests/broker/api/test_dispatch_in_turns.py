@@ -17,7 +17,7 @@ from tests.broker.replication.cluster import Cluster
 
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
-from ballast_broker.api.dispatch import Dispatcher
+from ballast_broker.api.dispatch import MOST_BYTES, Dispatcher
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import BROKER_APIS
 from ballast_broker.metrics.requests import RequestMetrics
@@ -51,9 +51,9 @@ async def listening(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 class Scene:
-    """A listener for clients."""
+    """A listener for clients; without `produce`, a controller's."""
 
-    def __init__(self, produce: Produce) -> None:
+    def __init__(self, produce: Produce | None) -> None:
         self.metrics = RequestMetrics()
         broker: Any = SimpleNamespace(client_quotas=ClientQuotas(RealClock()))
         self._dispatcher = Dispatcher(
@@ -93,3 +93,15 @@ async def test_what_is_refused_ends_the_connection_however_much_it_is(
             await scene.ask(NAMES, cut=2000)
         with pytest.raises(MalformedRequest, match=f"names more than {MOST_ENTRIES} things"):
             await scene.ask(["g"] * (MOST_ENTRIES + 1))
+        with pytest.raises(MalformedRequest, match=r"DescribeGroups version 5 of \d+ bytes"):
+            await scene.ask(["n" * 30_000] * (MOST_BYTES // 30_000 + 1))
+
+
+async def test_a_controller_reads_as_many_things_as_a_broker_and_all_that_a_broker_forwards() -> None:
+    controller, just_too_long_for_a_broker = Scene(None), ["n" * 30_000] * (MOST_BYTES // 30_000 + 1)
+    answer = await controller.ask(just_too_long_for_a_broker)
+    assert [each.group_id for each in answer.groups] == just_too_long_for_a_broker
+    with pytest.raises(MalformedRequest, match=r"DescribeGroups version 5 of \d+ bytes"):
+        await controller.ask(just_too_long_for_a_broker * 2)
+    with pytest.raises(MalformedRequest, match=f"names more than {MOST_ENTRIES} things"):
+        await controller.ask(["g"] * (MOST_ENTRIES + 1))

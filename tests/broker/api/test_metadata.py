@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from tests.broker import turning
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene, directory
 
@@ -34,6 +35,15 @@ async def test_all_topics_are_asked_for_in_each_version_its_way(scene: Scene, ve
     assert [each["node_id"] for each in answer["brokers"]] == [1, 2, 3]
     partitions = answer["topics"][0]["partitions"]
     assert [(each["partition_index"], each["leader_id"]) for each in partitions] == [(0, 1), (1, 2)]
+
+
+@pytest.mark.spec("CLI-09")
+async def test_a_topic_of_many_partitions_takes_many_turns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.add_topic("large", *[[1, 2]] * 50)
+    turning.end_at_once(monkeypatch)
+    answer, turns = await turning.beside(Asker(scene).ask("Metadata", 12, topics=[{"name": "large"}]))
+    assert [each["partition_index"] for each in answer["topics"][0]["partitions"]] == list(range(50))
+    assert turns >= 50
 
 
 @pytest.mark.parametrize("version", range(1, 14))

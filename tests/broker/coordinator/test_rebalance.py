@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from ballast_broker.coordinator import group, rebalance
@@ -46,6 +49,10 @@ class Story:
                 self.answers[effect.ticket] = effect.result
             else:
                 self.stores.append(effect)
+        exact = replace(self.group)
+        exact.look_up_deadlines()
+        due, noted = exact.next_deadline_ms(), self.group.next_deadline_ms()
+        assert due is None or (noted is not None and noted <= due), "a deadline would be missed"
 
     def join(
         self,
@@ -383,6 +390,32 @@ def test_a_static_member_that_gives_itself_no_time_is_not_asked_for_all_the_time
         looked += 1
     assert looked < 20
     assert story.group.is_in(GroupState.EMPTY)
+
+
+def test_a_member_of_a_large_group_comes_and_stays_without_a_look_at_all_the_others() -> None:
+    class Members(dict[str, Member]):
+        looks = 0
+
+        def values(self) -> Any:
+            self.looks += 1
+            return super().values()
+
+    story = Story()
+    members = story.group.members = Members()
+
+    protocols = (Protocol("range", b""),)
+    for number in range(100):
+        ask = JoinAsk("", None, "c", "/1", 10_000, 30_000, "consumer", protocols, f"{number}", False, False)
+        rebalance.join(story.group, ask, Ticket(), story.limits, story.now)
+        story.group.next_deadline_ms()
+    assert len(members) == 100
+    assert members.looks <= 2
+    story.after(6_000)
+    looks = members.looks
+    for number in range(100):
+        assert rebalance.heartbeat(story.group, f"{number}", None, 1, story.now) is ErrorCode.NONE
+        story.group.next_deadline_ms()
+    assert members.looks == looks
 
 
 def test_a_full_group_takes_nobody_more() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.broker import turning
 from tests.broker.storage.conftest import Bench, state_of
 
 from ballast_broker.storage.disk import RealFile
@@ -131,10 +132,30 @@ def test_only_time_makes_a_producer_forgotten(bench: Bench) -> None:
     assert log.delete_old_segments(bench.clock.now_ms) > 0
     assert log.log_start_offset == 10
     assert refused(bench, log, 77) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    log.producers.expire(bench.clock.now_ms + 999, 1000)
+    turning.at_one_go(log.producers.expire(bench.clock.now_ms + 999, 1000))
     assert len(log.producers) == 1
-    log.producers.expire(bench.clock.now_ms + 1000, 1000)
+    turning.at_one_go(log.producers.expire(bench.clock.now_ms + 1000, 1000))
     assert send(bench, log, 77).first_offset == 10
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_producer_that_writes_while_others_are_forgotten_is_kept(bench: Bench) -> None:
+    log = bench.create()
+    for producer in range(4):
+        send(bench, log, 0, producer=producer)
+    bench.clock.now_ms += 1000
+    forgetting = log.producers.expire(bench.clock.now_ms, 1000)
+    next(forgetting)
+    assert len(log.producers) == 3
+    send(bench, log, 1, producer=2)
+    send(bench, log, 0, producer=9)
+    turning.at_one_go(forgetting)
+    assert {producer_id for producer_id, _ in log.producers.items()} == {2, 9}
+    forgetting = log.producers.expire(bench.clock.now_ms + 1000, 1000)
+    next(forgetting)
+    log.producers.clear(0)
+    turning.at_one_go(forgetting)
+    assert not len(log.producers)
 
 
 @pytest.mark.spec("CLI-05")
