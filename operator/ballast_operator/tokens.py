@@ -1,17 +1,20 @@
 """Gets tokens for clusters that want OAUTHBEARER from an identity provider (RFC 6749, client credentials).
 
-The client library asks in the thread that connects; each wait for the provider there takes `WITHIN_S` at most. A token
-is reused until most of its lifetime has passed or a broker rejects it, as its signing key may have been withdrawn. If
-no newer one can be had, it is used until it expires. Only https and http are supported, and redirects are not followed:
-whoever may create a KafkaCluster must not be able to read the operator's files.
+The client library asks in the thread that connects; there a connection to each of the provider's addresses takes
+`WITHIN_S` at most, and so does the whole of the answer. A token is reused until most of its lifetime has passed or a
+broker rejects it, as its signing key may have been withdrawn. If no newer one can be had, it is used until it expires.
+Only https and http are supported, and redirects are not followed: whoever may create a KafkaCluster must not be able to
+read the operator's files.
 """
 
 from __future__ import annotations
 
 import base64
 import http.client
+import io
 import json
 import math
+import socket
 import ssl
 import threading
 import time
@@ -100,6 +103,7 @@ class ClientCredentials(TokenProvider):
             "Connection": "close",
         }
         connection = self._connection(parts.scheme, str(parts.hostname), parts.port)
+        connection.response_class = _Answer
         try:
             connection.request("POST", path, urlencode(form), headers)
             with connection.getresponse() as answer:
@@ -116,12 +120,37 @@ class ClientCredentials(TokenProvider):
         return http.client.HTTPSConnection(host, port, timeout=WITHIN_S, context=believing(self.ca_pem))
 
 
+class _Answer(http.client.HTTPResponse):
+    """An answer that has to be there as a whole within `WITHIN_S`, however it comes in."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **more: Any) -> None:
+        super().__init__(sock, *arguments, **more)
+        self.fp = io.BufferedReader(_Timed(sock, self.fp.detach(), time.monotonic() + WITHIN_S))
+
+
+class _Timed(io.RawIOBase):
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, until_s: float) -> None:
+        self._sock, self._raw, self._until_s = sock, raw, until_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 def _read(answer: http.client.HTTPResponse) -> bytes:
-    until_s, found = time.monotonic() + WITHIN_S, b""
-    while piece := answer.read1(MOST_BYTES):
-        found += piece
-        if len(found) > MOST_BYTES or time.monotonic() > until_s:
-            raise TokenError("the token endpoint's answer is too long, or too slow")
+    found = answer.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise TokenError("the token endpoint's answer is too long")
     return found
 
 

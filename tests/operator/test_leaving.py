@@ -118,6 +118,34 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
     assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
 
 
+@pytest.mark.spec("OPR-08", "OPR-42")
+async def test_of_a_broker_that_is_offline_all_others_tell_that_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could cordon it. It may have been back for a moment, and one that lags does not know what it got then."""
+    holds = {2: {"late": topic_view((3,))}}
+    silent = {1}
+
+    async def said_by(
+        _: object, names: Collection[str] | None = None, broker: int | None = None
+    ) -> tuple[Any, Any, Any]:
+        assert broker in {0, 1, 2}
+        if broker in silent:
+            raise KafkaUnavailableError("nobody there")
+        return holds.get(broker, {}), frozenset(), {}
+
+    monkeypatch.setattr(scene_module, "observe_topics", said_by)
+    managed, scene, told = scene_of(view(brokers=range(4), offline=(3,)))
+    said = await managed._leaving.scale_down(scene, [], frozenset())
+    assert said is not None
+    assert (said.reason, said.stalled) == ("ScaleDownHeld", False)
+    assert "broker 1 does not answer: nobody there" in said.message
+    silent.clear()
+    said = await managed._leaving.scale_down(scene, [], frozenset())
+    assert (said and said.reason, told.replicas) == ("ScalingDown", [])
+    holds.clear()
+    await managed._leaving.scale_down(scene, [], frozenset())
+    assert told.replicas == [3]
+
+
 @pytest.mark.spec("OPR-42")
 async def test_what_gives_replicas_to_brokers_that_are_to_go_is_withdrawn() -> None:
     """It kept their partitions, and with them its throttles and the drain: for ever, as such brokers take none."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.certificates import Authority
 from tests.identity_provider import CLIENTS, Provider
 
+from ballast_operator import tokens as tokens_module
 from ballast_operator.tokens import AGAIN_S, ClientCredentials, TokenError
 
 pytestmark = pytest.mark.spec("OPR-40")
@@ -125,3 +129,30 @@ def test_the_endpoint_is_believed_by_its_certificate(tmp_path: Path) -> None:
 def test_nobody_there() -> None:
     with pytest.raises(TokenError, match=r"http://127\.0\.0\.1:9/token: Connection refused"):
         ClientCredentials("http://127.0.0.1:9/token", "a", "b").token()
+
+
+@pytest.mark.parametrize("begins", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body"])
+def test_a_provider_that_says_a_little_again_and_again_holds_nobody_up(
+    begins: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens_module, "WITHIN_S", 0.3)
+    over = threading.Event()
+
+    def talk(listening: socket.socket) -> None:
+        with listening.accept()[0] as client, suppress(ConnectionError):
+            client.sendall(begins)
+            while not over.wait(0.02):
+                client.sendall(b"X: y\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        talking = threading.Thread(target=talk, args=(listening,), daemon=True)
+        talking.start()
+        began = time.monotonic()
+        uri = f"http://127.0.0.1:{listening.getsockname()[1]}/token"
+        with pytest.raises(TokenError) as failed:
+            ClientCredentials(uri, "a", "b").token()
+        took_s = time.monotonic() - began
+        over.set()
+        talking.join(5)
+    assert str(failed.value) == f"{uri}: timed out"
+    assert took_s < 1

@@ -11,6 +11,7 @@ from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.handlers import claims
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.own_reassignments import ADDING, OwnReassignments, prefix_of
+from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import Drain
 from ballast_operator.model.kafka import BROKER, DirectoryId
@@ -73,8 +74,10 @@ class Leaving:
             return None
         await self._own.withdraw(prefix_of(scene.cluster, ADDING), excess)
         left = contents.replicas_on(scene.view, excess)
-        empty = left == 0 and exposed.isdisjoint(excess) and self._own.drained(name)
-        if empty and await self._are_empty(scene, excess):
+        if left == 0 and exposed.isdisjoint(excess) and self._own.drained(name):
+            doubt = await self._doubt(scene, excess)
+            if doubt is not None:
+                return doubt
             if not scene.voting.isdisjoint(excess):
                 return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left="they are empty, and leave the quorum")
             layout = layouts.wanted_layout(
@@ -154,13 +157,22 @@ class Leaving:
     # Each leaving broker is asked itself, and only after its cordon was observed: it knows of all replicas placed until
     # then, and none are placed after. The metadata of any other broker might lag.
 
-    async def _are_empty(self, scene: Scene, brokers: Sequence[int]) -> bool:
-        for broker in brokers:
-            if not scene.view.is_online(broker):
-                continue  # it cannot be asked, and can get no replicas
-            if contents.replicas_on(await scene.as_told_by(broker), [broker]) != 0:
-                return False
-        return True
+    async def _doubt(self, scene: Scene, brokers: Sequence[int]) -> Verdict | None:
+        """Why it is not certain that these brokers are empty, if so. One that is offline may have been back for a
+        moment and got replicas; all others are asked instead, so that one that is gone for good can leave."""
+        all_online = all(scene.view.is_online(broker) for broker in brokers)
+        for one in scene.view.brokers.values():
+            if not one.online or (all_online and one.id not in brokers):
+                continue
+            try:
+                told = contents.replicas_on(await scene.as_told_by(one.id), brokers)
+            except KafkaUnavailableError as error:
+                silent = f"broker {one.id} does not answer: {error}"
+                return CLUSTER["ScaleDownHeld"].says(brokers=_ids(brokers), error=silent)
+            if told != 0:
+                left = f"broker {one.id} does not tell that they are empty"
+                return CLUSTER["ScalingDown"].says(brokers=_ids(brokers), left=left)
+        return None
 
     async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
         found, logs, described = await observe_directories(scene.kafka, brokers)
