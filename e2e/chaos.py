@@ -19,12 +19,12 @@ from e2e import clients
 from e2e.checker import (
     MOST_FINDINGS,
     History,
+    add_findings,
     check_complete,
+    check_known,
     check_readers,
     check_replicas,
-    check_told,
     check_unplaced,
-    collect,
     partition_folder,
 )  # fmt: skip
 from e2e.fault_kinds import OF_PROCESSES, OF_THE_NETWORK, Faults, Roles
@@ -148,12 +148,12 @@ class Chaos:
             self.verdict.faults += 1
             # One generator per fault: how many brokers lead something must not change the faults that follow.
             self._rng = random.Random(f"{self.settings.seed}/{self.verdict.faults}")
-            for told in self.ledger.acknowledged:
-                told.forget_silence()
+            for known in self.ledger.acknowledged:
+                known.forget_silence()
             what = faults.inflict(kind, self._rng)
             self._all_up()
             self._await_progress(what)
-            silence = max(told.longest_silence_s for told in self.ledger.acknowledged)
+            silence = max(known.longest_silence_s for known in self.ledger.acknowledged)
             self.verdict.longest_silence_s = max(self.verdict.longest_silence_s, silence)
             self._note(f"fault {self.verdict.faults}: {what}; a partition was silent for {silence:.1f} s at most")
             time.sleep(self._rng.uniform(*self.settings.pause_seconds))
@@ -173,15 +173,15 @@ class Chaos:
 
     def _await_progress(self, after: str) -> None:
         """Wait until every partition has taken a new record."""
-        before = [len(told.offsets) for told in self.ledger.acknowledged]
+        before = [len(known.offsets) for known in self.ledger.acknowledged]
         if not until(lambda: self._all_longer(before) or bool(self.ledger.problems), self.settings.patience_seconds):
-            stuck = [p for p, told in enumerate(self.ledger.acknowledged) if len(told.offsets) == before[p]]
+            stuck = [p for p, known in enumerate(self.ledger.acknowledged) if len(known.offsets) == before[p]]
             self._find(f"partitions {stuck} took no record for {self.settings.patience_seconds:.0f} s after {after}")
         for problem in self.ledger.problems[:MOST_FINDINGS]:
             self._find(problem)
 
     def _all_longer(self, before: Sequence[int]) -> bool:
-        return all(len(told.offsets) > count for told, count in zip(self.ledger.acknowledged, before, strict=True))
+        return all(len(known.offsets) > count for known, count in zip(self.ledger.acknowledged, before, strict=True))
 
     # -- quiet
 
@@ -201,9 +201,9 @@ class Chaos:
 
     def _all_read(self) -> bool:
         return all(
-            len(self.ledger.consumed[p].offsets) >= len(told.offsets) + len(self.ledger.unplaced[p])
-            and sum(self.ledger.group_read[p]) >= len(told.offsets) + len(self.ledger.unplaced[p])
-            for p, told in enumerate(self.ledger.acknowledged)
+            len(self.ledger.consumed[p].offsets) >= len(known.offsets) + len(self.ledger.unplaced[p])
+            and sum(self.ledger.group_read[p]) >= len(known.offsets) + len(self.ledger.unplaced[p])
+            for p, known in enumerate(self.ledger.acknowledged)
         )
 
     def _replicas_level(self) -> bool:
@@ -235,14 +235,14 @@ class Chaos:
         for partition in range(self.settings.partitions):
             history = History(partition, self.settings.partitions)
             histories.append(history)
-            collect(lambda h=history: self._read(h, whole=sound), found)  # type: ignore[misc]
+            add_findings(lambda h=history: self._read(h, whole=sound), found)  # type: ignore[misc]
             found += history.findings
-            found += check_told(history, self.ledger.acknowledged[partition], "was acknowledged at")
+            found += check_known(history, self.ledger.acknowledged[partition], "was acknowledged at")
             found += check_unplaced(history, self.ledger.unplaced[partition])
             if sound:
-                collect(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
+                add_findings(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
                 for folder in self._folders(partition):
-                    collect(lambda f=folder: self._check_indexes(f), found)  # type: ignore[misc]
+                    add_findings(lambda f=folder: self._check_indexes(f), found)  # type: ignore[misc]
         if sound:
             found += check_complete(histories, self.ledger) + check_readers(histories, self.ledger)
         found += [problem for problem in self.ledger.problems if problem not in found]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.ledger import SEQUENCE_BITS, SEQUENCE_MASK, Ledger, Told, describe, read_token
+from e2e.ledger import SEQUENCE_BITS, SEQUENCE_MASK, KnownRecords, Ledger, describe, read_token
 from e2e.partition_files import Cursor, Damaged, beginning, read_batches
 
 from ballast_wire.records import BatchView, decode_records
@@ -72,11 +72,11 @@ class History:
             self.findings.append(f"partition {self.partition}: {text}")
 
 
-def check_told(history: History, told: Told, what: str, first: int = 0, end: int | None = None) -> list[str]:
+def check_known(history: History, known: KnownRecords, what: str, first: int = 0, end: int | None = None) -> list[str]:
     """Whether each record that a client was told of is there; only entries `first` to `end` of its list."""
     findings = []
-    for index in range(first, len(told.tokens) if end is None else end):
-        token, offset = told.tokens[index], told.offsets[index]
+    for index in range(first, len(known.tokens) if end is None else end):
+        token, offset = known.tokens[index], known.offsets[index]
         there = history.tokens[offset] if 0 <= offset < len(history.tokens) else None
         if there != token:
             instead = "nothing" if there is None else describe(there)
@@ -118,7 +118,7 @@ def check_readers(histories: Sequence[History], ledger: Ledger) -> list[str]:
     for history in histories:
         end = len(history.tokens)
         seen = ledger.consumed[history.partition]
-        findings += check_told(history, seen, "was read at")
+        findings += check_known(history, seen, "was read at")
         if len(seen.offsets) != end:
             findings.append(f"partition {history.partition}: the consumer read {len(seen.offsets)} records of {end}")
         read = ledger.group_read[history.partition]
@@ -165,7 +165,7 @@ def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Pat
     return found[0]
 
 
-def collect(check: Callable[[], list[str] | int | None], into: list[str]) -> None:
+def add_findings(check: Callable[[], list[str] | int | None], into: list[str]) -> None:
     """Run one check; damage that it runs into is a finding like any other."""
     try:
         found = check()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e import clients
-from e2e.checker import MOST_FINDINGS, History, check_complete, check_told, collect, partition_folder
+from e2e.checker import MOST_FINDINGS, History, add_findings, check_complete, check_known, partition_folder
 from e2e.ledger import Ledger
 from e2e.mutations import Mutator
 from e2e.partition_files import Cursor, check_indexes, read_batches
@@ -176,10 +176,10 @@ class Frames:
 
     def _look(self) -> None:
         """Check memory and the well-behaved producer."""
-        used_kb, told = self._resident_kb(), self._ledger.acknowledged[0]
+        used_kb, known = self._resident_kb(), self._ledger.acknowledged[0]
         if not self._first_kb and self.verdict.frames >= self.settings.frames * WARM_SHARE:
             self._first_kb = used_kb
-        silence_s = told.longest_silence_s
+        silence_s = known.longest_silence_s
         self.verdict.silence_s = max(self.verdict.silence_s, silence_s)
         if silence_s > self.settings.silence_s:
             self.verdict.findings.append(f"another client's producer was not answered for {silence_s:.1f} s")
@@ -225,12 +225,14 @@ class Frames:
 
     def _judge(self) -> None:
         found, folder = self.verdict.findings, self._folder(GOOD)
-        collect(lambda: self._history.read(folder, whole=False), found)
-        found += self._history.findings + check_told(self._history, self._ledger.acknowledged[0], "was acknowledged at")
+        add_findings(lambda: self._history.read(folder, whole=False), found)
+        found += self._history.findings + check_known(
+            self._history, self._ledger.acknowledged[0], "was acknowledged at"
+        )
         found += check_complete([self._history], self._ledger)
-        collect(lambda: check_indexes(folder), found)
+        add_findings(lambda: check_indexes(folder), found)
         for topic in TOPICS:
-            collect(lambda topic=topic: self._read(self._folder(topic), topic == "compacted"), found)  # type: ignore[misc]
+            add_findings(lambda topic=topic: self._read(self._folder(topic), topic == "compacted"), found)  # type: ignore[misc]
 
     def _folder(self, topic: str) -> Path:
         return partition_folder(self.broker.volumes, topic, 0)

@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from e2e import clients
-from e2e.checker import MOST_FINDINGS, History, check_complete, check_told, check_unplaced, collect, partition_folder
+from e2e.checker import (
+    MOST_FINDINGS,
+    History,
+    add_findings,
+    check_complete,
+    check_known,
+    check_unplaced,
+    partition_folder,
+)
 from e2e.ledger import Ledger, describe, read_token
 from e2e.partition_files import check_indexes, segments, size_bytes
 from e2e.processes import BrokerTrouble, Cluster, until
@@ -145,7 +153,7 @@ class Kills:
         self.verdict.kills += 1
 
     def _await_records(self) -> None:
-        before = [len(told.offsets) for told in self.ledger.acknowledged]
+        before = [len(known.offsets) for known in self.ledger.acknowledged]
 
         def all_longer() -> bool:
             return all(len(t.offsets) > n for t, n in zip(self.ledger.acknowledged, before, strict=True))
@@ -163,14 +171,14 @@ class Kills:
         """Everything acknowledged up to now must be on disk."""
         found = self.verdict.findings
         for history in self.histories:
-            told = self.ledger.acknowledged[history.partition]
-            acknowledged = len(told.tokens)
-            collect(lambda h=history: h.read(self._folder(h.partition), whole=whole), found)  # type: ignore[misc]
+            known = self.ledger.acknowledged[history.partition]
+            acknowledged = len(known.tokens)
+            add_findings(lambda h=history: h.read(self._folder(h.partition), whole=whole), found)  # type: ignore[misc]
             found += history.findings
             first = self._judged[history.partition]
-            found += check_told(history, told, "was acknowledged at", first, acknowledged)
+            found += check_known(history, known, "was acknowledged at", first, acknowledged)
             self._judged[history.partition] = acknowledged
-            collect(lambda p=history.partition: self._check_indexes(p, whole), found)  # type: ignore[misc]
+            add_findings(lambda p=history.partition: self._check_indexes(p, whole), found)  # type: ignore[misc]
 
     def _check_indexes(self, partition: int, whole: bool) -> None:
         folder = self._folder(partition)

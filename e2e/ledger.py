@@ -38,7 +38,7 @@ def _integers() -> array[int]:
 
 
 @dataclass
-class Told:
+class KnownRecords:
     """Tokens of one partition and their offsets, in the order in which the client learned of them."""
 
     tokens: array[int] = field(default_factory=_integers)
@@ -65,16 +65,16 @@ class Ledger:
     def __init__(self, partitions: int, producers: int) -> None:
         self.partitions = partitions
         self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
-        self.acknowledged = [Told() for _ in range(partitions)]
+        self.acknowledged = [KnownRecords() for _ in range(partitions)]
         self.unplaced = [_integers() for _ in range(partitions)]  # acknowledged without an offset
-        self.consumed = [Told() for _ in range(partitions)]
+        self.consumed = [KnownRecords() for _ in range(partitions)]
         self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group has read it
         self._problems: list[str] = []
         self._lock = threading.Lock()
 
     @property
     def acknowledged_count(self) -> int:
-        return sum(len(told.offsets) for told in self.acknowledged) + self.unplaced_count
+        return sum(len(known.offsets) for known in self.acknowledged) + self.unplaced_count
 
     @property
     def unplaced_count(self) -> int:
@@ -82,7 +82,7 @@ class Ledger:
 
     @property
     def consumed_count(self) -> int:
-        return sum(len(told.offsets) for told in self.consumed)
+        return sum(len(known.offsets) for known in self.consumed)
 
     def note_group_read(self, partition: int, offset: int) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from typing import ClassVar
 from confluent_kafka import KafkaException, TopicPartition
 from e2e import clients, dump_log, moving
 from e2e.chaos import PROPERTIES, TOPIC, Chaos, Settings
-from e2e.checker import collect, partition_folder
+from e2e.checker import add_findings, partition_folder
 from e2e.partition_files import Damaged
 from e2e.processes import BrokerProcess, until
 
@@ -232,7 +232,7 @@ class MoveSoak(Chaos):
         self._note("reading everything with Apache Kafka's dump-log")
         for partition in range(self.settings.partitions):
             for folder in self._folders(partition):
-                collect(lambda f=folder: dump_log.check_partition(kafka, f), self.verdict.findings)  # type: ignore[misc]
+                add_findings(lambda f=folder: dump_log.check_partition(kafka, f), self.verdict.findings)  # type: ignore[misc]
                 self.dumped += 1
 
     def _left_over(self) -> list[str]:

@@ -48,7 +48,7 @@ class BrokerTask:
     replica: Ints
     size: Ints
     home: Ints
-    leader: Bools
+    preferred_leader: Bools
 
 
 def broker_tasks(bench: Workbench) -> list[BrokerTask]:
@@ -75,7 +75,7 @@ def broker_tasks(bench: Workbench) -> list[BrokerTask]:
                     replica=replicas,
                     size=bench.size[replicas],
                     home=bench.directory[replicas],
-                    leader=bench.leader[replicas],
+                    preferred_leader=bench.preferred_leader[replicas],
                 )
             )
     return tasks
@@ -105,9 +105,9 @@ def _bench(task: BrokerTask) -> Workbench:
         ),
         topics=("",),
         partitions=Partitions(np.zeros(size, np.int64), np.arange(size), np.arange(size + 1), nothing, nothing),
-        replicas=Replicas(np.arange(size), np.zeros(size, np.int64), home, task.size, task.leader),
+        replicas=Replicas(np.arange(size), np.zeros(size, np.int64), home, task.size, task.preferred_leader),
     )
     levels = Levels(task.level, task.band, task.counts, task.open, task.upper, task.lower, task.mark)
     bench = Workbench(load, levels, np.ones(size, dtype=np.bool_))
-    bench.leader = task.leader.copy()
+    bench.preferred_leader = task.preferred_leader.copy()
     return bench

@@ -30,7 +30,7 @@ class Workbench:
         self.directory = load.replicas.directory.copy()
         self.count = load.replica_counts()
         self.broker = load.replicas.broker.copy()
-        self.leader = _preferred(load)
+        self.preferred_leader = _preferred_leaders(load)
         self.moved: list[int] = []
         self.swapped_order: dict[int, int] = {}
         self._rack = load.brokers.rack_numbers()
@@ -105,7 +105,7 @@ class Workbench:
             candidates = self._last_eligible(self._order[low:stop], source, target)
             if candidates.size:
                 best = int(candidates[-1])
-                followers = candidates[~self.leader[candidates]]
+                followers = candidates[~self.preferred_leader[candidates]]
                 if followers.size and self.size[followers[-1]] >= FOLLOWER_PREFERENCE * self.size[best]:
                     best = int(followers[-1])
                 return best
@@ -171,8 +171,8 @@ class Workbench:
         """Make the replica at `position` of the assignment the preferred leader."""
         first = int(self._first[partition])
         before = first + self.swapped_order.get(partition, 0)
-        self.leader[before] = False
-        self.leader[first + position] = True
+        self.preferred_leader[before] = False
+        self.preferred_leader[first + position] = True
         self.swapped_order[partition] = position
 
     def partitions_touched(self) -> Ints:
@@ -191,7 +191,7 @@ def standing(size: int, used: Ints, count: Ints, total: Ints) -> Floats:
     return stand
 
 
-def _preferred(load: ClusterLoad) -> Bools:
+def _preferred_leaders(load: ClusterLoad) -> Bools:
     preferred = np.zeros(load.replicas.size.size, dtype=np.bool_)
     preferred[load.partitions.first[:-1]] = True
     return preferred

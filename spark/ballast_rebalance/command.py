@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         with lasting_session(args.master, args.memory) as spark:
             if metrics is not None:
                 return _watch(spark, args, options, store, metrics)
-            outcome = told(run_once(spark, options, store), args.cluster, store)
+            outcome = report_outcome(run_once(spark, options, store), args.cluster, store)
     except SessionError as error:
         print(error, file=sys.stderr)
         return 2
@@ -123,7 +123,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
     )
 
 
-def told(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outcome:
+def report_outcome(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outcome:
     """Write the outcome of a look into the KafkaCluster's status; if that fails, add a note to the outcome."""
     if store is None:
         return outcome
@@ -229,7 +229,7 @@ def _watch(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     def listener(outcome: Outcome) -> None:
-        show(told(outcome, args.cluster, store), args.json)
+        show(report_outcome(outcome, args.cluster, store), args.json)
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)

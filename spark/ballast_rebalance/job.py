@@ -174,15 +174,15 @@ def _propose(
     if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
 
-    def keeps(older: Older) -> bool:
+    def is_kept(older: Older) -> bool:
         made = resources[-1]["spec"]["inputTime"]
         present = measured.load() if options.horizon_s > 0 else None
         return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
     if options.out is not None:  # refuse before anything is created
         proposal.require_carried_out(resources[-1], options.out, load)
-        proposal.superseded_files(resources, options.out, keeps)
-    submitted = proposal.submit(resources, store, keeps) if store is not None else None
+        proposal.superseded_files(resources, options.out, is_kept)
+    submitted = proposal.submit(resources, store, is_kept) if store is not None else None
     written: list[Path] = []
     lacks = list(measured.lacks)
     try:

@@ -51,7 +51,7 @@ class Older(NamedTuple):
     config_maps: Mapping[str, Mapping[str, Any]]
 
 
-Keeps = Callable[[Older], bool]
+IsKept = Callable[[Older], bool]
 
 
 class ProposalStore(Protocol):
@@ -139,13 +139,15 @@ def as_good(
     return lost < threshold.min_improvement and more - repairs <= threshold.min_improvement * more
 
 
-def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> list[Path]:
+def superseded_files(
+    resources: Sequence[Mapping[str, Any]], directory: Path, is_kept: IsKept | None = None
+) -> list[Path]:
     """Older, unapproved files of this job for the cluster. Raises Refusal if one of them is kept."""
     resource = resources[-1]
     path = _file(resource, directory)
     older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
     for old in older:
-        if keeps is not None and all(map(keeps, _older_in(old))):
+        if is_kept is not None and all(map(is_kept, _older_in(old))):
             raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
     return older
 
@@ -203,7 +205,7 @@ def _file(resource: Mapping[str, Any], directory: Path) -> Path:
 def submit(
     resources: Sequence[Mapping[str, Any]],
     store: ProposalStore,
-    keeps: Keeps | None = None,
+    is_kept: IsKept | None = None,
 ) -> str:
     """Create the proposal; returns its name. Raises Refusal if another one must end first, or is kept."""
     resource = resources[-1]
@@ -226,7 +228,7 @@ def submit(
                     "ReassignmentStalled", f"{name} gets no further and stands in the way of a new plan: {why}"
                 )
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
-        if keeps is not None and keeps(_older(other, store)):
+        if is_kept is not None and is_kept(_older(other, store)):
             raise Refusal("AlreadyProposed", f"{name} waits for approval and is as good as what was found now")
         in_the_way.append(other)
     for other in in_the_way:

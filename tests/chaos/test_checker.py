@@ -11,9 +11,9 @@ from e2e import partition_files
 from e2e.checker import (
     History,
     check_complete,
+    check_known,
     check_readers,
     check_replicas,
-    check_told,
     check_unplaced,
     partition_folder,
 )
@@ -70,7 +70,7 @@ def test_a_sound_log_has_no_findings(tmp_path: Path) -> None:
     history = history_of(folder)
     assert list(history.tokens) == tokens
     assert history.findings == []
-    assert check_told(history, ledger.acknowledged[0], "was acknowledged at") == []
+    assert check_known(history, ledger.acknowledged[0], "was acknowledged at") == []
     assert check_complete([history], ledger) == []
     assert check_readers([history], ledger) == []
     assert check_replicas([tmp_path / broker / "v" / "t-0" for broker in "abc"]) == []
@@ -101,7 +101,7 @@ def test_an_acknowledged_record_that_is_gone_is_found(tmp_path: Path) -> None:
     write_log(tmp_path, in_order(8))
     ledger = ledger_of(in_order(10), sent=10)
     history = history_of(tmp_path)
-    lost = check_told(history, ledger.acknowledged[0], "was acknowledged at")
+    lost = check_known(history, ledger.acknowledged[0], "was acknowledged at")
     assert lost[0] == "partition 0: record 8 of producer 0 was acknowledged at offset 8; there is nothing"
     assert len(lost) == 2
     assert check_complete([history], ledger) == ["partition 0: 8 records of producer 0 are there; it sent 10"]
@@ -110,7 +110,7 @@ def test_an_acknowledged_record_that_is_gone_is_found(tmp_path: Path) -> None:
 def test_an_acknowledged_record_that_another_took_the_place_of_is_found(tmp_path: Path) -> None:
     write_log(tmp_path, [token_of(0, 0), token_of(1, 0)])
     ledger = ledger_of(in_order(2), sent=2)
-    assert "there is record 0 of producer 1" in check_told(history_of(tmp_path), ledger.acknowledged[0], "was at")[0]
+    assert "there is record 0 of producer 1" in check_known(history_of(tmp_path), ledger.acknowledged[0], "was at")[0]
 
 
 def test_a_record_acknowledged_without_an_offset_must_be_somewhere(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
     """By the same steps as the job's process takes, without starting one for each."""
     from types import SimpleNamespace
 
-    from ballast_rebalance.command import told
+    from ballast_rebalance.command import report_outcome
     from ballast_rebalance.job import JobOptions, run_once
     from ballast_rebalance.kubernetes_store import KubernetesStore
     from ballast_rebalance.metrics_source import MetricsOptions
@@ -250,7 +250,7 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
 
     def look(label: tuple[str, str] = ("job", "demo"), **more: Any) -> None:
         metrics = MetricsOptions(watched.endpoint.url, cluster_labels=(label,), **more)
-        told(run_once(no_spark, JobOptions(proposal=ProposalOptions("demo"), metrics=metrics)), "demo", store)
+        report_outcome(run_once(no_spark, JobOptions(proposal=ProposalOptions("demo"), metrics=metrics)), "demo", store)
 
     try:
         watched.scrape(without=1)

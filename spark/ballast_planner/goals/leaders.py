@@ -28,7 +28,7 @@ def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, le
     """
     receiving = np.zeros(bench.load.brokers.ids.size, dtype=np.bool_)
     receiving[bench.owner[bench.levels.open]] = True
-    leaders = np.flatnonzero(bench.leader)
+    leaders = np.flatnonzero(bench.preferred_leader)
     partition = bench.load.replicas.partition[leaders]
     load = np.bincount(bench.broker[leaders], weights=weight[partition], minlength=receiving.size).astype(np.float64)
     if receiving.sum() < 2 or not load.sum():
@@ -50,7 +50,7 @@ def level_leaderships(bench: Workbench, weight: Floats, options: PlanOptions, le
 
 def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, may_lead: Bools) -> bool:
     """Hand over leaderships of one broker until its excess is gone; False if none could be handed over."""
-    led = np.flatnonzero(bench.leader & (bench.broker == broker))
+    led = np.flatnonzero(bench.preferred_leader & (bench.broker == broker))
     partitions = bench.load.replicas.partition[led]
     given = False
     for partition in partitions[np.argsort(-weight[partitions], kind="stable")]:
