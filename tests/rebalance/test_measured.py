@@ -214,6 +214,8 @@ def test_a_partition_that_is_younger_than_the_window_is_forecast_from_what_is_kn
     emptied = _with_growth(frame.assign(before=NAN, lowest=30.0, falls=2.0, peak=950.0), 100.0)
     ahead = replace(measured(), replicas=emptied[list(REPLICA_COLUMNS)]).load(1_000.0).replicas.size.tolist()
     assert ahead == [950, 930], "where retention is at work already it grows to its peak"
+    higher = _with_growth(frame.assign(before=NAN, lowest=30.0, falls=2.0, peak=950.0, peak_before=900.0), 100.0)
+    assert higher["rise"].tolist() == [1.0, 1.0], "from the first half of the window to the second"
 
 
 @pytest.mark.spec("REB-08")
@@ -224,6 +226,11 @@ def test_only_what_is_worth_it_is_proposed() -> None:
     with pytest.raises(Refusal, match="better, less than") as caught:
         require_worth(plan, Threshold(min_improvement=0.9))
     assert caught.value.reason == "TooLittleToGain"
+    assert plan.quality is not None
+    higher = replace(plan.quality.after, highest=plan.quality.before.highest + 0.01)
+    with pytest.raises(Refusal, match="would become fuller") as caught:
+        require_worth(replace(plan, quality=replace(plan.quality, after=higher)), Threshold())
+    assert caught.value.reason == "WouldMakeWorse"
     level = replace(measured(), directories=[Directory(d.broker, d.path, 100 * d.used_bytes, d.used_bytes)
                                              for d in measured().directories])  # fmt: skip
     with pytest.raises(Refusal) as balanced:
@@ -435,10 +442,13 @@ def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> N
     log_dirs[0]["log_dirs"][0] |= {"error_code": 56, "topics": []}
     asked = measured_of(topics, brokers, log_dirs, 0.0)
     described = asked.replicas[asked.replicas["log_dir"].notna()]
-    exported = replace(asked, replicas=described, directories=asked.directories[1:], all_known=False)
+    scraped = described.assign(size=described["size"] + 7)
+    exported = replace(asked, replicas=scraped, directories=asked.directories[1:], all_known=False)
     both = _with_order(exported, asked)
     check(both)
     load = both.load(3_600.0)
+    size = int(described["size"].iloc[0])
+    assert load.replicas.size.tolist() == [size + 7, size], "as the metrics say, where they say something"
     assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
     assert load.replicas.directory.tolist() == [0, -1]
     elsewhere = replace(exported, replicas=described.assign(log_dir="/old"))
