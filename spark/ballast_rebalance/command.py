@@ -190,8 +190,7 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
 
 
 def _look_without_batches(watcher: Watch, options: JobOptions) -> None:
-    """Look at each interval until Prometheus answers: else the last outcome would pass for the current one. Spark leaks
-    a thread and three sockets for each stream that was ever started, so none is started that would end at once."""
+    """Look at each interval until Prometheus answers: else the last outcome would pass for the current one."""
     from ballast_rebalance.metrics_source import answers
 
     assert options.metrics is not None
@@ -225,6 +224,7 @@ def _watch(
     from pyspark.errors import StreamingQueryException
 
     from ballast_rebalance.job import Watch, watch
+    from ballast_rebalance.metrics_source import answers
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
@@ -233,6 +233,10 @@ def _watch(
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)
+    # Of a stream that ends at once, Spark would log its own trace, and leak a thread and three sockets.
+    assert options.metrics is not None
+    if not answers(options.metrics):
+        _look_without_batches(watcher, options)
     failures = 0
     while True:
         seen = watcher.cycles

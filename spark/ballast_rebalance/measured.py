@@ -153,10 +153,10 @@ def require_volumes(measured: Measured, plan: Plan) -> None:
     touched = {broker for move in plan.moves for broker in {*move.from_.replicas} ^ {*move.to.replicas}}
     held = measured.replicas.groupby("broker")["size"].sum()
     for broker in brokers_with_one_volume(measured.directories):
-        own = [row for row in measured.directories if row.broker == broker and row.online]
+        volume = next(row for row in measured.directories if row.broker == broker and row.online)
         bytes_held = int(held.get(broker, 0))
-        together = all(row.used_bytes >= HELD_TOGETHER * bytes_held for row in own)
-        if broker in touched and together and bytes_held >= NOTABLE_SHARE * own[0].total_bytes:
+        together = volume.used_bytes >= HELD_TOGETHER * bytes_held
+        if broker in touched and together and bytes_held >= NOTABLE_SHARE * volume.total_bytes:
             raise Refusal(
                 "CapacityUnknown",
                 f"the directories of broker {broker} lie on one volume, whose level says nothing about each of them: "

@@ -236,6 +236,20 @@ def test_what_stands_in_the_way_of_a_proposal_is_told_at_every_look(
     assert [watcher.cycle().reason for _ in range(2)] == ["Proposed", "Confirming"]
 
 
+@pytest.mark.spec("REB-08")
+def test_after_a_reassignment_a_plan_is_confirmed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has changed the load that earlier looks saw."""
+    monkeypatch.setattr(job, "measure", lambda *_: measured())
+    options = JobOptions(ProposalOptions("c"), out=tmp_path, horizon_s=0.0)
+    watcher = Watch(NOBODY, options, NOBODY, OutcomeMetrics(300.0))
+    assert [watcher.cycle().reason for _ in range(2)] == ["Confirming", "Proposed"]
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text().replace("approval: Required", "approval: Automatic"))
+    assert [watcher.cycle().reason for _ in range(2)] == ["Confirming", "ReassignmentInProgress"]
+    file.unlink()
+    assert [watcher.cycle().reason for _ in range(2)] == ["Confirming", "Proposed"]
+
+
 def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a stream that never gets through a look ends, and does not begin anew for ever."""
     watcher = Watch(NOBODY, JobOptions(ProposalOptions("c")), NOBODY, OutcomeMetrics(300.0))

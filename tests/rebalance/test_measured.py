@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import pytest
 from tests.moves.brokers import Brokers
 from tests.rebalance.skewed import GIB, brokers_of, directories_of, skewed_cluster
 
-from ballast_planner import Broker, ClusterLoad, Directory, Plan, PlanOptions, Replica, plan_balance
+from ballast_planner import Broker, ClusterLoad, Directory, Move, Placement, Plan, PlanOptions, Replica, plan_balance
 from ballast_rebalance import admin, job
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
@@ -25,6 +26,7 @@ from ballast_rebalance.measured import (
     Measured,
     Refusal,
     check,
+    require_volumes,
     shared_volumes,
     with_capacity,
     with_weights,
@@ -105,6 +107,22 @@ def test_the_forecast_enters_the_load_and_its_directory() -> None:
     assert after.directories.used.sum() - before.directories.used.sum() == 3_600_000 * before.replicas.size.size
 
 
+@pytest.mark.spec("REB-04")
+def test_nothing_is_forecast_to_shrink_below_nothing() -> None:
+    """Neither a replica that lags behind the one that is emptied, nor a directory that was read before its replicas."""
+    now = measured()
+    lags = now.replicas["size"].where(now.replicas["position"] == 0, 1_000)
+    emptied = replace(
+        now,
+        replicas=now.replicas.assign(size=lags, growth=-1.0),
+        directories=[row._replace(used_bytes=1_000) for row in now.directories],
+    )
+    later = emptied.load(3_600.0)
+    assert later.replicas.size.min() == 0
+    assert later.replicas.size.max() == now.replicas["size"].max() - 3_600
+    assert later.directories.used.sum() == later.replicas.size.sum()
+
+
 def test_a_whole_measurement_passes() -> None:
     check(measured())
 
@@ -127,6 +145,11 @@ def test_a_whole_measurement_passes() -> None:
         # As when each partition of a topic has a replica on a broker that was away for longer than is remembered.
         (
             lambda m: replace(m, replicas=m.replicas[m.replicas["position"] == 1]),
+            "MetricsPartial",
+            "60 partitions have replicas that are not in the metrics, first orders-0",
+        ),
+        (
+            lambda m: replace(m, replicas=m.replicas.assign(position=1)),
             "MetricsPartial",
             "60 partitions have replicas that are not in the metrics, first orders-0",
         ),
@@ -191,6 +214,8 @@ def test_a_partition_that_is_younger_than_the_window_is_forecast_from_what_is_kn
     emptied = _with_growth(frame.assign(before=NAN, lowest=30.0, falls=2.0, peak=950.0), 100.0)
     ahead = replace(measured(), replicas=emptied[list(REPLICA_COLUMNS)]).load(1_000.0).replicas.size.tolist()
     assert ahead == [950, 930], "where retention is at work already it grows to its peak"
+    higher = _with_growth(frame.assign(before=NAN, lowest=30.0, falls=2.0, peak=950.0, peak_before=900.0), 100.0)
+    assert higher["rise"].tolist() == [1.0, 1.0], "from the first half of the window to the second"
 
 
 @pytest.mark.spec("REB-08")
@@ -201,6 +226,11 @@ def test_only_what_is_worth_it_is_proposed() -> None:
     with pytest.raises(Refusal, match="better, less than") as caught:
         require_worth(plan, Threshold(min_improvement=0.9))
     assert caught.value.reason == "TooLittleToGain"
+    assert plan.quality is not None
+    higher = replace(plan.quality.after, highest=plan.quality.before.highest + 0.01)
+    with pytest.raises(Refusal, match="would become fuller") as caught:
+        require_worth(replace(plan, quality=replace(plan.quality, after=higher)), Threshold())
+    assert caught.value.reason == "WouldMakeWorse"
     level = replace(measured(), directories=[Directory(d.broker, d.path, 100 * d.used_bytes, d.used_bytes)
                                              for d in measured().directories])  # fmt: skip
     with pytest.raises(Refusal) as balanced:
@@ -281,6 +311,27 @@ def test_a_plan_from_the_level_of_a_volume_that_directories_share_is_refused(mon
     assert run_once(spark, replace(options, capacity_bytes=50 * GIB)).reason == "Proposed"
     found["of"] = replace(found["of"], directories=own)
     assert run_once(spark, options).reason == "Proposed", "disks of their own that are as level"
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize(
+    ("held", "to", "refused"),
+    [
+        (10 * GIB, Placement((1,), ("/d",)), True),
+        (10 * GIB, Placement((0,), ("/b",)), False),  # what stays on the broker changes no broker's level
+        (GIB // 4, Placement((1,), ("/d",)), False),  # half a hundredth of the volume
+    ],
+)
+def test_a_shared_volume_matters_only_to_a_plan_that_it_could_lead_astray(
+    held: int, to: Placement, refused: bool
+) -> None:
+    rows = [("t", number, 0, path, held, True, 0, *[NAN] * 5) for number, path in enumerate(("/a", "/b"))]
+    frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
+    directories = [Directory(0, "/a", 100 * GIB, 21 * GIB), Directory(0, "/b", 100 * GIB, 21 * GIB)]
+    shared = Measured(0.0, [Broker(0), Broker(1)], [*directories, Directory(1, "/d", 100 * GIB, 0)], frame, True)
+    plan = Plan((Move("t", 0, Placement((0,), ("/a",)), to, held, 0),))
+    with pytest.raises(Refusal, match="broker 0 lie on one volume") if refused else contextlib.nullcontext():
+        require_volumes(shared, plan)
 
 
 @pytest.mark.spec("REB-05", "REB-08")
@@ -391,10 +442,13 @@ def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> N
     log_dirs[0]["log_dirs"][0] |= {"error_code": 56, "topics": []}
     asked = measured_of(topics, brokers, log_dirs, 0.0)
     described = asked.replicas[asked.replicas["log_dir"].notna()]
-    exported = replace(asked, replicas=described, directories=asked.directories[1:], all_known=False)
+    scraped = described.assign(size=described["size"] + 7)
+    exported = replace(asked, replicas=scraped, directories=asked.directories[1:], all_known=False)
     both = _with_order(exported, asked)
     check(both)
     load = both.load(3_600.0)
+    size = int(described["size"].iloc[0])
+    assert load.replicas.size.tolist() == [size + 7, size], "as the metrics say, where they say something"
     assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
     assert load.replicas.directory.tolist() == [0, -1]
     elsewhere = replace(exported, replicas=described.assign(log_dir="/old"))

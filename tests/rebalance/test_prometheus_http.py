@@ -18,6 +18,7 @@ from tests.certificates import Authority
 
 from ballast_rebalance import prometheus_http
 from ballast_rebalance.access import AccessFiles
+from ballast_rebalance.measured import Refusal
 from ballast_rebalance.metrics_source import MetricsOptions, _Source
 from ballast_rebalance.prometheus import (
     Ask,
@@ -294,6 +295,19 @@ def test_the_present_is_what_prometheus_says_it_is(serve: Serve) -> None:
     source = _Source(spark, MetricsOptions(server.url), None)
     source.check_fresh()
     assert [parameters.get("time") for _, parameters in server.asked] == [None, "5000.500", "5000.500"]
+
+
+@pytest.mark.spec("REB-08")
+def test_one_broker_whose_samples_are_old_makes_the_metrics_stale(serve: Serve) -> None:
+    ages = [20.0, 400.0]
+
+    def answer(_path: str, asked: dict[str, str]) -> Answer:
+        return 200, vector(({}, {"max": max, "min": min}[asked["query"][:3]](ages)))
+
+    source = _Source(cast(Any, None), MetricsOptions(serve(answer).url), 5000.0)
+    with pytest.raises(Refusal, match="400 s old, more than 180 s") as caught:
+        source.check_fresh()
+    assert caught.value.reason == "MetricsStale"
 
 
 @pytest.mark.spec("REB-02")

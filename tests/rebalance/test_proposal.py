@@ -7,7 +7,7 @@ import errno
 import html.parser
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +16,17 @@ import pytest
 import yaml
 from tests.rebalance.test_measured import measured
 
-from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
+from ballast_planner import (
+    Broker,
+    ClusterLoad,
+    Directory,
+    Plan,
+    PlanOptions,
+    Replica,
+    plan_balance,
+    plan_hash,
+    spec_rows,
+)
 from ballast_rebalance import report
 from ballast_rebalance.job import JobOptions, Outcome, _propose
 from ballast_rebalance.measured import Measured, Refusal
@@ -265,6 +275,33 @@ def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
     store.conflicts = False
     submit(second, store)
     assert len(store.kept) == 2
+
+
+@pytest.mark.spec("REB-08")
+def test_another_clusters_reassignments_are_in_nobodys_way() -> None:
+    store = FakeStore()
+    plan, found, resources = a_proposal()
+    other = submit(build(plan, found, ProposalOptions("other", "ns"), PlanOptions()), store)
+    store.kept[other]["status"] = {"phase": "Running"}
+    name = submit(resources, store)
+    assert list(store.kept) == [other, name]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_proposal_that_leaves_a_disk_empty_is_not_as_good() -> None:
+    """Though the fullest disk, which has what no plan moves, stays as full with either."""
+    rows = [Replica("fixed", 0, 0, "/a", 60, True), *(Replica("t", number, 0, "/b", 1, True) for number in range(50))]
+    directories = [Directory(0, path, 100, used) for path, used in (("/a", 60), ("/b", 50), ("/c", 0))]
+    load = ClusterLoad.from_rows([Broker(0)], directories, rows)
+    planning = PlanOptions(excluded_topics=frozenset({"fixed"}))
+    plan = plan_balance(load, planning)
+
+    def is_kept(rows: Sequence[Mapping[str, Any]]) -> bool:
+        older = Older({"spec": {"partitions": rows}}, {})
+        return as_good(older, load, plan, planning, Threshold(), "2023-11-14T22:13:20Z")
+
+    whole = spec_rows(plan.moves)
+    assert (is_kept(whole), is_kept(whole[:1])) == (True, False)
 
 
 @pytest.mark.spec("REB-08", "OPR-36")
