@@ -162,6 +162,12 @@ class FaultyMount(Mounted):
         fresh.write_text(error)
         fresh.rename(self._fault)
 
+    def vanish(self) -> None:
+        """From now on every call fails, even closing a file (ENOTCONN)."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def heal(self) -> None:
         self._fault.unlink(missing_ok=True)
 

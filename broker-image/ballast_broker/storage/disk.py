@@ -328,7 +328,8 @@ class RealDisk:
         def release() -> None:
             with self._locking:
                 self._locked -= {file}
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # the descriptor is gone all the same; a failed disk may say anything
+                os.close(descriptor)
 
         return release
 

@@ -176,7 +176,7 @@ class Segment:
         if self.references:
             return
         while self._held_files:
-            self._held_files.pop().close()
+            self._let_go(self._held_files.pop())
         if self.deleted:
             self.close()
 
@@ -201,9 +201,17 @@ class Segment:
         if self._time_index is not None:
             self._time_index.drop_cache()
         if file is not None:
-            file.close()
             if not told:
                 self.open_files.forget(self)
+            self._let_go(file)
+
+    def _let_go(self, file: File) -> None:
+        try:
+            file.close()
+        except OSError:
+            # A disk that has failed may refuse even that; of a useless file it does not matter.
+            if not self.deleted:
+                raise
 
     # Appending
 

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from e2e import disks
 from tests.broker.storage.conftest import Bench
 from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, World, create, partition, run, write
 from tests.sim.disk import SimDisk, Store
@@ -734,6 +735,31 @@ def test_a_directory_that_failed_is_let_go_of(world: World) -> None:
         write(other)
 
     asyncio.run(story())
+
+
+@pytest.mark.spec("DIR-41")
+@pytest.mark.skipif(disks.why_not() is not None, reason=f"{disks.why_not()}")
+def test_a_disk_that_refuses_even_to_close_files_is_let_go_of(world: World) -> None:
+    async def story(disk: disks.FaultyMount) -> None:
+        manager = await world.started()
+        bad = manager.directories[0]
+        gone = create(manager, 0, assigned_directory=bad.id)
+        other = create(manager, 1, assigned_directory=manager.directories[1].id)
+        for log in (gone, other):
+            write(log)
+        sent = gone.read(0, 1000, upper_offset=1)
+        gone.roll()
+        write(gone)
+        disk.vanish()
+        with pytest.raises(OSError, match="not connected"):
+            world.disk.usage(bad.path)
+        bad.fail(OSError("gone"))
+        sent.release()
+        assert open_under(bad.path) == []
+        write(other)
+
+    with disks.FaultyMount(Path(world.paths[0]), Path(world.paths[0]).parent / "behind") as disk:
+        asyncio.run(story(disk))
 
 
 @pytest.mark.spec("DIR-41")
