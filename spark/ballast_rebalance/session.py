@@ -36,8 +36,8 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
     """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
 
     The first signal while Java starts waits until it has: abandoned before it has reported its port, Java would run
-    forever. The second one kills it. A signal while it runs makes no further call to it, since the answer to the last one may still be on its
-    way: it ends by itself when this process does.
+    forever; a second one kills it. A signal while it runs makes no further call to it, since the answer to the last
+    one may still be on its way: it ends by itself when this process does.
     """
     asked: list[int] = []
 
