@@ -25,9 +25,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
-from ballast_cli import DISK_FULL, CommandError, examples
+from ballast_cli import DISK_FULL, CommandError, examples, nearest
 
 KUBE_VERBS = ("get", "apply", "patch", "delete", "describe", "wait")
 MODULES = {
@@ -56,13 +56,23 @@ class CommandModule(Protocol):
     run: Callable[[argparse.Namespace], int]
 
 
+class Parser(argparse.ArgumentParser):
+    """Asks whether the nearest option was meant by one that does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        if "unrecognized arguments: " in message:
+            options = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+            message += "." + "".join(nearest.meant(option, self._option_string_actions) for option in options[:1])
+        super().error(message)
+
+
 @dataclass(frozen=True)
 class Command:
     name: str
     module: CommandModule
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        parser = argparse.ArgumentParser(
+        parser = Parser(
             prog=f"ballast {self.name}",
             description=(self.module.__doc__ or "").strip(),
             epilog=examples.told(self.name),
@@ -86,7 +96,7 @@ class Command:
 def load(name: str) -> Command:
     """Return the command of this name; raises CommandError if there is none."""
     if name not in MODULES:
-        raise CommandError(f"there is no command '{name}'; ./ballast --help lists all.")
+        raise CommandError(f"there is no command '{name}'; ./ballast --help lists all.{nearest.meant(name, MODULES)}")
     return Command(name, cast(CommandModule, importlib.import_module(f"ballast_cli.{MODULES[name]}")))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from ballast_cli import CommandError
+from ballast_cli.nearest import meant
 from ballast_cli.places import kept
 from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, NoKubernetesError, find_access
 
@@ -190,10 +191,14 @@ class KubeApi:
             names = {kind.plural, kind.singular, kind.kind.lower(), *kind.short_names}
             if name in names and (not group or kind.group == group or f"{kind.version}.{kind.group}" == group):
                 return kind
-        raise CommandError(f'the server doesn\'t have a resource type "{text}".')
+        known = [each for kind in self.kinds() for each in (kind.plural, kind.singular)]
+        raise CommandError(f'the server doesn\'t have a resource type "{text}".{meant(name, known)}')
 
     def kind_of(self, obj: Obj) -> Kind:
-        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        for field in ("apiVersion", "kind"):
+            if not obj.get(field):
+                raise CommandError(f"a document has no {field}: it is not a Kubernetes resource.")
+        group, _, version = str(obj["apiVersion"]).rpartition("/")
         for _attempt in range(2):
             for kind in self.kinds():
                 if (kind.group, kind.version, kind.kind) == (group, version, obj.get("kind")):

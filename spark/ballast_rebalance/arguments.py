@@ -135,6 +135,8 @@ def refused(args: argparse.Namespace) -> str | None:
         return "a URL with ? or # is not accepted: queries are appended to it"
     if (args.prometheus_secret or args.prometheus_token or args.prometheus_header) and not args.prometheus:
         return "credentials and headers for Prometheus need --prometheus URL"
+    if args.cluster_label and not args.prometheus:
+        return "--cluster-label selects series of Prometheus: give --prometheus URL"
     if args.prometheus_ca and not str(args.prometheus).startswith("https:"):
         return "--prometheus-ca needs a --prometheus URL with https://"
     if args.stream and not args.prometheus:
@@ -143,6 +145,8 @@ def refused(args: argparse.Namespace) -> str | None:
         return "--metrics-port and --checkpoint need --stream"
     if (args.apply or args.out) and not args.cluster:
         return "a Reassignment belongs to a KafkaCluster: give --cluster NAME"
+    if args.kubeconfig and not args.apply:
+        return "--kubeconfig says where --apply creates the Reassignment: give --apply"
     return None
 
 

@@ -36,13 +36,14 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
     """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
 
     The first signal while Java starts waits until it has: abandoned before it has reported its port, Java would run
-    forever. A signal while it runs makes no further call to it, since the answer to the last one may still be on its
-    way: it ends by itself when this process does.
+    forever; a second one kills it. A signal while it runs makes no further call to it, since the answer to the last
+    one may still be on its way: it ends by itself when this process does.
     """
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         if asked:
+            _kill_children()
             raise InterruptedLookError(128 + number)
         asked.append(number)
         print("rebalance ends when Java has started, so that none is left behind", file=sys.stderr)
@@ -67,6 +68,13 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
+
+
+def _kill_children() -> None:
+    """Kill Java, or the script that becomes it: Spark keeps its process to itself until it has started."""
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for child in listed.read_text().split():
+            os.kill(int(child), signal.SIGKILL)
 
 
 def _started(master: str | None, memory: str | None) -> SparkSession:

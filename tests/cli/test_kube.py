@@ -312,6 +312,17 @@ def test_one_that_is_not_there_does_not_stand_for_the_others(maps: Api, capsys: 
     assert maps.get("/api/v1/configmaps")["items"] == []
 
 
+def test_a_type_that_is_not_there_is_answered_with_the_nearest(
+    maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["get", "configmpas"]) == 2
+    assert 'have a resource type "configmpas". Did you mean configmaps?\n' in capsys.readouterr().err
+    for body, lacks in (({"kind": "ConfigMap"}, "apiVersion"), ({"apiVersion": "v1"}, "kind")):
+        (tmp_path / "one.json").write_text(json.dumps(body))
+        assert main(["apply", "-f", str(tmp_path / "one.json")]) == 1
+        assert capsys.readouterr().err == f"a document has no {lacks}: it is not a Kubernetes resource.\n"
+
+
 def test_what_is_meant_may_be_said_by_its_file(maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "two.yaml"
     bodies = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in ("a", "b")]

@@ -61,7 +61,25 @@ def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["brokre"]) == 2
-    assert "there is no command 'brokre'" in capsys.readouterr().err
+    assert "there is no command 'brokre'; ./ballast --help lists all. Did you mean broker?" in capsys.readouterr().err
+    assert main(["xyz"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("up --broker 3", "--brokers"),
+        ("status --bootstap=localhost:9092", "--bootstrap"),
+        ("rebalance --bootstrap h:1 --aply", "--apply"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest(
+    line: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(line.split())
+    assert capsys.readouterr().err.endswith(f" Did you mean {meant}?\n")
 
 
 def test_commands_that_exist_describe_themselves(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from e2e.kubernetes import binaries
 
 from ballast_cli.__main__ import load
 
@@ -32,3 +35,11 @@ def test_a_scenario_that_is_not_there_is_refused(line: str, part: str, capsys: p
     with pytest.raises(SystemExit, match="2"):
         load("e2e").parse(line.split())
     assert f"no scenario has '{part}' in its name" in capsys.readouterr().err
+
+
+def test_go_is_needed_only_until_all_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALLAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert binaries.missing_for_build() == ["Go 1.21 or newer (apt-get install golang-go, or from go.dev)"]
+    binaries._folder().mkdir(parents=True)
+    assert binaries.missing_for_build() == []

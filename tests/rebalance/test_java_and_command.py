@@ -153,6 +153,8 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--prometheus", "http://p", "--prometheus-secret", "/dev"], "has none of the files token"),
         (["--prometheus-secret", "/dev"], "need --prometheus URL"),
         (["--prometheus-header", "A=b"], "need --prometheus URL"),
+        (["--cluster-label", "job=demo"], "give --prometheus URL"),
+        (["--kubeconfig", "/nowhere"], "give --apply"),
         (["--prometheus", "http://p/?token=hush"], "with ? or # is not accepted"),
         (["--prometheus", "https://p", "--prometheus-ca", "/nowhere"], "/nowhere, for Prometheus, cannot be read"),
         (["--prometheus", "https://p", "--prometheus-ca", "/dev/null"], "no certificates"),
@@ -332,6 +334,15 @@ def test_an_interrupt_while_java_starts_leaves_none_behind(sent: signal.Signals)
     with silent() as address, rebalancing("--bootstrap", address) as process:
         told = ends_with_its_java(process, java_of(process), sent)
     assert b"rebalance ends when Java has started" in told
+    assert b"Traceback" not in told
+
+
+@pytest.mark.timeout(180)
+def test_a_second_interrupt_does_not_wait_for_java_and_leaves_none_behind() -> None:
+    with silent() as address, rebalancing("--bootstrap", address) as process:
+        java = java_of(process)
+        process.send_signal(signal.SIGINT)
+        told = ends_with_its_java(process, java, signal.SIGTERM)
     assert b"Traceback" not in told
 
 

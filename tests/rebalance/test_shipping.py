@@ -76,6 +76,14 @@ def test_a_cron_job_runs_the_job_in_one_pod() -> None:
     assert (args.throttle_network, args.throttle_disk, args.horizon) == ("50Mi", None, 43_200.0)
 
 
+def test_a_job_that_asks_no_prometheus_gets_no_arguments_for_one() -> None:
+    """It would refuse them, and never run."""
+    without = {"clusterLabel": "job=demo", "prometheusSecret": "login"}
+    assert not [each for each in arguments_of(cluster(without)) if "prometheus" in each or "label" in each]
+    asked = parsed(arguments_of(cluster(without | {"args": ["--prometheus=http://p"]})))
+    assert (asked.cluster_label, str(asked.prometheus_secret)) == ([("job", "demo")], "/etc/ballast/prometheus")
+
+
 @pytest.mark.spec("OPR-40")
 def test_the_job_is_told_the_weights_of_volumes() -> None:
     volumes = [{"name": "a", "size": "10Gi"}, {"name": "slow-1", "size": "10Gi", "weight": 40}]

@@ -67,9 +67,10 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
     found = ["--apply", "--cluster", cluster.meta.name, "--namespace", cluster.meta.namespace]
     if job.prometheus is not None:
         found += ["--prometheus", job.prometheus]
-    if job.prometheus_secret is not None:
+    asks_prometheus = "--prometheus" in {each.split("=")[0] for each in (*found, *job.args)}
+    if job.prometheus_secret is not None and asks_prometheus:
         found += ["--prometheus-secret", PROMETHEUS_SECRET]
-    if job.cluster_label is not None:
+    if job.cluster_label is not None and asks_prometheus:
         found += ["--cluster-label", job.cluster_label]
     bootstrap = _bootstrap(cluster)
     if bootstrap is not None:
