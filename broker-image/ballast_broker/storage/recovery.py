@@ -142,10 +142,10 @@ def has_sound_batch(segment: Segment, position: int, below_offset: int) -> bool:
     damaged in its length as well, so batches are looked for at every byte."""
     file = segment.disk.open(segment.path(), writable=False)
     try:
-        rest = memoryview(file.pread(file.size() - position, position))
+        data = file.pread(file.size() - position, position)
     finally:
         file.close()
-    data = rest.obj
+    rest = memoryview(data)
     at = data.find(_MAGIC, _MAGIC_AT) - _MAGIC_AT
     while 0 <= at <= len(rest) - HEADER_BYTES:
         header = Header._make(HEADER.unpack_from(rest, at))
