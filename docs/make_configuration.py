@@ -56,7 +56,8 @@ def page() -> str:
     running = (
         "These can be changed while brokers run, of one by `kafka-configs.sh --entity-type brokers --entity-name ID`, "
         f"of all by `--entity-default`: {_names(DYNAMIC_BROKER_PROPERTIES)}. "
-        "All others are what the file says at the start."
+        "`min.insync.replicas` can be changed only of all while the feature `eligible.leader.replicas.version` is 1, "
+        "as in every new cluster. All others are what the file says at the start."
     )
     lines += ["", *_wrapped(running), "", *_wrapped(nothing), ""]
     lines += ["## Configs of a topic\n"]

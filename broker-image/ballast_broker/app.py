@@ -33,12 +33,15 @@ from ballast_broker.node_failed import NodeFailed
 from ballast_broker.patience import patiently
 from ballast_broker.raft import founding
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.flushed_end import FlushedEnd
+from ballast_broker.raft.integrity import CorruptMetadata
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.voters import Voter
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.security.scram import MECHANISM_CODES, Credential, TokenLogin
-from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.directories import METADATA_TOPIC, LogDirectory
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.token_logins import TokenLogins
@@ -129,9 +132,24 @@ class Node:
         assert self.logs.cluster_id is not None
         self._cluster_id = self.logs.cluster_id
 
+    async def _open_metadata_log(self) -> Log:
+        """Other voters have what must be cut off a damaged log; of what the only voter had stored there is no copy."""
+        world, config = self.world, self.config
+        flushed = FlushedEnd(world.disk, f"{config.metadata_directory}/{METADATA_TOPIC}-0")
+        alone = config.is_controller and flushed.said.voters == 1
+        try:
+            return await self.logs.open_raft_log(
+                settings.metadata_log_config(config), flushed.said.end.end_offset if alone else 0
+            )
+        except CorruptFile as error:
+            raise CorruptMetadata(
+                f"{error}, which no other controller has: restore a copy of the directory. To go on with what is "
+                f"before it, and so without the topics that come after it, remove {flushed.path}"
+            ) from error
+
     async def _build_quorum(self) -> None:
         world, config = self.world, self.config
-        metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
+        metadata_log = await self._open_metadata_log()
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
         directory = metadata_log.directory.id
         self._founds = config.controller_quorum_standalone and store.is_empty

@@ -233,12 +233,12 @@ class Routes:
         if request.method != "POST":
             raise method_not_allowed(request.method)
         body = requests.parse_object(await request.read(), request.content_type)
-        options = self._options(request, body)
+        wanted = body.get("deleteOptions") or {}
+        options = self._options(request, wanted)
         entry = self._objects.entry(target.resource, target.namespace, target.name)
         if budget := blocking_budget(self._store, entry):
             message = "Cannot evict pod as it would violate the pod's disruption budget."
             raise ApiError(429, "TooManyRequests", message, {"name": budget, "kind": "PodDisruptionBudget"})
-        wanted = body.get("deleteOptions") or {}
         self._objects.delete(target.resource, target.namespace, target.name, wanted, options)
         await self._store.flush()
         return json_response(encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}), 201)

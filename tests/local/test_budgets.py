@@ -79,3 +79,11 @@ def test_an_empty_selector_is_every_pod(running: Running, api: Api, namespace: s
     api.post(pods, {"metadata": {"name": "p"}, "spec": spec | {"terminationGracePeriodSeconds": 0}})
     eventually(lambda: api.get(path).get("status", {}).get("currentHealthy") == 1)
     assert evict(running, f"{pods}/p") == 429
+
+
+def test_an_eviction_that_is_only_tried_evicts_nobody(api: Api, pods: str) -> None:
+    """`kubectl drain --dry-run=server` says so in the eviction's options."""
+    spec = {"containers": [{"name": "main", "image": "none", "command": ["sleep", "600"]}]}
+    api.post(pods, {"metadata": {"name": "p"}, "spec": spec | {"terminationGracePeriodSeconds": 0}})
+    api.post(f"{pods}/p/eviction", {"metadata": {"name": "p"}, "deleteOptions": {"dryRun": ["All"]}})
+    assert "deletionTimestamp" not in api.get(f"{pods}/p")["metadata"]

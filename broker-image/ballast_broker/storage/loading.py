@@ -29,7 +29,7 @@ from ballast_broker.storage.log import Log
 from ballast_broker.storage.open_files import OpenFiles
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, replay, snapshot_offsets
 from ballast_broker.storage.producers import ProducerStates
-from ballast_broker.storage.recovery import adopt_scan, cut, rebuild_indexes, scan_segment
+from ballast_broker.storage.recovery import adopt_scan, cut, has_sound_batch, rebuild_indexes, scan_segment
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -88,22 +88,33 @@ def load_log(
     recovery_point: int = 0,
     start_offset: int = 0,
     cleaned_to: int = 0,
+    no_copy_below: int = 0,
 ) -> Log:
-    """Load the log of an existing folder. The caller turns an OSError into a failed directory."""
-    loading = _Loading(context, path, config, recovery_point, cleaned_to)
+    """Load the log of an existing folder. The caller turns an OSError into a failed directory. CorruptFile if sound
+    records of an offset below `no_copy_below`, of which nobody else has a copy, would be cut off with damaged ones."""
+    loading = _Loading(context, path, config, recovery_point, cleaned_to, no_copy_below)
     return loading.load(directory, topic_partition, start_offset, clean)
 
 
 class _Loading:
     """The state while one folder is being loaded."""
 
-    def __init__(self, context: LogContext, path: str, config: LogConfig, recovery_point: int, cleaned_to: int) -> None:
+    def __init__(
+        self,
+        context: LogContext,
+        path: str,
+        config: LogConfig,
+        recovery_point: int,
+        cleaned_to: int,
+        no_copy_below: int,
+    ) -> None:
         self.context = context
         self.disk = context.disk
         self.folder = Folder(path)
         self.config = config
         self.recovery_point = recovery_point
         self.cleaned_to = cleaned_to
+        self.no_copy_below = no_copy_below
         found = self.disk.list(path)
         self.names: set[str] = set(resolve_leftovers(self.disk, path, found))
         self.private_files = OpenFiles()  # the shared ones belong to the loop thread
@@ -333,6 +344,8 @@ class _Loading:
     def _recover_segment(self, segment: Segment) -> int:
         """Scan with CRCs, truncate at the first bad batch, rewrite the indexes; returns the next offset."""
         found = scan_segment(segment, self.config.index_interval_bytes)
+        if self.no_copy_below and has_sound_batch(segment, found.valid_bytes, self.no_copy_below):
+            raise CorruptFile(f"{segment.path()} is spoilt at byte {found.valid_bytes}, and sound records follow")
         cut(segment, found)
         if found.ends_transactions or segment.aborted.there:
             self._rebuild_aborted(segment)

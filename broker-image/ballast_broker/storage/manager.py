@@ -415,12 +415,15 @@ class LogManager:
 
     # The metadata log
 
-    async def open_raft_log(self, config: LogConfig) -> Log:
-        """Open `__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`), for Raft."""
+    async def open_raft_log(self, config: LogConfig, no_copy_below: int = 0) -> Log:
+        """Open `__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`), for Raft. CorruptFile
+        if records below this offset, of which there is no copy, would be cut off."""
         directory, path = self._metadata_directory, self._metadata_directory.path
         if not directory.online:
             raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
-        log = self.held.of_metadata = await load_metadata_log(self.context, directory, self.threads, config)
+        log = self.held.of_metadata = await load_metadata_log(
+            self.context, directory, self.threads, config, no_copy_below
+        )
         return log
 
     # Going on and stopping

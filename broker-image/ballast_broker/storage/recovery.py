@@ -23,6 +23,8 @@ _CHUNK = 1 << 20
 _OLDER_HEADER = struct.Struct(">qiIb")
 _OLDER_MAGIC = (0, 1)
 _CRC_BYTES = 4
+_MAGIC = b"\x02"
+_MAGIC_AT = 16
 
 
 @dataclass(slots=True)
@@ -133,6 +135,26 @@ def adopt_scan(segment: Segment, found: Scan) -> None:
     segment.offset_of_max_timestamp = found.offset_of_max_timestamp
     segment.first_timestamp = found.first_timestamp if found.first_timestamp is not None else -2
     segment.bytes_since_index_entry = found.bytes_since_index_entry
+
+
+def has_sound_batch(segment: Segment, position: int, below_offset: int) -> bool:
+    """Whether anywhere from `position` on lies a valid batch of an offset below this one. What is before it may be
+    damaged in its length as well, so batches are looked for at every byte."""
+    file = segment.disk.open(segment.path(), writable=False)
+    try:
+        data = file.pread(file.size() - position, position)
+    finally:
+        file.close()
+    rest = memoryview(data)
+    at = data.find(_MAGIC, _MAGIC_AT) - _MAGIC_AT
+    while 0 <= at <= len(rest) - HEADER_BYTES:
+        header = Header._make(HEADER.unpack_from(rest, at))
+        batch = rest[at : at + header.length + LOG_OVERHEAD] if header.length >= MINIMUM_LENGTH else rest[:0]
+        whole = len(batch) == header.length + LOG_OVERHEAD
+        if whole and 0 <= header.base_offset < below_offset and crc32c(batch[CRC_FROM:]) == header.crc:
+            return True
+        at = data.find(_MAGIC, at + 1 + _MAGIC_AT) - _MAGIC_AT
+    return False
 
 
 def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:

@@ -143,7 +143,9 @@ def _load(
     return log
 
 
-async def load_metadata_log(context: LogContext, directory: LogDirectory, threads: Threads, config: LogConfig) -> Log:
+async def load_metadata_log(
+    context: LogContext, directory: LogDirectory, threads: Threads, config: LogConfig, no_copy_below: int
+) -> Log:
     """Load or create `__cluster_metadata-0`, which `load_directory` skips."""
     disk, partition = context.disk, METADATA_PARTITION
     folder = f"{directory.path}/{partition}"
@@ -154,6 +156,6 @@ async def load_metadata_log(context: LogContext, directory: LogDirectory, thread
     return await threads.run(
         lambda: load_log(
             context, directory, folder, partition, config, clean=clean,
-            recovery_point=said[checkpoint.RECOVERY_POINTS],
+            recovery_point=said[checkpoint.RECOVERY_POINTS], no_copy_below=no_copy_below,
         )
     )  # fmt: skip

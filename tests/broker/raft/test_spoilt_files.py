@@ -15,6 +15,7 @@ from tests.broker.raft.test_store import batch, open_store
 from tests.broker.seams import SeededRandom
 
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.flushed_end import FLUSHED_END
 from ballast_broker.raft.terms import Persisted
 from ballast_wire.records import iterate_batches
 
@@ -85,6 +86,22 @@ def the_end_of_the_snapshot(folder: Path) -> Path:
     return newest
 
 
+def middle_batch(folder: Path) -> tuple[Path, int]:
+    log = max(folder.glob("*.log"))
+    batches = [*iterate_batches(memoryview(log.read_bytes()))]
+    return log, batches[len(batches) // 2].position
+
+
+def a_record_inside_the_log(folder: Path) -> Path:
+    log, position = middle_batch(folder)
+    return flip(log, position + 70)
+
+
+def a_length_inside_the_log(folder: Path) -> Path:
+    log, position = middle_batch(folder)
+    return flip(log, position + 11)
+
+
 def the_last_record_of_the_log(folder: Path) -> Path:
     flip(max(folder.glob("*.log")), -5)
     return folder
@@ -126,6 +143,27 @@ def test_a_node_ends_and_says_what_is_spoilt(stopped: Cluster, damage: Damage) -
     assert str(spoilt) in told
     assert "spoilt" in told
     assert not broker.complaints()
+
+
+@pytest.mark.spec("CLU-03", "CLU-06")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("damage", [a_record_inside_the_log, a_length_inside_the_log])
+def test_what_follows_the_damage_is_not_cut_off(stopped: Cluster, damage: Damage) -> None:
+    """Nobody but the only voter has it. Where the first start had ended, the second one, which no longer found the
+    mark, took the damage for a torn end and cut off all topics since."""
+    spoilt = damage(restored(stopped))
+    (spoilt.parents[1] / ".kafka_cleanshutdown").unlink()
+    size = spoilt.stat().st_size
+    [broker] = stopped.brokers
+    broker.start()
+    with pytest.raises(BrokerTrouble):
+        broker.wait_ready()
+    assert until(lambda: broker.ended_by_itself, 10)
+    assert f"{spoilt} is spoilt at byte" in broker.last_lines(1)[0]
+    assert spoilt.stat().st_size == size
+    (spoilt.parent / FLUSHED_END).unlink()
+    broker.start()
+    broker.wait_ready()
 
 
 @pytest.mark.spec("CLU-03")
