@@ -277,7 +277,7 @@ class BrokerHalf:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.lifecycle.leave()
             except TimeoutError:
-                log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
+                log.warning("not all leaderships were taken over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
         self.groups.close()
         self.transactions.close()
         self._verifier.close()

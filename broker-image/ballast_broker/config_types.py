@@ -147,7 +147,7 @@ def _stored(known: Property, text: str) -> Any | None:
     try:
         return known.parse(text)
     except ConfigError as error:
-        log.warning("what is stored is not understood, and does not count: %s", error)
+        log.warning("a stored configuration is not understood, and is ignored: %s", error)
         return None
 
 

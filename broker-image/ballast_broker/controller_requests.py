@@ -183,7 +183,7 @@ class ControllerHandlers:
         try:
             enclosed = disclose(request, FORWARDED)
         except MalformedRequest as error:
-            logger.info("%s sends what cannot be sent on: %s", context.host, error)
+            logger.info("a forwarded request from %s cannot be read: %s", context.host, error)
             return refusal(ErrorCode.INVALID_REQUEST)
         api = CONTROLLER_APIS[enclosed.request.API_KEY]
         if not api.lowest <= enclosed.version <= api.highest:

@@ -18,4 +18,6 @@ async def patiently(work: Awaitable[Any], what: str) -> None:
     if working.done():
         working.result()
     else:
-        log.error("%s: not ended within %g s, a disk does not answer: going on without", what, LONGEST_WAIT_S)
+        log.error(
+            "%s did not end within %g s, perhaps a disk does not answer: no longer waited for", what, LONGEST_WAIT_S
+        )

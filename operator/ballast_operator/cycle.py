@@ -101,7 +101,7 @@ class ClusterCycle:
             try:
                 kafka = await self._reach(cluster, work, heard, requeue)
             except (ApiError, ApiUnavailableError) as error:
-                log.warning("cluster %s: Kubernetes: %s", self._key, error)
+                log.warning("cluster %s: its objects in Kubernetes cannot be read or changed: %s", self._key, error)
                 kafka = self._as_before(cluster)
                 if kafka is None:
                     requeue.all_of(work)
@@ -192,7 +192,7 @@ class ClusterCycle:
         try:
             yield
         except (ApiError, ApiUnavailableError) as error:
-            log.warning("cluster %s: %s: %s", self._key, part, error)
+            log.warning("cluster %s: the %s part of a cycle failed; it is tried again: %s", self._key, part, error)
             requeue.failed.add(part)
             if part is Part.TOPICS:
                 requeue.topics |= work.topics
@@ -238,7 +238,7 @@ class ClusterCycle:
             try:
                 await self._reassignments.handle(self._left, requeue, leaving=True)
             except KafkaUnavailableError as error:
-                log.warning("cluster %s is gone, and does not answer: %s", self._key, error)
+                log.warning("the KafkaCluster %s is gone, and its brokers do not answer: %s", self._key, error)
             else:
                 requeue.cluster_within(rest)
                 return True

@@ -107,7 +107,7 @@ class Leader:
         """Log each trouble once, not at every attempt while it lasts."""
         if trouble != self._trouble:
             self._trouble = trouble
-            log.info("the Lease could not be renewed: %s", trouble)
+            log.warning("the Lease could not be renewed: %s", trouble)
 
     def _tell_holder(self, holder: str) -> None:
         if holder != self._waits_for:

@@ -22,7 +22,7 @@ async def test_what_does_not_end_is_left_alone_and_named(
 
     going = asyncio.ensure_future(work())
     await patiently(going, "replication")
-    assert "replication: not ended within 0.01 s" in caplog.text
+    assert "replication did not end within 0.01 s" in caplog.text
     assert not going.done()
     ended.set()
     await going

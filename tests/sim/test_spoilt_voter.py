@@ -97,7 +97,7 @@ def test_what_was_committed_with_its_acknowledgement_is_waited_for(
         with caplog.at_level(logging.ERROR):
             await scene.start_without_the_leader()
         assert [driver(each).leader_id for each in (scene.forgets, scene.behind)] == [-1, -1]
-        assert "it does not stand as a voter, and votes only for who has as much" in caplog.text
+        assert "it does not stand for election, and votes only for nodes that have as much" in caplog.text
         assert driver(scene.forgets).store.lacks is not None
         scene.leader.start()
         await asyncio.sleep(20.0)
@@ -160,7 +160,7 @@ def test_the_only_voter_goes_on_and_says_what_it_has_lost(caplog: pytest.LogCapt
         with caplog.at_level(logging.ERROR):
             machine.start()
             await asyncio.sleep(10.0)
-        assert "what came between is lost, and done without" in caplog.text
+        assert "the disk has lost the rest, which no other voter has" in caplog.text
         assert driver(machine).is_leader
         assert knows(machine, "kept")
         assert not knows(machine, "lost")

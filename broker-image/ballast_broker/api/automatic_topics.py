@@ -14,6 +14,7 @@ from ballast_broker.config.broker import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.seldom import Seldom
 from ballast_wire.envelope import Requester
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -66,6 +67,7 @@ class AutomaticTopics:
         }
         self._in_flight: set[str] = set()
         self._too_few: dict[str, int] = {}  # live brokers at the last warning that there are too few
+        self._failures = Seldom()  # every client keeps asking
 
     def create(self, names: list[str], asker: Requester | None = None) -> None:
         """Create topics; they count against the quota of `asker`, the first requester."""
@@ -134,7 +136,7 @@ class AutomaticTopics:
                 await self._create_at_once(left[:at_once], asker)
                 left = left[at_once:]
         except ApiError as error:
-            log.warning("topics %s could not be created: %s", ", ".join(sorted(left)), error)
+            self._tell(left, str(error))
         finally:
             self._in_flight.difference_update(names)
 
@@ -144,4 +146,9 @@ class AutomaticTopics:
         response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000, asker=asker)
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                log.warning("topic %s could not be created: %s", result.name, result.error_message)
+                self._tell([result.name], result.error_message or ErrorCode(result.error_code).name)
+
+    def _tell(self, names: list[str], why: str) -> None:
+        told = [name for name in sorted(names) if self._failures.is_due((name, why))]
+        if told:
+            log.warning("topics that clients asked for could not be created: %s: %s", ", ".join(told), why)

@@ -15,6 +15,7 @@ from ballast_broker.controller.error_responses import error_response, is_not_con
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Clock, Network
+from ballast_broker.seldom import Seldom
 from ballast_wire.envelope import API_KEY as ENVELOPE_KEY
 from ballast_wire.envelope import VERSION as ENVELOPE_VERSION
 from ballast_wire.envelope import Requester, disclose_answer, enclose
@@ -64,6 +65,7 @@ class ControllerClient:
         self._endpoints = endpoints
         self._network = network
         self._links: dict[int, tuple[Endpoint, PeerLink]] = {}
+        self._refusals = Seldom()  # each request may be refused
         self._closed = False
 
     async def call(
@@ -92,7 +94,7 @@ class ControllerClient:
         link = self._link(leader)
         if link is None:
             return None
-        asking = asyncio.get_running_loop().create_task(_ask_there(link, request, version, asker))
+        asking = asyncio.get_running_loop().create_task(self._ask_there(link, request, version, asker))
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even if never awaited
         deadline = self._clock.monotonic() + timeout_s
         try:
@@ -120,6 +122,21 @@ class ControllerClient:
             self._links[leader] = endpoint, link
         return link
 
+    async def _ask_there(self, link: PeerLink, request: Any, version: int, asker: Requester | None) -> Any:
+        if asker is None or not await link.knows(ENVELOPE_KEY):  # older release: has no such quotas
+            return await link.call(request, version)
+        answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
+        request_name = type(request).__name__
+        if answer.error_code == ErrorCode.NONE:
+            return disclose_answer(answer, request_name, version)
+        code = ErrorCode(answer.error_code)
+        if code is not ErrorCode.NOT_CONTROLLER:  # not the client's fault, so not reported to it
+            if self._refusals.is_due((request_name, code)):
+                logger.warning("the controller refuses %s forwarded by this broker: %s", request_name, code.name)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        request._version = version
+        return error_response(request_name.removesuffix("Request"), request, ApiError(code))
+
     @staticmethod
     async def _ask_here(
         local: LocalController, request: Any, version: int, timeout_s: float, asker: Requester | None
@@ -135,18 +152,3 @@ class ControllerClient:
         self._closed = True
         for _, link in self._links.values():
             link.close()
-
-
-async def _ask_there(link: PeerLink, request: Any, version: int, asker: Requester | None) -> Any:
-    if asker is None or not await link.knows(ENVELOPE_KEY):  # older release: has no such quotas
-        return await link.call(request, version)
-    answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
-    request_name = type(request).__name__
-    if answer.error_code == ErrorCode.NONE:
-        return disclose_answer(answer, request_name, version)
-    code = ErrorCode(answer.error_code)
-    if code is not ErrorCode.NOT_CONTROLLER:  # not the client's fault, so not reported to it
-        logger.warning("a controller does not take %s for others: %s", request_name, code.name)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-    request._version = version
-    return error_response(request_name.removesuffix("Request"), request, ApiError(code))

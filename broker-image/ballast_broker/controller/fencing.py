@@ -92,7 +92,9 @@ class Fencing:
             for broker_id in () if image is None else self._sessions.expired(image, self._clock.monotonic()):
                 if self._sessions.is_valid(broker_id, self._clock.monotonic()):
                     continue  # a heartbeat arrived while another broker was being fenced
-                logger.info("broker %d has been silent for its session: fenced", broker_id)
+                logger.warning(
+                    "broker %d has sent no heartbeat for %g s: it is fenced", broker_id, self._session_timeout_s
+                )
                 await self._fence(broker_id)
 
     async def _fence(self, broker_id: int) -> None:
@@ -138,7 +140,7 @@ class Fencing:
             try:
                 channel = await self._network.connect(listener.host, listener.port, timeout_s=PROBE_TIMEOUT_S)
             except ConnectionRefusedError:
-                logger.info("broker %d is gone: fenced", broker_id)
+                logger.warning("broker %d no longer takes connections: it is fenced", broker_id)
                 await self._fence(broker_id)
                 return
             except (OSError, TimeoutError):

@@ -167,7 +167,7 @@ class BrokerLifecycle:
             try:
                 response = await self._client.call(self._registration(), REGISTRATION_VERSION, timeout_s=timeout_s)
             except ApiError as error:
-                logger.info("registration: %s", error)
+                logger.warning("this broker could not register, it tries again: %s", error)
                 # The response comes after the commit: if that is slow, retrying sooner only makes it slower.
                 timeout_s = min(timeout_s * 2, REGISTRATION_TIMEOUT_MAX_S)
                 await asyncio.sleep(UNANSWERED_PAUSE_S)
@@ -182,7 +182,7 @@ class BrokerLifecycle:
             if code in _FINAL:
                 why = _REASONS.get(code, code.name)
                 raise RegistrationRefused(f"the controller refuses broker {self.identity.node_id}: {why}")
-            logger.info("registration refused for now: %s", code.name)
+            logger.info("the controller does not register this broker yet: %s", code.name)
             await asyncio.sleep(wait)
             wait = min(wait * 2, REGISTRATION_RETRY_MAX_S)
 
@@ -221,7 +221,7 @@ class BrokerLifecycle:
         try:
             response = await self._client.call(request, HEARTBEAT_VERSION, timeout_s=HEARTBEAT_TIMEOUT_S)
         except ApiError as error:
-            logger.warning("heartbeat: %s", error)
+            logger.warning("no heartbeat has reached the controller: %s", error)
             if self._leaving:
                 self._set_gone()  # there is nobody to hand leaderships to
             return False
@@ -241,7 +241,7 @@ class BrokerLifecycle:
             self.state = LifecycleState.LEAVING
         elif response.is_fenced:
             if self.state is LifecycleState.RUNNING:
-                logger.warning("broker %d was fenced", self.identity.node_id)
+                logger.warning("broker %d is fenced: it leads no partitions meanwhile", self.identity.node_id)
             self.state = LifecycleState.FENCED
             self.running.clear()
         else:
@@ -251,7 +251,7 @@ class BrokerLifecycle:
             self.running.set()
 
     async def _heartbeat_refused(self, code: ErrorCode) -> None:
-        logger.warning("heartbeat refused: %s", code.name)
+        logger.warning("the controller refused a heartbeat: %s", code.name)
         if self._leaving:
             self._set_gone()
         elif code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):

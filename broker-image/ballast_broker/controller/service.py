@@ -244,9 +244,9 @@ class ControllerService:
                 await duty(*arguments)
             except ApiError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
-                    logger.warning("a duty of the controller failed: %s", error)
+                    logger.warning("the controller's %s failed: %s", duty.__name__, error)
             except Exception:
-                logger.exception("a duty of the controller failed, and is begun again")
+                logger.exception("the controller's %s failed, and is begun again", duty.__name__)
                 await asyncio.sleep(BEGIN_AGAIN_S)
                 continue
             return

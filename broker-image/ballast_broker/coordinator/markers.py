@@ -132,7 +132,7 @@ class MarkerSender:
             while waiting := self._waiting.pop(broker, None):
                 await self._send(broker, waiting)
         except Exception:
-            log.exception("markers for broker %d", broker)
+            log.exception("ends of transactions could not be marked at broker %d", broker)
         finally:
             del self._sending[broker]
 
@@ -146,9 +146,9 @@ class MarkerSender:
                 response = await self._ask(link, broker, current)
                 outcomes = {} if response is None else _outcomes(response)
         except (OSError, TimeoutError) as error:
-            log.info("broker %d takes no markers: %s", broker, error)
+            log.info("ends of transactions could not be marked at broker %d yet: %s", broker, error)
         except Exception:
-            log.exception("markers for broker %d", broker)
+            log.exception("ends of transactions could not be marked at broker %d", broker)
         for ending, partitions in current.items():
             self._settle(ending, partitions, outcomes)
 
@@ -182,7 +182,10 @@ class MarkerSender:
             if error is ErrorCode.NONE:
                 written.append(partition)
             elif error in STOPPED:
-                log.warning("no marker of producer %d in %s: %s", ending.producer_id, partition, error.name)
+                log.warning(
+                    "the end of a transaction of producer %d is not marked in %s, being outdated: %s",
+                    ending.producer_id, partition, error.name,
+                )  # fmt: skip
             else:
                 again.append(partition)
         self._end_of(ending, written)

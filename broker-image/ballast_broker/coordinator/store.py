@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
+from ballast_broker.seldom import Seldom
 from ballast_broker.storage.producers import GOING_ON, Verification
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
@@ -120,6 +121,7 @@ class CoordinatorStore:
         self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
+        self._too_large = Seldom()  # clients try again
         self._writes: defaultdict[int, deque[_Write]] = defaultdict(deque)  # per partition, in log order
 
     def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> Awaitable[ErrorCode]:
@@ -139,8 +141,8 @@ class CoordinatorStore:
         try:
             appending = self._replicas.append_own(target, batch, -1, verified=verified)
         except ApiError as refused:
-            if refused.code in TOO_LARGE:
-                logger.error("%d bytes of records that belong together are too many: %s", len(batch), refused)
+            if refused.code in TOO_LARGE and self._too_large.is_due(partition):
+                logger.error("%s: what has to be written as one batch is too large: %s", target, refused)
             settled(False)
             return later(CLIENT_ERROR.get(refused.code, refused.code))
         write = _Write(settled, asyncio.get_running_loop().create_future())
@@ -260,7 +262,13 @@ class CoordinatorStore:
                 try:
                     found = list(_found_in(batch))
                 except (CorruptBatch, struct.error) as error:
-                    logger.error("batch at %d of %s-%d: %s", batch.base_offset, self._topic, partition, error)
+                    logger.error(
+                        "the batch at offset %d of %s-%d cannot be read, and is passed over: %s",
+                        batch.base_offset,
+                        self._topic,
+                        partition,
+                        error,
+                    )
                     continue
                 for each in found:
                     yield each

@@ -26,7 +26,7 @@ class Tasks:
     def _done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error(self._of, exc_info=task.exception())
+            log.error("a task of the %s failed", self._of, exc_info=task.exception())
 
     def cancel(self) -> None:
         for task in self._tasks:

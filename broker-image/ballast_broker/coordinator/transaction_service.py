@@ -285,7 +285,7 @@ class TransactionCoordinator:
         """Decide and start writing in one step: the producer may just have ended it."""
         write = transactions.abort_if_too_long(transaction, self._version(), self._now_ms())
         if write is not None and self._is_current(part):
-            log.info("transaction of %s takes too long: aborted", transaction.transactional_id)
+            log.info("the transaction of %s took longer than its timeout: aborted", transaction.transactional_id)
             await self._write(part, transaction, write.standing)
 
     async def forget_unused(self) -> None:

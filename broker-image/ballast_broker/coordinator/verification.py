@@ -23,6 +23,7 @@ from ballast_broker.coordinator.transactions import ProducerIdentity
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
+from ballast_broker.seldom import Seldom
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition, by_topic
@@ -101,6 +102,7 @@ class TransactionVerifier:
         self._retry_s = retry_s
         self._patience_s = patience_s
         self._lanes: dict[Endpoint, _Lane] = {}
+        self._silent = Seldom()  # producers try again
 
     async def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, add: bool
@@ -184,7 +186,9 @@ class TransactionVerifier:
             try:
                 await self._ask(lane.link, questions)
             except (OSError, TimeoutError) as error:
-                logger.warning("transactions could not be verified at %s:%d: %s", endpoint.host, endpoint.port, error)
+                if self._silent.is_due(endpoint):
+                    where = f"{endpoint.host}:{endpoint.port}"
+                    logger.warning("transactions could not be verified at their coordinator, %s: %s", where, error)
                 for question in questions:
                     question.fail(ErrorCode.NETWORK_EXCEPTION)
             except BaseException as error:

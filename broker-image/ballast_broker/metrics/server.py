@@ -67,7 +67,7 @@ class MetricsServer:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
         except Exception:
-            log.exception("the page could not be made")
+            log.exception("the page of metrics could not be made")
         finally:
             with suppress(OSError):
                 writer.transport.abort()

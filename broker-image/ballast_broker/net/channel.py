@@ -80,7 +80,7 @@ class SocketNetwork:
                 said = reason_of(error)
                 if self._told.get((host, port)) != said:
                     self._told[host, port] = said
-                    log.warning("%s does not let us in: %s", address(host, port), said)
+                    log.warning("%s does not let this node in: %s", address(host, port), said)
                 raise ConnectionResetError(f"{address(host, port)}: {said}") from error
             raise
         self._told.pop((host, port), None)
@@ -95,7 +95,7 @@ class SocketNetwork:
                 self._renew_later(channel, login, await authenticate(channel, login, host), host)
             except OSError as error:
                 if isinstance(error, ConnectionAbortedError):  # otherwise the connection has ended anyway
-                    log.warning("a login is not renewed: %s", error)
+                    log.warning("the login at %s was not renewed, its connection is closed: %s", host, error)
                 channel.close()
 
         def begin() -> None:

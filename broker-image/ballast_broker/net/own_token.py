@@ -94,7 +94,7 @@ class OwnTokens:
             self._again_at_s = loop.time() + self._settings.backoff.pause_s(self._failures)
             if str(error) != self._refusal:
                 self._refusal = str(error)
-                log.warning("no new token to show to others: %s", error)
+                log.warning("this node has no new token to log in to other nodes with: %s", error)
         finally:
             self._asking = None
 

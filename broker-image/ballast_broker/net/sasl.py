@@ -182,7 +182,7 @@ class Authentication:
         response = message("SaslHandshakeResponse")(version=version, error_code=error, mechanisms=list(known))
         reply = _framed("SaslHandshake", SASL_HANDSHAKE, response, version, correlation_id)
         if error is not ErrorCode.NONE:
-            log.info("%s asks for mechanism %.40r", self._connection.host, mechanism)
+            log.info("%s wants to log in by %.40r: %s", self._connection.host, mechanism, error.name)
             return self._end_with(reply)
         self._mechanism_name, self._mechanism = mechanism, self._begin(mechanism)
         self._bare = version == 0
@@ -252,7 +252,7 @@ class Authentication:
         return answer
 
     def _failing(self, why: str) -> None:
-        log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, why)
+        log.info("login of %s by %s failed: %s", self._connection.host, self._mechanism_name, why)
 
     def _known(self, principal: Principal, shown_ms: int | None) -> None:
         known_as = (self._mechanism_name, principal.name)

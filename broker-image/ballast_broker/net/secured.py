@@ -63,7 +63,7 @@ class SecuredConnection(Connection):
             self._deadline = None
 
     def _too_late(self) -> None:
-        log.info("closing the connection from %s: who it is was not said within %g s", self.host, SETTLED_WITHIN_S)
+        log.info("closing the connection from %s: it has not logged in within %g s", self.host, SETTLED_WITHIN_S)
         self.close(None)
 
     def close(self, error: BaseException | None) -> None:
@@ -94,7 +94,7 @@ class TlsConnection(SecuredConnection):
         except ssl.SSLWantWriteError:
             self._loop.wait_for(self, EVENT_WRITE)
         except (OSError, ValueError) as error:
-            log.info("no TLS with %s on %s: %s", self.host, self.listener, reason_of(error))
+            log.info("TLS handshake with %s on listener %s failed: %s", self.host, self.listener, reason_of(error))
             self.close(None)
         else:
             self._shaken = True

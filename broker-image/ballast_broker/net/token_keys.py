@@ -87,10 +87,10 @@ class TokenKeys:
             self._tell(f"{where}{error}")
             return False
         except Exception:
-            log.exception("keys of %s", self._settings.endpoint.url)
+            log.exception("the keys of tokens could not be fetched from %s", self._settings.endpoint.url)
             return False
         if self._told:
-            log.warning("the keys of %s are to be had again", self._settings.endpoint.url)
+            log.warning("the keys of tokens were fetched again from %s", self._settings.endpoint.url)
             self._told = ""
         return True
 
@@ -98,5 +98,5 @@ class TokenKeys:
         """Log it once, not at each attempt."""
         if what != self._told:
             self._told = what
-            kept = f"those {len(self.keys)} that are known still count" if self.keys else "until then no token counts"
-            log.warning("keys for tokens are not to be had, %s: %s", kept, what)
+            kept = f"the {len(self.keys)} known before still count" if self.keys else "no token is accepted until then"
+            log.warning("the keys of tokens could not be fetched, %s: %s", kept, what)

@@ -296,7 +296,7 @@ class RaftDriver:
     def _append_voters(self, effect: AppendVoters) -> None:
         now_ms = self.clock.wall_ms()
         upgrades = effect.voters.version != self.store.voters.version
-        logger.info("voters: %s", effect.voters)
+        logger.info("the voters of the metadata quorum are to be %s", effect.voters)
         self._append_control(voters_batch(effect.voters, now_ms, with_version=upgrades), effect.epoch, now_ms)
 
     def _append_control(self, batch: bytearray, epoch: int, now_ms: int) -> None:
@@ -312,7 +312,7 @@ class RaftDriver:
 
     def _lead_no_more(self, error: Exception) -> None:
         """Let a node lead that can write; if there is no other, this one stands for election again after a while."""
-        logger.error("leads the metadata quorum no more: %s", error)
+        logger.error("this node stops leading the metadata quorum, as it cannot write: %s", error)
         self.core.resign(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:

@@ -35,7 +35,7 @@ async def fetched(driver: RaftDriver, loading: LoadSnapshot) -> bool:
         driver.complaints.came_spoilt(loading.leader, f"snapshot {snapshot}", error)
         complete = False
     except (OSError, TimeoutError, ValueError, ApiError) as error:
-        logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
+        logger.info("metadata snapshot %s could not be loaded from node %d: %s", snapshot, loading.leader, error)
         complete = False
     if not complete or driver.core.loading is not loading:
         writer.abandon()
@@ -60,7 +60,7 @@ def begins_the_log(driver: RaftDriver, snapshot: SnapshotId) -> bool:
 def _not_now(snapshot: SnapshotId, error: Exception) -> bool:
     if not lacks_handles(error):
         raise error
-    logger.error("snapshot %s: %s", snapshot, error)
+    logger.error("metadata snapshot %s could not be loaded, it is tried again: %s", snapshot, error)
     return False
 
 

@@ -163,12 +163,14 @@ class MetadataStore:
         path = self.flushed_end.path
         log, once = f"the metadata log in {self.directory} ends at offset {self.end_offset}", self.lacks.end_offset
         if self.voters.ids == (node_id,) and self.flushed_end.said.voters == 1:
-            logger.error("%s, and was written up to %d: what came between is lost, and done without", log, once)
+            logger.error(
+                "%s, and was written up to %d: the disk has lost the rest, which no other voter has", log, once
+            )
             self.lacks = None
         else:
             logger.error(
                 "%s, and was written up to %d (%s): the disk has lost the rest. Until this node has it from a leader "
-                "it does not stand as a voter, and votes only for who has as much",
+                "it does not stand for election, and votes only for nodes that have as much",
                 log,
                 once,
                 path,

@@ -224,7 +224,7 @@ class VoterRequests:
         try:
             response = await link.call(request, API_VERSIONS_VERSION)
         except (OSError, TimeoutError, ValueError) as error:
-            logger.info("%s:%d: %s", endpoint.host, endpoint.port, error)
+            logger.info("%s:%d did not say which features it supports: %s", endpoint.host, endpoint.port, error)
             came = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, TimeoutError) else ErrorCode.BROKER_NOT_AVAILABLE
             text = f"Aborted {doing} since API_VERSIONS returned an error {came.name}"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error
@@ -244,7 +244,7 @@ class VoterRequests:
             try:
                 await self._describe(described)
             except (OSError, TimeoutError, ValueError, ApiError) as error:
-                logger.info("the change of this voter's endpoints has to wait: %s", error)
+                logger.info("this voter's new endpoints could not be recorded yet: %s", error)
 
     async def _describe(self, voter: Voter) -> None:
         core = self._driver.core

@@ -106,10 +106,17 @@ class Assignments:
                 response = await self._controller.call(self._request(batch), ASSIGN_VERSION)
                 settled = self._take_in(batch, response)
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("the controller was not told of %d directories: %s", len(batch), error)
+                log.warning(
+                    "the directories of %d replicas did not reach the controller, they are sent again: %s",
+                    len(batch),
+                    error,
+                )
                 settled = False
             except Exception:  # a bug must not keep moves waiting for ever: nothing else retries
-                log.exception("the controller could not be told of %d directories", len(batch))
+                log.exception(
+                    "the directories of %d replicas could not be sent to the controller, they are tried again",
+                    len(batch),
+                )
                 settled = False
             if settled:
                 retry_s = FIRST_RETRY_S
@@ -152,7 +159,7 @@ class Assignments:
     def _take_in(self, batch: list[Wish], response: Any) -> bool:
         """Apply the response; True if every wish of the batch is settled."""
         if response.error_code:
-            log.warning("the controller refused assignments: %s", ErrorCode(response.error_code).name)
+            log.warning("the controller refused the directories of replicas: %s", ErrorCode(response.error_code).name)
             return False
         answers = {
             (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)

@@ -81,7 +81,7 @@ class Directories:
                 assigned_directory=assigned,
             )
         except ApiError as error:
-            logger.error("no log for %s: %s", topic_partition, error)
+            logger.error("%s has no log on this broker, its replica here is offline: %s", topic_partition, error)
             replica.go_offline()
             raise
         replica.use(opened)

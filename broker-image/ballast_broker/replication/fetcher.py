@@ -342,7 +342,9 @@ class FetcherGroup:
         records, end = data.records, replica.state.log_end_offset
         if records and data.log_start_offset >= end > int.from_bytes(records[:8]):
             # The leader deleted everything that is here, perhaps up to an offset inside a batch that straddles our end.
-            log.info("%s: the leader begins at %d: begun again there", replica.topic_partition, end)
+            log.info(
+                "%s: the log of the leader begins at %d: this log begins again there", replica.topic_partition, end
+            )
             replica.start_over_at(end)
         if records:
             if replica.append_is_slow():
@@ -381,12 +383,12 @@ class FetcherGroup:
         if followed.asked() != sent or self.partitions.get(self._key(replica)) is not followed:
             return
         if leader_end < sent.fetch_offset:
-            log.warning("%s: the leader ends at %d, this log at %d: cut back", replica.topic_partition, leader_end,
-                        sent.fetch_offset)  # fmt: skip
+            log.warning("%s: the log of the leader ends at %d, this one at %d: the rest is removed",
+                        replica.topic_partition, leader_end, sent.fetch_offset)  # fmt: skip
             self._totals.truncated_records += sent.fetch_offset - leader_end
             replica.truncate_to(leader_end)
         elif leader_start > sent.fetch_offset:
-            log.warning("%s: the leader begins at %d, this log ends at %d: begun again there",
+            log.warning("%s: the log of the leader begins at %d, this one ends at %d: this log begins again there",
                         replica.topic_partition, leader_start, sent.fetch_offset)  # fmt: skip
             replica.start_over_at(leader_start)
 

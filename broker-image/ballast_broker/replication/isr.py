@@ -63,13 +63,13 @@ class IsrChanges:
                 try:
                     self._propose_shrink(replica, replicas)
                 except Exception:  # a bug must not end this for all partitions
-                    log.exception("the ISR of %s could not be looked at", replica.topic_partition)
+                    log.exception("the ISR of %s could not be checked", replica.topic_partition)
 
     def _propose_shrink(self, replica: Replica, replicas: Replicas) -> None:
         replica.reconsider()
         change = replica.state.propose_shrink(replica.now_ms())
         if change is not None and replicas.find(replica.topic_partition) is replica:
-            log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
+            log.info("%s: the ISR is to shrink to %s", replica.topic_partition, sorted(change.members))
             self.submit(replica, change)
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ class IsrChanges:
                 response = await self._controller.call(self._request(batch), ALTER_PARTITION_VERSION)
                 retry = self._take_in(batch, response)
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
+                log.warning("%d changes of ISR did not reach the controller, sent again: %s", len(batch), error)
                 retry = batch
             except Exception:  # a bug must not leave them pending for ever: that blocks further proposals
-                log.exception("%d changes of ISR could not be asked for", len(batch))
+                log.exception("%d changes of ISR could not be sent, tried again", len(batch))
                 retry = batch
             for replica, change in retry.items():
                 self._proposed.setdefault(replica, change)
@@ -166,7 +166,10 @@ class IsrChanges:
         unsure = registration.leader_recovery_state == RECOVERING
         if unsure and replica.state.followers and self._broker_id not in in_line:
             self.unclean_elections += 1
-            log.warning("%s: leads it without having been in sync: what it lacks is lost", replica.topic_partition)
+            log.warning(
+                "%s: this broker leads it without having been in sync: records that it lacks are lost",
+                replica.topic_partition,
+            )
 
     def count(self, replica: Replica, before: frozenset[int]) -> None:
         """The ISR of a partition led here has changed; the metadata may tell before the controller's response does."""

@@ -274,7 +274,7 @@ class Movers:
         if gained is None:
             return
         if not gained and not move.not_converging:
-            log.warning("the move of %s does not converge: %d bytes are left", move.topic_partition, left_bytes)
+            log.warning("the move of %s does not catch up: %d bytes are left", move.topic_partition, left_bytes)
         move.not_converging = not gained
         if not gained:
             mover.queue.defer(move)

@@ -79,7 +79,7 @@ class Replica:
         if metadata.leader_epoch < (log.latest_epoch or 0):
             # Leading or following by it would undo what this log has from later leaders.
             logger.error(
-                "%s has records of epoch %s, but the metadata is at %d: left alone",
+                "%s has records of leader epoch %s, but the metadata is at %d: this change is ignored",
                 self.topic_partition, log.latest_epoch, metadata.leader_epoch,
             )  # fmt: skip
             return Transition.STALE

@@ -35,7 +35,8 @@ async def close_directories(manager: LogManager, broker_epoch: int) -> None:
         for directory in closed:
             await _leave(directory, broker_epoch)
         if closing:
-            logger.error("not closed yet, for nothing answers there: %s", ", ".join(each.path for each in closing))
+            silent = ", ".join(each.path for each in closing)
+            logger.error("log directories that are not closed yet, as they do not answer: %s", silent)
             await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
 
 

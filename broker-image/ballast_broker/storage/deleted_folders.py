@@ -54,7 +54,7 @@ class DeletedFolders:
             except OSError as error:
                 logger.error("%s cannot be set aside, and stays: %s", path, error)
                 continue
-            logger.warning("%s may be all that is left of a log whose disk failed as it moved: set aside", aside)
+            logger.warning("%s is set aside: it may be all that is left of a log whose disk failed as it moved", aside)
             yield aside, topic_partition
         self._remove(list(self._found))
 

@@ -61,10 +61,10 @@ class FoundLogs:
         directory that was not in `log.dirs` for a while, so that the replica was recreated elsewhere."""
         here, there = log.folder.path, current.folder.path
         if not has_all_of(current, log):
-            logger.warning("%s goes on, %s, which has other records, is set aside", there, here)
+            logger.warning("two logs of a replica: %s is used; %s, which has other records, is set aside", there, here)
             self._set_aside(log)
             return
-        logger.warning("%s goes on, %s, of which it has everything, is removed", there, here)
+        logger.warning("two logs of a replica: %s is used; %s, which has nothing more, is removed", there, here)
         self._placement.goes(log.directory)
         with contextlib.suppress(LogDirectoryFailure):
             self._folders.rename(log, DELETE_SUFFIX)

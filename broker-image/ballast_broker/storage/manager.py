@@ -352,7 +352,7 @@ class LogManager:
         """TOP-24: keep only logs of this topic id under this name. Set aside those of another topic, which was deleted
         while this broker or one of its directories was offline."""
         for log in self.held.take_others(topic_partition, topic_id):
-            logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
+            logger.warning("%s is set aside: it is of a deleted topic that had this name before", log.folder.path)
             self._set_aside(log)
 
     def set_aside_the_unclaimed(self, is_here: Callable[[TopicPartition, UUID], bool]) -> list[TopicPartition]:
@@ -392,7 +392,7 @@ class LogManager:
         if now_s - self._made_room_s < MAKE_ROOM_EVERY_S:
             return
         self._made_room_s = now_s
-        logger.error("nothing more can be opened (%s), which is refused: %s", error, advice(error))
+        logger.error("no more files can be opened (%s), what needs one is refused: %s", error, advice(error))
         self._on_loop(self.context.open_files.make_room)
 
     def _directory_failed(self, directory: LogDirectory) -> None:

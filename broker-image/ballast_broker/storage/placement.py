@@ -78,7 +78,7 @@ class Placement:
             named = self.directory(assigned)
             if named is None:
                 logger.warning(
-                    "%s is made anew, empty: it was in the directory of id %s, and none of log.dirs has that",
+                    "%s begins empty: it was in the directory with id %s, which none of log.dirs has",
                     topic_partition, uuid_text(assigned),
                 )  # fmt: skip
         if named is None or not named.online:

@@ -121,7 +121,7 @@ class ManagedCluster:
         try:
             refusals = await self._objects.apply_layout(layout, kube)
         except (ApiError, ApiUnavailableError) as error:
-            log.warning("cluster %s: %s", self._key, error)
+            log.warning("cluster %s: its objects could not be applied: %s", self._key, error)
             told = error.message if isinstance(error, ApiError) else ""
             self._refused = unserved(error) or CLUSTER["KubernetesRefused"].says(error=told.rstrip("."))
         try:
@@ -146,7 +146,7 @@ class ManagedCluster:
         verdict = unserved(error)
         if verdict is None:
             raise error
-        log.warning("cluster %s: %s", self._key, error)
+        log.warning("cluster %s: a change of its objects was not taken: %s", self._key, error)
         return verdict
 
     def silent(self) -> None:

@@ -46,7 +46,7 @@ class RebalanceJobs:
             if wanted is not None:
                 await self._objects.apply_owned(cluster, wanted)
         except (ApiError, ApiUnavailableError) as error:
-            log.warning("cluster %s: the rebalance job: %s", cluster.key, error)
+            log.warning("cluster %s: the rebalance job could not be applied: %s", cluster.key, error)
             if job_of(cluster) is not None:
                 self._refused = f"the job could not be created: {message_of(error).rstrip('.')}"
             return

@@ -92,7 +92,7 @@ class Refusals:
                 self.note(reassignment, error)
                 return
             where = about(KIND, reassignment.key)
-            log.warning("Reassignment %s: %s", reassignment.key, error, extra=where)
+            log.warning("Reassignment %s: a change got no answer: %s", reassignment.key, error, extra=where)
             self._silent = True
             self._spent += monotonic() - began
         finally:

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 
+from ballast_broker import seldom
 from ballast_broker.api.automatic_topics import AutomaticTopics
 from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH
 from ballast_broker.controller.commands.topics import create_topics
@@ -69,6 +70,41 @@ async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytes
         topics.create_internal(OFFSETS_TOPIC)
     [said] = caplog.messages
     assert "there are 1" in said
+
+
+class Refusing:
+    """A controller that has too few brokers for each topic."""
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, asker: Any = None) -> Any:
+        refused = {"error_code": ErrorCode.INVALID_REPLICATION_FACTOR, "error_message": "too few brokers"}
+        topics = [type("Topic", (), {"name": each.name, **refused})() for each in request.topics]
+        return type("Response", (), {"topics": topics})()
+
+
+async def test_a_topic_that_cannot_be_created_is_told_once_a_minute_however_often_clients_ask(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene()
+    controller: Any = Refusing()
+    tasks: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+    topics = AutomaticTopics(Asker(scene).config, lambda: scene.image, controller, spawn)
+
+    async def ask_often() -> None:
+        for _ in range(100):
+            topics.create(["new"])
+            await tasks[-1]
+
+    told = "topics that clients asked for could not be created: new: too few brokers"
+    await ask_often()
+    assert caplog.messages == [told]
+    monkeypatch.setattr(seldom, "TELL_AGAIN_S", 0.0)
+    topics.create(["new"])
+    await tasks[-1]
+    assert caplog.messages == [told] * 2
 
 
 class Recording:

@@ -121,7 +121,7 @@ def test_what_is_not_understood_is_told_once(caplog: pytest.LogCaptureFixture) -
         assert list(entries.of_topic(stored))
         assert list(entries.of_broker())
     assert [each.getMessage().rpartition(": ")[0] for each in caplog.records] == [
-        f"what is stored is not understood, and does not count: Invalid value {text} for configuration {name}"
+        f"a stored configuration is not understood, and is ignored: Invalid value {text} for configuration {name}"
         for name, text in (("log.retention.ms", "told once"), ("retention.bytes", "told once, too"))
     ]
 

@@ -155,7 +155,7 @@ async def test_a_bad_token_is_answered_twice_and_then_the_connection_ends(
             answer = await there.shown(token, one)
         assert (answer.error_code, answer.error_message, answer.auth_bytes) == (0, "", INVALID)
         assert answer.session_lifetime_ms == 0
-        assert "fails by OAUTHBEARER: it has ended 10" in caplog.text
+        assert "by OAUTHBEARER failed: it has ended 10" in caplog.text
         assert token[:20] not in caplog.text
         one.send(request("SaslAuthenticate", 2, auth_bytes=b"\x01"), request("Metadata", 2, topics=[]))
         answer = response("SaslAuthenticate", 2, await one.receive())
@@ -372,11 +372,11 @@ async def test_what_was_known_counts_while_nothing_better_is_to_be_had(
         await until(lambda: len(provider.asked) > asked + 3, "it is tried again")
         told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
         assert len(told) == 1
-        assert "those 1 that are known still count" in told[0]
+        assert "the 1 known before still count" in told[0]
         assert says in told[0]
         assert (await there.shown(provider.token())).auth_bytes == b""
         provider.answer = None
-        await until(lambda: "are to be had again" in caplog.text, "the end of it is told, too")
+        await until(lambda: "were fetched again" in caplog.text, "the end of it is told, too")
 
 
 async def test_an_endpoint_that_is_away_at_the_start_is_asked_until_it_is_there(
@@ -389,7 +389,7 @@ async def test_an_endpoint_that_is_away_at_the_start_is_asked_until_it_is_there(
     async with asking(f"http://127.0.0.1:{port}/keys", have_keys=False) as there:
         answer = await there.shown(signed(key))
         assert answer.auth_bytes == INVALID
-        assert "until then no token counts" in caplog.text
+        assert "no token is accepted until then" in caplog.text
         with Provider(port=port) as late:
             late.keys = {"one": key}
             await until(lambda: there.keys.keys, "there are keys")
@@ -424,7 +424,7 @@ async def test_who_waits_for_a_silent_endpoint_is_answered_when_it_is_given_up(
             assert (await there.shown(provider.token())).auth_bytes == b""
         finally:
             answered.set()
-        await until(lambda: "are to be had again" in caplog.text, "it answers")
+        await until(lambda: "were fetched again" in caplog.text, "it answers")
 
 
 async def test_a_file_of_keys_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ async def test_a_certificate_that_is_not_that_of_the_place_is_not_believed(
                 await ours.connect("127.0.0.1", serving.port, timeout_s=10)
     told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(told) == 1
-    assert "does not let us in: certificate verify failed" in told[0]
+    assert "does not let this node in: certificate verify failed" in told[0]
 
 
 @pytest.mark.spec("CLI-06")

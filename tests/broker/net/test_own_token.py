@@ -249,7 +249,7 @@ async def test_a_token_that_others_do_not_believe_is_told_once(
                 await network.connect("127.0.0.1", there.serving.port, timeout_s=10)
     told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert len(told) == 1
-    assert "does not let us in" in told[0]
+    assert "does not let this node in" in told[0]
 
 
 async def test_a_token_whose_key_is_no_longer_published_is_replaced_at_once() -> None:

@@ -354,7 +354,7 @@ async def test_a_node_that_is_not_let_in_says_so_once(caplog: pytest.LogCaptureF
                     await network.connect("127.0.0.1", serving.port, timeout_s=10)
             told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
             assert len(told) == 1
-            assert f"does not let us in: {mechanism} as alice failed" in told[0]
+            assert f"does not let this node in: {mechanism} as alice failed" in told[0]
             assert "wrong" not in caplog.text
         network = SocketNetwork("broker-1", Outgoing(login=Login("GSSAPI", "alice", "x")))
         with pytest.raises(ConnectionError, match="does not know GSSAPI, but PLAIN"):

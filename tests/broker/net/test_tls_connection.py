@@ -220,7 +220,7 @@ async def test_who_does_not_speak_tls_is_shown_out(authority: Authority, caplog:
                 plain.send_raw(spoken)
                 plain.writer.write_eof()
                 assert await plain.closed_by_server()
-        assert "no TLS with /127.0.0.1 on PLAINTEXT: " in caplog.text
+        assert "TLS handshake with /127.0.0.1 on listener PLAINTEXT failed: " in caplog.text
         assert (await (await serving.connect(tls=client(authority))).call(b"fine")) == b"fine"
         assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 

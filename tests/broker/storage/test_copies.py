@@ -220,7 +220,7 @@ def test_what_a_directory_that_was_taken_out_for_a_while_has_alone_is_not_remove
         await manager.shutdown()
         others = await world.started(log_dirs=tuple(path for path in world.paths if path != taken_out))
         anew = create(others, assigned_directory=log.directory.id)
-        assert "t-0 is made anew, empty" in caplog.text
+        assert "t-0 begins empty" in caplog.text
         anew.assign_epoch(1, 0)
         if written:
             batch = encode_batch([Record(b"k", b"after", 1_750_000_000_000)])
