@@ -152,9 +152,8 @@ def apply(
     merged: Obj = _merge(live, config, kind)
     before = ledger.sets.get(key, set())
     others = set().union(*(paths for other, paths in ledger.sets.items() if other != key))
-    dropped = {
-        path for path in before - wanted.keys() if not any(one[: len(path)] == path for one in others | wanted.keys())
-    }
+    given_up = _with_parents(before - wanted.keys(), kind)
+    dropped = {path for path in given_up if not any(one[: len(path)] == path for one in others | wanted.keys())}
     merged = _drop(merged, kind, dropped)
     after = owned_leaves(merged, kind)
     ledger.sets[key] = set(wanted)
@@ -164,6 +163,22 @@ def apply(
     merged["metadata"] = dict(merged["metadata"])
     _set_entries(merged, ledger.entries(key, config["apiVersion"], now))
     return merged
+
+
+def _with_parents(paths: FieldSet, kind: FieldType) -> FieldSet:
+    """Add the fields above them: when nobody owns anything in one, it goes as a whole, with its defaults."""
+    result = set(paths)
+    for path in paths:
+        parent = kind
+        for length, element in enumerate(path[:-1], 1):
+            name = element.removeprefix("f:")
+            if name == element:
+                parent = parent.item()
+                continue
+            if length > 1 and parent.has_field(name):
+                result.add(path[:length])
+            parent = parent.child(name)
+    return result
 
 
 _ABSENT = object()

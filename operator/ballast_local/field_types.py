@@ -40,6 +40,10 @@ class FieldType:
     is_set = False
     is_atomic_map = False
 
+    def has_field(self, name: str) -> bool:
+        """Whether the schema names this field; the keys of a map have no names there."""
+        return False
+
     def child(self, name: str) -> "FieldType":
         return FieldType()
 
@@ -64,6 +68,9 @@ class BuiltInType(FieldType):
                 return ("containerPort", "protocol")
             return ("port", "protocol") if self._parent == "spec" else ()
         return _LIST_KEYS.get(self._name, ())
+
+    def has_field(self, name: str) -> bool:
+        return True
 
     def child(self, name: str) -> FieldType:
         return BuiltInType(name, self._name)
@@ -100,6 +107,9 @@ class SchemaType(FieldType):
         self.list_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ()) if kind == "map" else ()
         self.is_set = kind == "set"
         self.is_atomic_map = schema.get("x-kubernetes-map-type") == "atomic"
+
+    def has_field(self, name: str) -> bool:
+        return name in (self._schema.get("properties") or {})
 
     def child(self, name: str) -> FieldType:
         properties = self._schema.get("properties") or {}

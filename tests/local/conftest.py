@@ -207,6 +207,10 @@ def definition(plural: str = "widgets", **schema: Any) -> dict[str, Any]:
             "replicas": {"type": "integer", "default": 1},
             "mode": {"type": "string", "enum": ["Fast", "Safe"]},
             "config": {"type": "object", "additionalProperties": {"type": "string"}},
+            "box": {
+                "type": "object",
+                "properties": {"colour": {"type": "string"}, "lid": {"type": "string", "default": "closed"}},
+            },
             "parts": {
                 "type": "array",
                 "x-kubernetes-list-type": "map",

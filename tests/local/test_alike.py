@@ -62,6 +62,15 @@ def test_apply_takes_no_field_that_is_not_there(server: Api, path: str) -> None:
     assert not server.exists(f"{path}/w")
 
 
+def test_what_is_applied_no_more_goes_with_its_defaults(server: Api, path: str) -> None:
+    """Nobody owns a default; it stays as long as anybody owns something beside it."""
+    made = applied(server, path, widget(box={"colour": "red"}))
+    assert made["spec"]["box"] == {"colour": "red", "lid": "closed"}
+    applied(server, path, widget(box={"colour": "red"}), "two")
+    assert applied(server, path, widget())["spec"]["box"] == made["spec"]["box"]
+    assert "box" not in applied(server, path, widget(), "two")["spec"]
+
+
 def test_apply_says_what_it_applies(server: Api, maps: str) -> None:
     untyped = {"metadata": {"name": "c"}, "data": {}}
     assert refusal(server, "PATCH", f"{maps}/c?fieldManager=one", untyped, APPLY) == (
