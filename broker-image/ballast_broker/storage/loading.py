@@ -166,7 +166,8 @@ class _Loading:
             producers = ProducerStates()
             snapshots.load(producers, self.rebuild_from)
             replay(producers, self.segments, self.end_offset, rebuild_from=self.rebuild_from)
-        elif self.end_offset not in snapshots.offsets:  # otherwise it is read when first needed
+        elif self.end_offset not in snapshots.offsets or snapshots.is_large(self.end_offset):
+            # A small one is read when first needed, by the event loop.
             producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             if self.segments and producers.map_end_offset < self.segments[-1].base_offset:

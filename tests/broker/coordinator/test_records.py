@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast_broker.coordinator import records
+from ballast_broker.coordinator.consumers import records as consumer_records
+from ballast_broker.coordinator.consumers.group import Current, CurrentChange, MemberState, Partitions, TargetChange
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.records import OffsetKey
@@ -128,3 +130,37 @@ def test_what_ends_too_early_is_refused(cut: int, topic_id: UUID) -> None:
         records.decode_key(key[:-cut])
     with pytest.raises((ValueError, IndexError, struct.error)):
         records.decode_offset(value[:-cut])
+
+
+SOME_TOPICS: Partitions = {UUID(int=1): frozenset((3, 1, 2)), UUID(int=2**128 - 1): frozenset((2**31 - 1,))}
+MANY_TOPICS: Partitions = {UUID(int=number): frozenset(range(number)) for number in range(1, 200)}
+
+
+@pytest.mark.parametrize("state", MemberState)
+@pytest.mark.parametrize(
+    ("assigned", "revoking"), [({}, {}), (SOME_TOPICS, {}), ({}, SOME_TOPICS), (MANY_TOPICS, SOME_TOPICS)]
+)
+def test_partitions_of_consumer_group_members(assigned: Partitions, revoking: Partitions, state: MemberState) -> None:
+    epoch, previous = 2**31 - 1, -1
+
+    def rows(kind: Any, partitions: Partitions) -> list[Any]:
+        return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()]
+
+    value = message("ConsumerGroupTargetAssignmentMemberValue")
+    target = TargetChange("m", assigned)
+    key, data = consumer_records.encode("g", target)
+    assert data == bytes(value(topic_partitions=rows(value.TopicPartition, assigned)).encode(0))
+    assert consumer_records.decode(7, key, data) == ("g", target)
+
+    value = message("ConsumerGroupCurrentMemberAssignmentValue")
+    current = CurrentChange("m", Current(epoch, previous, state, assigned, revoking))
+    key, data = consumer_records.encode("g", current)
+    schema = value(
+        member_epoch=epoch,
+        previous_member_epoch=previous,
+        state=state,
+        assigned_partitions=rows(value.TopicPartitions, assigned),
+        partitions_pending_revocation=rows(value.PendingPartitions, revoking),
+    )
+    assert data == bytes(schema.encode(0))
+    assert consumer_records.decode(8, key, data) == ("g", current)

@@ -158,6 +158,21 @@ def test_a_producer_that_writes_while_others_are_forgotten_is_kept(bench: Bench)
     assert not len(log.producers)
 
 
+@pytest.mark.spec("CLI-05", "LOG-32")
+@pytest.mark.parametrize("count", [1, 3000])
+def test_a_large_snapshot_is_read_while_the_log_is_loaded_and_a_small_one_when_needed(bench: Bench, count: int) -> None:
+    log = bench.create()
+    send(bench, log, 0)
+    for producer_id in range(100, 99 + count):
+        log.producers.record(producer_id, 0, 0, 0, 0, bench.clock.now_ms)
+    log.close()
+    bench.release()
+    again = bench.load(clean=True)
+    assert again.producers_are_loaded is (count == 3000)
+    assert len(again.producers) == count
+    assert send(bench, again, 0).duplicate
+
+
 @pytest.mark.spec("CLI-05")
 def test_truncation_takes_producers_back(bench: Bench) -> None:
     log = bench.create()
