@@ -436,11 +436,13 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
         ("claims", ApiUnavailableError("connection refused"), "connection refused"),
         ("layout", ApiUnavailableError("connection refused"), "connection refused"),
         ("monitor", ApiUnavailableError("connection refused"), "connection refused"),
+        ("budget", ApiUnavailableError("connection refused"), "connection refused"),
+        ("budget", ApiError(403, "Forbidden", "budgets are ours"), "budgets are ours"),
         ("monitor", ApiError(404, "NotFound", "PodMonitor demo: there is no such kind"), "there is no such kind"),
     ],
 )
 async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
-    where: str, error: Exception, told: str
+    where: str, error: ApiError | ApiUnavailableError, told: str
 ) -> None:
     """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer; and
     where nobody knows a PodMonitor, there was no StatefulSet either."""
@@ -459,8 +461,11 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     async def fine(*_: object) -> bool:
         return True
 
+    async def without_budget(*_: object) -> LayoutRefusals:
+        return LayoutRefusals(failed=error)
+
     monitor = refused if where == "monitor" else fine
-    layout = refused if where == "layout" else writer.apply_layout
+    layout = {"layout": refused, "budget": without_budget}.get(where, writer.apply_layout)
     objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=layout, apply_monitor=monitor)
     managed._objects = cast(Any, objects)
     managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
@@ -469,7 +474,7 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     assert reach.bootstrap == "10.0.0.1:9092"
     said = managed.explain()
     assert said is not None
-    silent = isinstance(error, ApiUnavailableError) and error.answer is None and where != "monitor"
+    silent = isinstance(error, ApiUnavailableError) and error.answer is None
     assert (said.reason, told in said.message) == ("KubernetesSilent" if silent else "KubernetesRefused", True)
     assert (managed._refused is None) == (where != "layout"), "restarts go on, but for what is not laid out"
 
