@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from tests.operator.lives import KEY, Deed, LivesWorld, Story
 from tests.operator.still_kubernetes import CRDS
 
+from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.meta import API_VERSION
 
 LARGE = {"name": "a", "size": "8Gi"}
@@ -128,6 +130,15 @@ async def move_at_once(world: LivesWorld) -> None:
 
 async def delete_move(world: LivesWorld) -> None:
     await world.delete(API_VERSION, "reassignments", "move")
+
+
+def secret(name: str, **data: str) -> Deed:
+    async def deed(world: LivesWorld) -> None:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
+        await world.kube.ask("PATCH", path_of("v1", "secrets", KEY.namespace, name), body, fieldManager="person")
+
+    return deed
 
 
 STORIES = {
