@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from tests.operator.lives import KEY, Deed, LivesWorld, Story
+from tests.operator.still_kubernetes import CRDS
 
+from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.meta import API_VERSION
 
 LARGE = {"name": "a", "size": "8Gi"}
@@ -87,6 +90,57 @@ async def lose_the_set(world: LivesWorld) -> None:
     await world.delete("apps/v1", "statefulsets", KEY.name)
 
 
+async def monitors_and_spark(world: LivesWorld) -> None:
+    """Kinds that programs beside Ballast bring along."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for group, version, kind in (
+        ("monitoring.coreos.com", "v1", "PodMonitor"),
+        ("sparkoperator.k8s.io", "v1beta2", "ScheduledSparkApplication"),
+    ):
+        plural = f"{kind.lower()}s"
+        served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+        names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [served]}
+        await world.kube.ask("POST", CRDS, {"metadata": {"name": f"{plural}.{group}"}, "spec": spec})
+
+
+def watched(run: str) -> Deed:
+    job = {"run": run, "prometheus": "http://prometheus:9090"}
+    return cluster(rebalance={"job": job}, metrics={"podMonitor": True})
+
+
+async def two_for_one_topic(world: LivesWorld) -> None:
+    for name in ("older", "younger"):
+        await world.topic(name, topicName="shared", partitions=2, replicas=2)
+        await world.settle()
+
+
+async def the_older_goes(world: LivesWorld) -> None:
+    await world.delete(API_VERSION, "kafkatopics", "older")
+
+
+async def more_of_the_younger(world: LivesWorld) -> None:
+    await world.topic("younger", topicName="shared", partitions=3, replicas=2, config={"retention.ms": "1000000"})
+
+
+async def move_at_once(world: LivesWorld) -> None:
+    rows = [{"topic": "moved", "partition": index, "replicas": [2, 1]} for index in range(2)]
+    await world.reassign("move", partitions=rows, throttle={"interBroker": "1Mi"})
+
+
+async def delete_move(world: LivesWorld) -> None:
+    await world.delete(API_VERSION, "reassignments", "move")
+
+
+def secret(name: str, **data: str) -> Deed:
+    async def deed(world: LivesWorld) -> None:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
+        await world.kube.ask("PATCH", path_of("v1", "secrets", KEY.namespace, name), body, fieldManager="person")
+
+    return deed
+
+
 STORIES = {
     "born": Story([], [cluster(), topics]),
     "fewer brokers": Story(
@@ -123,6 +177,14 @@ STORIES = {
     "topics and a move": Story(
         [cluster(), topics, moved_topic, leave_moved_alone], [move, change_topics, approve, cluster(config=SETTING)]
     ),
+    "a monitor and a job, run otherwise": Story(
+        [monitors_and_spark, cluster(), topics],
+        [watched("CronJob"), watched("Watch"), watched("ScheduledSparkApplication")],
+        apart=1,
+    ),
+    "no monitor and no job": Story([monitors_and_spark, watched("Watch"), topics], [cluster()]),
+    "two for one topic": Story([cluster(), two_for_one_topic], [more_of_the_younger, the_older_goes]),
+    "a move deleted": Story([cluster(), moved_topic, leave_moved_alone], [move_at_once, delete_move], apart=4),
     "topics deleted": Story([cluster(), topics], [delete_topics]),
     "all deleted": Story([cluster(), topics, moved_topic, leave_moved_alone], [move, delete_topics, delete_cluster]),
 }

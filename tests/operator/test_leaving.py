@@ -27,7 +27,7 @@ from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
-from ballast_operator.model.meta import Key
+from ballast_operator.model.meta import Key, owner_reference
 from ballast_operator.model.reassignment import Reassignment
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
 from ballast_operator.resources import pods
@@ -436,11 +436,13 @@ async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_ser
         ("claims", ApiUnavailableError("connection refused"), "connection refused"),
         ("layout", ApiUnavailableError("connection refused"), "connection refused"),
         ("monitor", ApiUnavailableError("connection refused"), "connection refused"),
+        ("budget", ApiUnavailableError("connection refused"), "connection refused"),
+        ("budget", ApiError(403, "Forbidden", "budgets are ours"), "budgets are ours"),
         ("monitor", ApiError(404, "NotFound", "PodMonitor demo: there is no such kind"), "there is no such kind"),
     ],
 )
 async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
-    where: str, error: Exception, told: str
+    where: str, error: ApiError | ApiUnavailableError, told: str
 ) -> None:
     """Whom a claim belongs to has nothing to do with topics, which were told that the cluster does not answer; and
     where nobody knows a PodMonitor, there was no StatefulSet either."""
@@ -459,8 +461,11 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     async def fine(*_: object) -> bool:
         return True
 
+    async def without_budget(*_: object) -> LayoutRefusals:
+        return LayoutRefusals(failed=error)
+
     monitor = refused if where == "monitor" else fine
-    layout = refused if where == "layout" else writer.apply_layout
+    layout = {"layout": refused, "budget": without_budget}.get(where, writer.apply_layout)
     objects = SimpleNamespace(identity=identity, facts=facts, apply_layout=layout, apply_monitor=monitor)
     managed._objects = cast(Any, objects)
     managed._ownership = cast(Any, SimpleNamespace(bring=refused if where == "claims" else fine))
@@ -469,7 +474,7 @@ async def test_what_is_refused_beside_the_layout_keeps_nothing_else_waiting(
     assert reach.bootstrap == "10.0.0.1:9092"
     said = managed.explain()
     assert said is not None
-    silent = isinstance(error, ApiUnavailableError) and error.answer is None and where != "monitor"
+    silent = isinstance(error, ApiUnavailableError) and error.answer is None
     assert (said.reason, told in said.message) == ("KubernetesSilent" if silent else "KubernetesRefused", True)
     assert (managed._refused is None) == (where != "layout"), "restarts go on, but for what is not laid out"
 
@@ -551,6 +556,27 @@ async def test_a_drain_that_came_to_nothing_goes_when_the_brokers_are_wanted_aga
     managed, scene, told = scene_of(holding(0, 3), cache)
     assert await managed._leaving.scale_down(replace(scene, cluster=cluster(brokers=4)), [], frozenset()) is None
     assert sorted(told.deleted) == ["demo-drain-brokers-1", "demo-drain-brokers-2"]
+
+
+@pytest.mark.spec("OPR-02", "OPR-42")
+async def test_a_drain_names_the_reassignment_that_carries_it_out_and_none_that_is_done() -> None:
+    cache, told_drains = drains(("demo-drain-brokers-1", "Succeeded", {"drainBrokers": [3]})), list[Drain]()
+    managed, scene, told = scene_of(holding(0, 3), cache)
+    await managed._leaving.scale_down(scene, told_drains, frozenset())
+    assert (told.deleted, told_drains) == (["demo-drain-brokers-1"], [Drain(3, replicas_left=1)]), "more came meanwhile"
+
+    class Keeping(Told):
+        async def create_reassignment(self, owner: Any, name: str, spec: Mapping[str, Any], cluster: str) -> None:
+            owners = [owner_reference("KafkaCluster", owner.meta)]
+            meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": owners}
+            cache.put_reassignment({"metadata": meta, "spec": spec})
+
+    managed._shared.writer = cast(Any, Keeping())  # type: ignore[misc]
+    cache.remove_reassignment(Key("default", "demo-drain-brokers-1"), "demo-drain-brokers-1")
+    told_drains.clear()
+    await managed._leaving.scale_down(scene, told_drains, frozenset())
+    (made,) = cache.reassignments_of(scene.cluster.key)
+    assert [one.reassignment for one in told_drains] == [made.meta.name]
 
 
 @pytest.mark.spec("OPR-42")

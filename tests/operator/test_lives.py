@@ -6,8 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.operator.lives import Trouble, differences, told
-from tests.operator.stories import STORIES
+from tests.certificates import Authority
+from tests.operator.lives import KEY, Deed, Story, Trouble, differences, told
+from tests.operator.stories import STORIES, cluster, secret, topics
 
 from ballast_operator.handlers.plans import Plans
 from ballast_operator.plan import contents, stored
@@ -26,6 +27,34 @@ async def test_operators_that_are_killed_at_each_change_come_to_the_same_end(nam
         world = await told(STORIES[name], tmp_path, most)
         assert world.findings + world.kafka.findings == []
         assert differences(undisturbed.end(), world.end()) == [], f"each killed at its change {most}"
+
+
+@pytest.mark.spec("OPR-04", "OPR-40")
+async def test_so_they_do_where_secrets_are_renewed_in_the_middle_of_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    names = ",".join(f"DNS:{KEY.name}-{broker}.{KEY.name}-brokers.{KEY.namespace}.svc" for broker in range(3))
+
+    def certificate(name: str) -> Deed:
+        whole = authority.issue(name, subject="/CN=node", names=names)
+        files = {"tls.key": whole.with_suffix(".key"), "tls.crt": whole.with_suffix(".crt"), "ca.crt": authority.ca}
+        return secret("internal", **{key: file.read_text() for key, file in files.items()})
+
+    security = {
+        "internal": {"tls": {"secretName": "internal"}},
+        "authorization": {"type": "Simple"},
+        "delegationTokens": {"secretName": "tokens"},
+    }
+    listener = {"name": "PLAINTEXT", "port": 9092, "authentication": {"type": "SCRAM-SHA-512"}}
+    secured = cluster(listeners=[listener], security=security)
+    begins = [certificate("first"), secret("tokens", secretKey="a" * 32), secured, topics]
+    story = Story(begins, [secret("tokens", secretKey="b" * 32), certificate("second")], apart=2)
+    undisturbed = await told(story, tmp_path, None)
+    assert undisturbed.findings + undisturbed.kafka.findings == []
+    evicted = [change for life in undisturbed.lives for change in life.changes if change.endswith("/eviction")]
+    assert len(evicted) == 3, "tokens of before count no more"
+    world = await told(story, tmp_path, 1)
+    assert world.findings + world.kafka.findings == []
+    assert differences(undisturbed.end(), world.end()) == []
 
 
 @pytest.mark.spec("OPR-05")

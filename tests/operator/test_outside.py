@@ -281,7 +281,8 @@ async def test_without_a_disruption_budget_there_is_a_cluster_all_the_same(monke
 
     monkeypatch.setattr(Api, "apply", refused)
     refusals = await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1)
-    assert (refusals.refused, replicas(api)) == ("PodDisruptionBudget demo: budgets are ours", 3)
+    assert isinstance(refusals.failed, ApiError)
+    assert (refusals.failed.message, replicas(api)) == ("PodDisruptionBudget demo: budgets are ours", 3)
 
 
 @pytest.mark.spec("OPR-41")

@@ -58,12 +58,14 @@ PLURALS = {
 
 
 class LayoutRefusals(NamedTuple):
-    """What Kubernetes refused besides the layout, and the brokers that wait for it: `waiting_to_be_added` could not be
-    reached from outside; `waiting_to_restart` would, once restarted, advertise a node port that they do not have."""
+    """Why Kubernetes refused Services for clients outside, and the brokers that wait for these: `waiting_to_be_added`
+    could not be reached from outside; `waiting_to_restart` would, once restarted, advertise a node port that they do
+    not have. And what failed besides, for which nobody waits."""
 
     refused: str | None = None
     waiting_to_be_added: frozenset[int] = frozenset()
     waiting_to_restart: frozenset[int] = frozenset()
+    failed: ApiError | ApiUnavailableError | None = None
 
 
 class KubeObjects:
@@ -169,7 +171,7 @@ class KubeObjects:
         try:
             await self._apply_budget(cluster)
         except (ApiError, ApiUnavailableError) as error:
-            refusals = refusals._replace(refused=refusals.refused or message_of(error))
+            refusals = refusals._replace(failed=error)
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:

@@ -89,13 +89,13 @@ class Leaving:
             )
             await self._lay_out(layout, scene.kube)
             return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=_left(0))
+        held = await self._own.drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         drains += [
             Drain(broker, reassignment=self._own.name(name), replicas_left=contents.replicas_on(scene.view, [broker]))
             for broker in excess
         ]
         if left is None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
-        held = await self._own.drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)._replace(stalled=True)
         return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=self._own.carried_out(name, _left(left)))
@@ -136,9 +136,9 @@ class Leaving:
             await self._lay_out(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=_left(0))
         full = {d: contents.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
-        drains += [Drain(d.broker, d.path, self._own.name(name), count) for d, count in full.items() if count]
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
         held = await self._own.drain(scene, name, {"drainDirectories": rows}) if rows else None
+        drains += [Drain(d.broker, d.path, self._own.name(name), count) for d, count in full.items() if count]
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))

@@ -122,14 +122,15 @@ class ManagedCluster:
             refusals = await self._objects.apply_layout(layout, kube)
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: its objects could not be applied: %s", self._key, error)
-            told = error.message if isinstance(error, ApiError) else ""
-            self._refused = unserved(error) or CLUSTER["KubernetesRefused"].says(error=told.rstrip("."))
+            self._refused = _failure_told(error)
         try:
             await self._objects.apply_monitor(layout.cluster)
         except (ApiError, ApiUnavailableError) as error:
-            refusals = refusals._replace(refused=refusals.refused or message_of(error))
+            refusals = refusals._replace(failed=refusals.failed or error)
         if refusals.refused is not None:
             self._refused_beside = _refusals_told(refusals)
+        elif refusals.failed is not None:
+            self._refused_beside = _failure_told(refusals.failed)
         return refusals
 
     @contextmanager
@@ -364,6 +365,10 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
+
+
+def _failure_told(error: ApiError | ApiUnavailableError) -> Verdict:
+    return unserved(error) or CLUSTER["KubernetesRefused"].says(error=message_of(error).rstrip("."))
 
 
 def _refusals_told(refusals: LayoutRefusals) -> Verdict:

@@ -89,9 +89,9 @@ class OwnReassignments:
                 await self._shared.writer.delete_reassignment(one)
 
     def name(self, prefix: str) -> str | None:
-        """The name of the `last` one."""
+        """The name of the `last` one, unless it is done."""
         current = self.last(prefix)
-        return None if current is None else current.meta.name
+        return None if current is None or current.status.phase is Phase.SUCCEEDED else current.meta.name
 
     def last(self, prefix: str) -> Reassignment | None:
         """The Reassignment with this prefix that has not ended, else the last one."""

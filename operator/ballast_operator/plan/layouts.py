@@ -104,10 +104,10 @@ def metadata_volume(cluster: KafkaCluster, kube: KubeFacts) -> str:
 
 def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> str | None:
     """The volume with the metadata log, if the spec no longer has it."""
-    if cluster.spec.metadata_volume is not None or not kube.volumes:
+    found = identity.metadata or metadata_volume(cluster, kube)
+    if not found or cluster.spec.metadata_volume is not None:
         return None
-    first = identity.metadata or next(iter(kube.volumes))
-    return None if any(volume.name == first for volume in cluster.spec.volumes) else first
+    return None if any(volume.name == found for volume in cluster.spec.volumes) else found
 
 
 def same_templates(wanted: Collection[Volume], found: Mapping[str, Volume]) -> bool:
