@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Objects created during startup mostly stay; a start that waits for its quorum still collects now and then.
 GC_THRESHOLD_AT_START = 1_000_000
-# Requests create few reference cycles: fewer, later collections keep pauses off the hot path. The first two bound a
-# pause, to 2 and 10 ms: it grows with the objects that are new since the last one.
-GC_THRESHOLDS = (50_000, 4, 500)
+# Requests create few reference cycles: fewer, later collections keep pauses off the hot path.
+GC_THRESHOLDS = (50_000, 20, 100)
 QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot at the same time
 THREADS_OF_A_MOVER = 3  # copying, reading ahead, syncing
 THREADS_FOR_ALL_ELSE = 8
