@@ -133,6 +133,7 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
         waves[move.wave].append(move)
     touched: set[Name] = set()
     for wave in sorted(waves):
+        filled: set[Name] = set()
         for move in waves[wave]:
             size = max((size for _, size in ledger.placement[move.topic, move.partition].values()), default=0)
             for name in _arrivals(move.from_, move.to):
@@ -140,19 +141,15 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
                     own = ledger.placement[move.topic, move.partition].get(name[0])
                     # A replica that stays on its broker keeps its own size; one that arrives is a copy of the leader.
                     ledger.used[name] += size if own is None else own[1]
-                    touched.add(name)
+                    filled.add(name)
         faults += [
             f"wave {wave}: {path} on broker {broker} passes its high-water mark"
-            for broker, path in sorted(touched)
+            for broker, path in sorted(filled)
             if ledger.used[broker, path] > high_water * ledger.total[broker, path] + 1
-            and _grows(waves[wave], (broker, path))
         ]
+        touched |= filled
         for move in waves[wave]:
             for name in _arrivals(move.to, move.from_):
                 if name[1] != ANY_DIRECTORY:
                     ledger.used[name] -= ledger.placement[move.topic, move.partition][name[0]][1]
     return touched
-
-
-def _grows(moves: list[Move], name: Name) -> bool:
-    return any(name in _arrivals(move.from_, move.to) for move in moves)

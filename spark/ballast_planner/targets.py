@@ -178,14 +178,12 @@ class _TargetPlanner:
         return max(range(len(pairs)), key=key)
 
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
-        """The least full directory on other brokers, below its high-water mark if there is one: in a rack that none of
-        these has, else in one that only dead ones among them have, else in any."""
+        """The least full directory on other brokers that stays below its high-water mark: in a rack that none of these
+        has, else in one that only dead ones among them have, else in any."""
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
-        after = self.used + size
-        outside = self.open & ~np.isin(owner, taken) & (after <= self.load.directories.total)
-        below_mark = outside & (after <= self.mark)
-        candidates = np.flatnonzero(below_mark if below_mark.any() else outside)
+        outside = self.open & ~np.isin(owner, taken)
+        candidates = np.flatnonzero(outside & (self.used + size <= self.mark))
         if not candidates.size:
             return None
         alive = [broker for broker in taken if self.load.brokers.alive[broker]]

@@ -260,6 +260,27 @@ def test_another_replica_goes_below_the_mark_rather_than_to_a_fresh_rack() -> No
     assert ([move.to.replicas for move in plan.moves], plan.unplaced) == ([(1, 3)], ())
 
 
+@pytest.mark.spec("REB-05", "CLU-34")
+def test_of_several_replicas_more_those_are_made_that_have_room() -> None:
+    """One that no broker can take below its mark does not keep the others from being made."""
+    held = {1: 50, 2: 100, 3: 940}
+    directories = [Directory(broker, "/a", 1_000, used) for broker, used in held.items()]
+    load = ClusterLoad.from_rows([Broker(broker) for broker in held], directories, [Replica("t", 0, 1, "/a", 50, True)])
+    plan = plan_replication_factor(load, {"t": 3})
+    assert [move.to.replicas for move in plan.moves] == [(1, 2)]
+    assert [row.reason for row in plan.unplaced] == ["only 2 of 3 replicas have a broker with room"]
+
+
+@pytest.mark.spec("OPR-31")
+def test_what_leaves_in_one_wave_makes_room_for_the_next_up_to_the_mark() -> None:
+    brokers, sizes = [Broker(number) for number in (1, 2, 3)], (500, 950)
+    replicas = [Replica("t", number, number + 1, "/a", size, True) for number, size in enumerate(sizes)]
+    load = ClusterLoad.from_rows(brokers, [Directory(broker.id, "/a", 1_000, 0) for broker in brokers], replicas)
+    rows = rows_from_spec([{"topic": "t", "partition": number, "replicas": [to]} for number, to in ((0, 3), (1, 1))])
+    plan = plan_explicit(load, rows)
+    assert ([(move.partition, move.wave) for move in plan.moves], plan.unplaced) == ([(0, 0), (1, 1)], ())
+
+
 @pytest.mark.spec("OPR-30")
 def test_what_has_no_room_is_named_by_the_broker_that_it_stays_on() -> None:
     brokers = [Broker(number) for number in (1, 2, 3)]
