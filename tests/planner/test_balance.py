@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from tests.planner.clusters import apply_moves, skewed_disks, solve_in_turn
@@ -12,6 +13,7 @@ from ballast_planner import (
     Broker,
     ClusterLoad,
     Directory,
+    Move,
     Placement,
     PlanError,
     PlanOptions,
@@ -28,6 +30,7 @@ from ballast_planner import (
     rows_from_spec,
     spec_rows,
 )
+from ballast_planner.quality import expected_seconds
 
 QUIET = PlanOptions(level_leaders=False)
 
@@ -155,6 +158,51 @@ def test_what_followers_fetch_is_in_the_bytes_out_and_counted_once() -> None:
     ]
     load = ClusterLoad.from_rows([Broker(0), Broker(1)], [Directory(b, "/d", 1_000, 80) for b in (0, 1)], replicas)
     assert not plan_balance(load, QUIET).moves
+
+
+@pytest.mark.spec("REB-05")
+def test_no_traffic_is_levelled_at_the_price_of_a_disk_below_its_band() -> None:
+    held = [(0, 15, 3.0), (0, 85, 27.0), (1, 92, 0.0), (2, 108, 0.0)]
+    replicas = [Replica("t", p, b, "/d", size, True, 0, rate) for p, (b, size, rate) in enumerate(held)]
+    used = {0: 100, 1: 92, 2: 108}
+    load = ClusterLoad.from_rows(
+        [Broker(broker) for broker in used], [Directory(b, "/d", 1_000, bytes_) for b, bytes_ in used.items()], replicas
+    )
+    assert not plan_balance(load, QUIET).moves
+
+
+@pytest.mark.spec("REB-05")
+@pytest.mark.parametrize(("led", "handed_over"), [((105, 95), 0), ((2, 1), 0), ((115, 85), 5)])
+def test_leaders_within_the_band_or_one_from_the_mean_stay(led: tuple[int, int], handed_over: int) -> None:
+    order = [(0, 1)] * led[0] + [(1, 0)] * led[1]
+    replicas = [
+        Replica("t", number, broker, "/d", 1, position == 0, position)
+        for number, brokers in enumerate(order)
+        for position, broker in enumerate(brokers)
+    ]
+    directories = [Directory(broker, "/d", 1_000, sum(led)) for broker in (0, 1)]
+    plan = plan_balance(ClusterLoad.from_rows([Broker(0), Broker(1)], directories, replicas))
+    assert plan.quality is not None
+    assert (plan.quality.leader_changes, len(plan.moves)) == (handed_over, handed_over)
+
+
+@pytest.mark.spec("REB-07")
+def test_waves_take_their_time_one_after_another_and_brokers_together() -> None:
+    def move(partition: int, before: int, after: int, size: int, wave: int) -> Move:
+        return Move("t", partition, Placement((before,), ("/a",)), Placement((after,), ("/b",)),
+                    size if before != after else 0, size if before == after else 0, wave)  # fmt: skip
+
+    moves = [
+        move(0, 1, 2, 300, 0),
+        move(1, 1, 2, 100, 0),
+        move(2, 2, 3, 200, 0),
+        move(3, 3, 3, 50, 0),
+        move(4, 3, 1, 60, 1),
+    ]
+    limits = PlanOptions(inter_broker_bytes_per_second=10, intra_broker_bytes_per_second=1)
+    assert expected_seconds(moves, limits) == 50 + 6, "broker 3 moves 50 bytes between its disks at one a second"
+    assert expected_seconds(moves, replace(limits, intra_broker_bytes_per_second=5)) == 40 + 6
+    assert expected_seconds(moves, replace(limits, intra_broker_bytes_per_second=None)) is None
 
 
 @pytest.mark.spec("OPR-31")

@@ -297,6 +297,8 @@ def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes()
     assert [d.used_bytes for d in apart.directories] == [d.used_bytes for d in measured().directories]
     assert plan_balance(apart.load(), PlanOptions(level_leaders=False)).moves
     assert shared_volumes(measured()) == []
+    full = [row._replace(used_bytes=row.total_bytes) for row in measured().directories]
+    assert shared_volumes(replace(measured(), directories=full)) == [], "disks of their own are as alike when full"
 
 
 @pytest.mark.spec("REB-08")
