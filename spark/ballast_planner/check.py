@@ -22,6 +22,7 @@ class Ledger:
         self.total: dict[Name, int] = {}
         self.used: dict[Name, int] = {}
         self.closed: set[Name] = set()
+        self.failed: set[Name] = set()
         columns = load.directories
         for owner, path, total, used, cordoned, online in zip(
             columns.broker.tolist(), columns.paths, columns.total.tolist(), columns.used.tolist(),
@@ -29,6 +30,8 @@ class Ledger:
         ):  # fmt: skip
             name = (ids[owner], path)
             self.total[name], self.used[name] = total, used
+            if not online:
+                self.failed.add(name)
             if cordoned or not online or load.brokers.cordoned[owner] or not load.brokers.alive[owner]:
                 self.closed.add(name)
         self.rack = dict(zip(ids, load.brokers.racks, strict=True))
@@ -109,8 +112,9 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
             faults.append(f"{label}: broker {broker} has no directory {path}")
         elif (broker, path) in ledger.closed:
             faults.append(f"{label}: {path} on broker {broker} takes no replicas")
-    # A dead broker's rack protects no data, neither before nor after.
+    # A dead broker's rack protects no data, neither before nor after; nor does what was on a disk that failed.
     before, after = ([broker for broker in one.replicas if ledger.alive.get(broker)] for one in (move.from_, move.to))
+    before = [broker for broker in before if (broker, move.from_.as_pairs()[broker]) not in ledger.failed]
     if _racks(ledger, after) < min(_racks(ledger, before), len(move.to.replicas)):
         faults.append(f"{label}: on fewer racks than before")
     return faults

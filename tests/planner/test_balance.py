@@ -309,6 +309,19 @@ def test_another_replica_goes_below_the_mark_rather_than_to_a_fresh_rack() -> No
 
 
 @pytest.mark.spec("REB-05", "CLU-34")
+@pytest.mark.parametrize(("away", "kept"), [({"cordoned": True}, (1, 3)), ({"online": False}, (2, 3))])
+def test_fewer_replicas_stay_on_as_many_racks_as_hold_data(away: dict[str, bool], kept: tuple[int, ...]) -> None:
+    """The first is alone on its rack and on a disk that is to go, or that has failed: there it holds nothing."""
+    brokers = [Broker(1, "a"), Broker(2, "b"), Broker(3, "b")]
+    directories = [Directory(1, "/d", 1_000, 10, **away), *(Directory(broker, "/d", 1_000, 10) for broker in (2, 3))]
+    replicas = [
+        Replica("t", 0, broker.id, "/d", 10, position == 0, position) for position, broker in enumerate(brokers)
+    ]
+    plan = plan_replication_factor(ClusterLoad.from_rows(brokers, directories, replicas), {"t": 2})
+    assert [move.to.replicas for move in plan.moves] == [kept]
+
+
+@pytest.mark.spec("REB-05", "CLU-34")
 def test_of_several_replicas_more_those_are_made_that_have_room() -> None:
     """One that no broker can take below its mark does not keep the others from being made."""
     held = {1: 50, 2: 100, 3: 940}
