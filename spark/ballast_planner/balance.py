@@ -201,7 +201,7 @@ def plan_drain(
     broker_gone = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))
     leaving = broker_gone[load.replicas.broker] | np.append(gone, False)[load.replicas.directory]
     movable = leaving & has_a_source(load)
-    levels = find_levels(load.with_cordons(brokers), chosen.band, chosen.high_water, movable, gone)
+    levels = find_levels(load, chosen.band, chosen.high_water, movable, gone)
     bench = Workbench(load, levels, movable)
     evacuation.evacuate(bench, np.flatnonzero(movable), chosen)
     stayed = leaving & (bench.directory == load.replicas.directory) & (bench.broker == load.replicas.broker)

@@ -22,6 +22,7 @@ class Ledger:
         self.total: dict[Name, int] = {}
         self.used: dict[Name, int] = {}
         self.closed: set[Name] = set()
+        self.failed: set[Name] = set()
         columns = load.directories
         for owner, path, total, used, cordoned, online in zip(
             columns.broker.tolist(), columns.paths, columns.total.tolist(), columns.used.tolist(),
@@ -29,6 +30,8 @@ class Ledger:
         ):  # fmt: skip
             name = (ids[owner], path)
             self.total[name], self.used[name] = total, used
+            if not online:
+                self.failed.add(name)
             if cordoned or not online or load.brokers.cordoned[owner] or not load.brokers.alive[owner]:
                 self.closed.add(name)
         self.rack = dict(zip(ids, load.brokers.racks, strict=True))
@@ -109,8 +112,9 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
             faults.append(f"{label}: broker {broker} has no directory {path}")
         elif (broker, path) in ledger.closed:
             faults.append(f"{label}: {path} on broker {broker} takes no replicas")
-    # A dead broker's rack protects no data, neither before nor after.
+    # A dead broker's rack protects no data, neither before nor after; nor does what was on a disk that failed.
     before, after = ([broker for broker in one.replicas if ledger.alive.get(broker)] for one in (move.from_, move.to))
+    before = [broker for broker in before if (broker, move.from_.as_pairs()[broker]) not in ledger.failed]
     if _racks(ledger, after) < min(_racks(ledger, before), len(move.to.replicas)):
         faults.append(f"{label}: on fewer racks than before")
     return faults
@@ -133,6 +137,7 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
         waves[move.wave].append(move)
     touched: set[Name] = set()
     for wave in sorted(waves):
+        filled: set[Name] = set()
         for move in waves[wave]:
             size = max((size for _, size in ledger.placement[move.topic, move.partition].values()), default=0)
             for name in _arrivals(move.from_, move.to):
@@ -140,19 +145,15 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
                     own = ledger.placement[move.topic, move.partition].get(name[0])
                     # A replica that stays on its broker keeps its own size; one that arrives is a copy of the leader.
                     ledger.used[name] += size if own is None else own[1]
-                    touched.add(name)
+                    filled.add(name)
         faults += [
             f"wave {wave}: {path} on broker {broker} passes its high-water mark"
-            for broker, path in sorted(touched)
+            for broker, path in sorted(filled)
             if ledger.used[broker, path] > high_water * ledger.total[broker, path] + 1
-            and _grows(waves[wave], (broker, path))
         ]
+        touched |= filled
         for move in waves[wave]:
             for name in _arrivals(move.to, move.from_):
                 if name[1] != ANY_DIRECTORY:
                     ledger.used[name] -= ledger.placement[move.topic, move.partition][name[0]][1]
     return touched
-
-
-def _grows(moves: list[Move], name: Name) -> bool:
-    return any(name in _arrivals(move.from_, move.to) for move in moves)

@@ -54,7 +54,7 @@ def _on_more_racks(load: ClusterLoad, moves: Sequence[Move]) -> int:
     def racks(placement: Placement) -> int:
         return len({rack[broker] for broker in placement.replicas})
 
-    return sum(racks(move.to) > racks(move.from_) for move in moves if move.bytes_network)
+    return sum(racks(move.to) > racks(move.from_) for move in moves)
 
 
 def expected_seconds(moves: Sequence[Move], options: PlanOptions) -> float | None:

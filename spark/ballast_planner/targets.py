@@ -6,7 +6,7 @@ a replica that stays (OPR-30). PURE.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +117,7 @@ class _TargetPlanner:
         self.used = load.directories.used.copy()
         self.count = load.replica_counts()
         self.open = receiving_directories(load)
+        self.readable = readable_directories(load)
         self.index_of = load.directory_index()
         self.broker_index = {int(broker): index for index, broker in enumerate(load.brokers.ids)}
         self.rack = load.brokers.rack_numbers()
@@ -141,8 +142,9 @@ class _TargetPlanner:
     def resize(self, partition: int, factor: int) -> Step:
         before = placement_of(self.load, partition)
         pairs = list(before.as_pairs().items())
+        needed = min(self._racks([pair for pair in pairs if self._is_readable(pair)]), factor)
         while len(pairs) > factor:
-            pairs.pop(self._least_useful(pairs))
+            pairs.pop(self._least_useful(pairs, needed))
         size = self._size(partition)
         while len(pairs) < factor:
             found = self._lowest_outside([broker for broker, _ in pairs], size)
@@ -159,12 +161,21 @@ class _TargetPlanner:
             raise PlanError(f"{label}: broker {broker} has no directory that takes replicas")
         return self.load.directories.paths[int(own[np.argmin(self._standing(own, size))])]
 
-    def _least_useful(self, pairs: Sequence[tuple[int, str]]) -> int:
-        """The replica to drop: on a dead broker, else in a failed directory, else in one that takes nothing (its broker
-        or volume is to go); of the others never the first, but one that shares its rack, then the fullest."""
-        readable = readable_directories(self.load)
+    def _racks(self, pairs: Iterable[tuple[int, str]]) -> int:
+        """On how many racks these are; a dead broker's protects no data."""
+        brokers = (self.broker_index[broker] for broker, _ in pairs)
+        return len({int(self.rack[broker]) for broker in brokers if self.load.brokers.alive[broker]} - {NO_RACK})
 
-        def key(position: int) -> tuple[bool, bool, bool, bool, bool, float]:
+    def _is_readable(self, pair: tuple[int, str]) -> bool:
+        return pair in self.index_of and bool(self.readable[self.index_of[pair]])
+
+    def _least_useful(self, pairs: Sequence[tuple[int, str]], needed: int) -> int:
+        """The replica to drop, if at least the `needed` racks are left: on a dead broker, else in a failed directory,
+        else in one that takes nothing (its broker or volume is to go); of the others never the first, but one that
+        shares its rack, then the fullest."""
+
+        def key(position: int) -> tuple[bool, bool, bool, bool, bool, bool, float]:
+            left = self._racks(pair for index, pair in enumerate(pairs) if index != position)
             broker = self.broker_index[pairs[position][0]]
             racks = [int(self.rack[self.broker_index[other]]) for other, _ in pairs]
             doubled = self.rack[broker] != NO_RACK and racks.count(int(self.rack[broker])) > 1
@@ -172,20 +183,19 @@ class _TargetPlanner:
             fill, failed, closed = 0.0, False, False
             if directory >= 0:
                 fill = float(self.used[directory] / self.load.directories.total[directory])
-                failed, closed = not readable[directory], not self.open[directory]
-            return not self.load.brokers.alive[broker], failed, closed, position > 0, bool(doubled), fill
+                failed, closed = not self.readable[directory], not self.open[directory]
+            dead = not self.load.brokers.alive[broker]
+            return left >= needed, dead, failed, closed, position > 0, bool(doubled), fill
 
         return max(range(len(pairs)), key=key)
 
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
-        """The least full directory on other brokers, below its high-water mark if there is one: in a rack that none of
-        these has, else in one that only dead ones among them have, else in any."""
+        """The least full directory on other brokers that stays below its high-water mark: in a rack that none of these
+        has, else in one that only dead ones among them have, else in any."""
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
-        after = self.used + size
-        outside = self.open & ~np.isin(owner, taken) & (after <= self.load.directories.total)
-        below_mark = outside & (after <= self.mark)
-        candidates = np.flatnonzero(below_mark if below_mark.any() else outside)
+        outside = self.open & ~np.isin(owner, taken)
+        candidates = np.flatnonzero(outside & (self.used + size <= self.mark))
         if not candidates.size:
             return None
         alive = [broker for broker in taken if self.load.brokers.alive[broker]]

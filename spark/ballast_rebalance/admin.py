@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 from kafka.admin import KafkaAdminClient
-from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, for_code
 
 from ballast_planner import Broker, Directory
-from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
+from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal, counted
 
 UNKNOWN_BYTES = -1
 STORAGE_ERROR = 56
@@ -122,11 +122,15 @@ def _unknown_sizes(
     if due:
         raise Refusal(
             "MetricsPartial",
-            f"no broker describes a log of {len(due)} partitions, first {due[0]}: they are just being made or given up",
+            f"no broker describes a log of {counted(len(due), 'partition')}, first {due[0]}: "
+            "just being made or given up; ask again",
         )
     if not undescribed:
         return []
-    return [f"{len(undescribed)} partitions, first {undescribed[0][0]}, are on brokers or disks that are away: no size"]
+    return [
+        f"the size of {counted(len(undescribed), 'partition')} is unknown, first {undescribed[0][0]}: "
+        "what has them is away"
+    ]
 
 
 def _directory(
@@ -134,7 +138,7 @@ def _directory(
 ) -> Directory:
     path, code = log_dir["log_dir"], log_dir["error_code"]
     if code not in (0, STORAGE_ERROR):
-        raise Refusal("ClusterUnavailable", f"broker {broker} answers error {code} for {path}")
+        raise Refusal("ClusterUnavailable", f"broker {broker} does not describe {path}: {for_code(code).__name__}")
     held = 0
     for topic in log_dir["topics"]:
         for partition in topic["partitions"]:

@@ -233,7 +233,7 @@ def _watch(
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)
-    # Of a stream that ends at once, Spark would log its own trace, and leak a thread and three sockets.
+    # Of each stream that was ever started, Spark leaks a thread and three sockets: none is that would end at once.
     assert options.metrics is not None
     if not answers(options.metrics):
         _look_without_batches(watcher, options)
@@ -253,4 +253,4 @@ def _watch(
             failures = 1 if watcher.cycles > seen else failures + 1
             if failures > MAX_FAILURES:
                 raise
-            log.warning("the stream ended and is started again: %s", str(error).splitlines()[0])
+            log.warning("the stream ended and is started again: %s", error)

@@ -19,6 +19,7 @@ from ballast_rebalance.measured import (
     Measured,
     Refusal,
     check,
+    counted,
     require_volumes,
     shared_volumes,
     unkept_racks,
@@ -159,7 +160,8 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
         row = strange.iloc[0]
         raise Refusal(
             "MetricsStale",
-            f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}",
+            f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}: "
+            "they were moved lately, or a broker is not scraped; ask again in a minute",
         )
     frame = joined[list(measured.replicas.columns)]
     answered = (metrics_source.UNORDERED, metrics_source.UNSEEN)
@@ -208,8 +210,8 @@ def _sentence(plan: Plan) -> str:
     assert bounds is not None
     repaired = quality.on_more_racks
     return (
-        (f"{_counted(repaired, 'partition')} come on more racks; " if repaired else "")
-        + f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
+        (f"{counted(repaired, 'partition')} come on more racks; " if repaired else "")
+        + f"{counted(quality.partitions, 'partition')} in {counted(quality.waves, 'wave')}: "
         f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, "
         f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
         f"{quality.bytes_network + quality.bytes_disk:,} bytes "
@@ -228,11 +230,7 @@ def _what_follows(quality: Quality) -> str:
     if quality.aim is None:
         return ""
     levels = f"highest fill {quality.aim.highest:.1%} and spread {quality.aim.spread:.1%}"
-    return f"; {_counted(quality.to_follow, 'more partition')} to follow in later plans, for {levels} in the end"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"; {counted(quality.to_follow, 'more partition')} to follow in later plans, for {levels} in the end"
 
 
 class Watch:

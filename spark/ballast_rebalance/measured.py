@@ -118,7 +118,9 @@ def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -
         at_the_end = [index for index, parts in enumerate(places) if parts[-1] in lies[index]]
         found = at_the_end or [index for index, parts in enumerate(places) if lies[index].intersection(parts)]
         if not found:
-            raise Refusal("CapacityUnknown", f"no directory lies on volume {volume}, which has a weight")
+            raise Refusal(
+                "CapacityUnknown", f"no directory lies on volume {volume}, which has a weight: is that its name?"
+            )
         for index in found:
             chosen.setdefault(index, volume)
     directories = [
@@ -168,14 +170,18 @@ def check(measured: Measured) -> None:
     """Raises Refusal if something is missing that a cluster must have."""
     frame = measured.replicas
     if not measured.directories:
-        raise Refusal("MetricsMissing", "there are no log directories in the metrics")
+        raise Refusal("MetricsMissing", "there are no log directories in the metrics: are the brokers scraped?")
     if frame.empty:
-        raise Refusal("MetricsMissing", "there are no replicas in the metrics")
+        raise Refusal("MetricsMissing", "there are no replicas in the metrics: are they switched off on the brokers?")
     known = {(row.broker, row.path) for row in measured.directories}
     placed = frame[frame["log_dir"].notna()]
     for broker, path in placed[["broker", "log_dir"]].drop_duplicates().itertuples(index=False):
         if (broker, path) not in known:
-            raise Refusal("MetricsPartial", f"capacity of {path} on broker {broker} is missing")
+            raise Refusal(
+                "MetricsPartial",
+                f"the capacity of {path} on broker {broker} is not in the metrics, but replicas there are: "
+                "does a rule of the scrape drop it?",
+            )
     _check_partitions(frame, measured.all_known)
     if measured.order_known:
         _check_positions(frame)
@@ -189,7 +195,7 @@ def _check_positions(frame: pd.DataFrame) -> None:
     if not holes.empty:
         raise Refusal(
             "MetricsPartial",
-            f"{len(holes)} partitions have replicas that are not in the metrics, first {_name(holes.index[0])}: "
+            f"replicas of {counted(len(holes), 'partition')} are not in the metrics, first {_name(holes.index[0])}: "
             "a broker is not scraped, or they are being reassigned",
         )
 
@@ -200,25 +206,38 @@ def _check_partitions(frame: pd.DataFrame, all_known: bool) -> None:
     )
     twice = counts[counts["different"] != counts["replicas"]]
     if not twice.empty:
-        raise Refusal("MetricsPartial", f"{_name(twice.index[0])} is in two directories of one broker: it is moving")
+        raise Refusal(
+            "MetricsPartial",
+            f"{_name(twice.index[0])} is in two directories of one broker: it is moving; ask again after that",
+        )
     several = counts[counts["leaders"] > 1]
     if not several.empty:
-        raise Refusal("MetricsPartial", f"{_name(several.index[0])} has two leaders in the metrics: they lag")
+        raise Refusal(
+            "MetricsPartial",
+            f"{_name(several.index[0])} has two leaders in the metrics: it has just got another; ask again in a minute",
+        )
     usual = counts.groupby(level="topic")["replicas"].transform("max")
     fewer = counts[counts["replicas"] < usual]
     if not fewer.empty and not all_known:
         raise Refusal(
             "MetricsPartial",
-            f"{len(fewer)} partitions have fewer replicas in the metrics than others of their topic, first "
-            f"{_name(fewer.index[0])}: a broker is not scraped, or they are being reassigned; where they are to have "
-            "fewer, --bootstrap says so",
+            f"fewer replicas of {counted(len(fewer), 'partition')} are in the metrics than of others of the topic, "
+            f"first {_name(fewer.index[0])}: a broker is not scraped, or they are being reassigned; where they are to "
+            "have fewer, --bootstrap says so",
         )
     numbers = counts.reset_index().groupby("topic")["partition"].agg(["max", "size"])
     gaps = numbers[numbers["max"] + 1 != numbers["size"]]
     if not gaps.empty:
         topic = gaps.index[0]
         missing = int(gaps.iloc[0]["max"] + 1 - gaps.iloc[0]["size"])
-        raise Refusal("MetricsPartial", f"{missing} partitions of {topic} are missing in the metrics")
+        raise Refusal(
+            "MetricsPartial",
+            f"{counted(missing, 'partition')} of {topic} cannot be found in the metrics: is a broker not scraped?",
+        )
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _name(index: Any) -> str:

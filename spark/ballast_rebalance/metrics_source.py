@@ -125,15 +125,23 @@ class _Source:
         age = f"max({self.at_s:.3f} - timestamp({TOTAL}{{{self.options.match}}}))"
         oldest = self.endpoint.scalar(age, self.at_s)
         if oldest is None:
-            raise Refusal("MetricsMissing", f"Prometheus has no {TOTAL}: are the brokers scraped?")
+            raise Refusal(
+                "MetricsMissing", f"Prometheus has no {TOTAL}: are the brokers scraped? Is --cluster-label right?"
+            )
         if oldest > self.options.max_age_s:
             raise Refusal(
-                "MetricsStale", f"the oldest sample is {oldest:.0f} s old, more than {self.options.max_age_s:.0f} s"
+                "MetricsStale",
+                f"the oldest sample is {oldest:.0f} s old, more than {self.options.max_age_s:.0f} s: "
+                "is each broker still scraped, more often than that?",
             )
         gone = self.endpoint.query(self._gone(), self.at_s)
         if gone:
             names = ", ".join(sorted(row["metric"].get("broker", "?") for row in gone))
-            raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
+            raise Refusal(
+                "MetricsPartial",
+                f"brokers that were scraped within the last hour are missing: {names}; "
+                "bring them back, or unregister those that are gone for good",
+            )
 
     def _gone(self) -> str:
         """Query for brokers that have disappeared, except those that are no longer registered, if a controller says."""
@@ -335,7 +343,9 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
     if not odd.empty:
         row = odd.iloc[0]
         raise Refusal(
-            "MetricsInconsistent", f"{row['name']} of {row['log_dir']} on broker {row['broker']} is {row['value']}"
+            "MetricsInconsistent",
+            f"{row['name']} of {row['log_dir']} on broker {row['broker']} is {row['value']}: "
+            "that is no number of bytes, or that is no broker's id",
         )
     used_rows = small[small["name"] == USED]
     used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
@@ -351,7 +361,10 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
             )
         known.add(key)
         if key not in used:
-            raise Refusal("MetricsPartial", f"{USED} of {row.log_dir} on broker {row.broker} is missing")
+            raise Refusal(
+                "MetricsPartial",
+                f"{USED} of {row.log_dir} on broker {row.broker} is missing: does a rule of the scrape drop it?",
+            )
         directories.append(
             Directory(int(row.broker), row.log_dir, int(row.value), int(used[key]), key in closed, key not in offline)
         )

@@ -148,7 +148,7 @@ def superseded_files(
     older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
     for old in older:
         if is_kept is not None and all(map(is_kept, _older_in(old))):
-            raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
+            raise Refusal("AlreadyProposed", f"{old} waits for approval and is as good as what was found now")
     return older
 
 
@@ -167,7 +167,10 @@ def require_carried_out(resource: Mapping[str, Any], directory: Path, load: Clus
                     raise Refusal("AlreadyProposed", f"{path} has this plan, cancelled: remove it to have it proposed")
                 continue
             if str(spec.get("expiresAt", "")) >= resource["spec"]["inputTime"] and _has_moves_left(older, load):
-                raise Refusal("ReassignmentInProgress", f"{path} is approved, and its moves are not done yet")
+                raise Refusal(
+                    "ReassignmentInProgress",
+                    f"{path} is approved, and its moves are not done yet; if they failed, remove it",
+                )
 
 
 def _has_moves_left(older: Older, load: ClusterLoad) -> bool:
@@ -234,7 +237,8 @@ def submit(
     for other in in_the_way:
         if not store.delete_unchanged(other):
             raise Refusal(
-                "ReassignmentInProgress", f"{other['metadata']['name']} was changed just now, perhaps approved"
+                "ReassignmentInProgress",
+                f"{other['metadata']['name']} was changed just now, perhaps approved; ask again",
             )
     for item in resources[:-1]:
         store.create_plan(item)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ballast_rebalance.java_home import find_java_home
 
@@ -21,6 +21,8 @@ APP_NAME = "ballast-rebalance"
 DEFAULT_MASTER = "local[*]"
 # The heavy work is done in Python; Java's part ends before its optimising compiler would pay off.
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+STREAMS = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 
 
 class SessionError(Exception):
@@ -104,8 +106,17 @@ def open_session(master: str | None, memory: str | None, settings: dict[str, str
     signal.signal(signal.SIGINT, before)  # Spark's context installs a handler of its own
     session = SparkSession.builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    _leave_ended_streams_to_us(session)
     session.dataSource.register(PrometheusDataSource)
     return session
+
+
+def _leave_ended_streams_to_us(session: SparkSession) -> None:
+    """Spark logs a hundred lines of Java's and Python's stack for a stream that ends because Prometheus is away; who
+    started the stream gets the same as an exception."""
+    assert session.sparkContext._jvm is not None
+    log4j: Any = session.sparkContext._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(STREAMS, log4j.Level.OFF)
 
 
 def settings_for(master: str | None, memory: str | None) -> dict[str, str]:

@@ -21,9 +21,11 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
     quality = plan.quality
     assert quality is not None
     if not plan.moves:
-        if quality.before.out_of_band:
+        if out := quality.before.out_of_band:
+            outside = "1 directory is" if out == 1 else f"{out} directories are"
             raise Refusal(
-                "NoBetterPlacement", f"{quality.before.out_of_band} directories are out of band, and no move helps"
+                "NoBetterPlacement",
+                f"{outside} out of band, and no move helps: add a volume or a broker",
             )
         raise Refusal("Balanced", f"all directories are within the band; the spread is {quality.before.spread:.1%}")
     if quality.after.highest > quality.before.highest + 1e-9:
@@ -50,5 +52,5 @@ def _require_progress(quality: Quality) -> None:
         raise Refusal(
             "TooLittleToGain",
             f"{quality.partitions} moves of the {quality.partitions + quality.to_follow} "
-            "that it takes make nothing more level: allow for more at once",
+            "that it takes make nothing more level: allow for more at once by maxMoves (--max-moves)",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from tests.planner.clusters import apply_moves, skewed_disks, solve_in_turn
@@ -12,6 +13,7 @@ from ballast_planner import (
     Broker,
     ClusterLoad,
     Directory,
+    Move,
     Placement,
     PlanError,
     PlanOptions,
@@ -28,6 +30,7 @@ from ballast_planner import (
     rows_from_spec,
     spec_rows,
 )
+from ballast_planner.quality import expected_seconds
 
 QUIET = PlanOptions(level_leaders=False)
 
@@ -157,6 +160,51 @@ def test_what_followers_fetch_is_in_the_bytes_out_and_counted_once() -> None:
     assert not plan_balance(load, QUIET).moves
 
 
+@pytest.mark.spec("REB-05")
+def test_no_traffic_is_levelled_at_the_price_of_a_disk_below_its_band() -> None:
+    held = [(0, 15, 3.0), (0, 85, 27.0), (1, 92, 0.0), (2, 108, 0.0)]
+    replicas = [Replica("t", p, b, "/d", size, True, 0, rate) for p, (b, size, rate) in enumerate(held)]
+    used = {0: 100, 1: 92, 2: 108}
+    load = ClusterLoad.from_rows(
+        [Broker(broker) for broker in used], [Directory(b, "/d", 1_000, bytes_) for b, bytes_ in used.items()], replicas
+    )
+    assert not plan_balance(load, QUIET).moves
+
+
+@pytest.mark.spec("REB-05")
+@pytest.mark.parametrize(("led", "handed_over"), [((105, 95), 0), ((2, 1), 0), ((115, 85), 5)])
+def test_leaders_within_the_band_or_one_from_the_mean_stay(led: tuple[int, int], handed_over: int) -> None:
+    order = [(0, 1)] * led[0] + [(1, 0)] * led[1]
+    replicas = [
+        Replica("t", number, broker, "/d", 1, position == 0, position)
+        for number, brokers in enumerate(order)
+        for position, broker in enumerate(brokers)
+    ]
+    directories = [Directory(broker, "/d", 1_000, sum(led)) for broker in (0, 1)]
+    plan = plan_balance(ClusterLoad.from_rows([Broker(0), Broker(1)], directories, replicas))
+    assert plan.quality is not None
+    assert (plan.quality.leader_changes, len(plan.moves)) == (handed_over, handed_over)
+
+
+@pytest.mark.spec("REB-07")
+def test_waves_take_their_time_one_after_another_and_brokers_together() -> None:
+    def move(partition: int, before: int, after: int, size: int, wave: int) -> Move:
+        return Move("t", partition, Placement((before,), ("/a",)), Placement((after,), ("/b",)),
+                    size if before != after else 0, size if before == after else 0, wave)  # fmt: skip
+
+    moves = [
+        move(0, 1, 2, 300, 0),
+        move(1, 1, 2, 100, 0),
+        move(2, 2, 3, 200, 0),
+        move(3, 3, 3, 50, 0),
+        move(4, 3, 1, 60, 1),
+    ]
+    limits = PlanOptions(inter_broker_bytes_per_second=10, intra_broker_bytes_per_second=1)
+    assert expected_seconds(moves, limits) == 50 + 6, "broker 3 moves 50 bytes between its disks at one a second"
+    assert expected_seconds(moves, replace(limits, intra_broker_bytes_per_second=5)) == 40 + 6
+    assert expected_seconds(moves, replace(limits, intra_broker_bytes_per_second=None)) is None
+
+
 @pytest.mark.spec("OPR-31")
 def test_waves_keep_every_directory_under_its_mark() -> None:
     load = one_broker([[300] * 3, [80] * 11])
@@ -258,6 +306,40 @@ def test_another_replica_goes_below_the_mark_rather_than_to_a_fresh_rack() -> No
     load = ClusterLoad.from_rows(brokers, directories, [Replica("t", 0, 1, "/a", 50, True, 0)])
     plan = plan_replication_factor(load, {"t": 2})
     assert ([move.to.replicas for move in plan.moves], plan.unplaced) == ([(1, 3)], ())
+
+
+@pytest.mark.spec("REB-05", "CLU-34")
+@pytest.mark.parametrize(("away", "kept"), [({"cordoned": True}, (1, 3)), ({"online": False}, (2, 3))])
+def test_fewer_replicas_stay_on_as_many_racks_as_hold_data(away: dict[str, bool], kept: tuple[int, ...]) -> None:
+    """The first is alone on its rack and on a disk that is to go, or that has failed: there it holds nothing."""
+    brokers = [Broker(1, "a"), Broker(2, "b"), Broker(3, "b")]
+    directories = [Directory(1, "/d", 1_000, 10, **away), *(Directory(broker, "/d", 1_000, 10) for broker in (2, 3))]
+    replicas = [
+        Replica("t", 0, broker.id, "/d", 10, position == 0, position) for position, broker in enumerate(brokers)
+    ]
+    plan = plan_replication_factor(ClusterLoad.from_rows(brokers, directories, replicas), {"t": 2})
+    assert [move.to.replicas for move in plan.moves] == [kept]
+
+
+@pytest.mark.spec("REB-05", "CLU-34")
+def test_of_several_replicas_more_those_are_made_that_have_room() -> None:
+    """One that no broker can take below its mark does not keep the others from being made."""
+    held = {1: 50, 2: 100, 3: 940}
+    directories = [Directory(broker, "/a", 1_000, used) for broker, used in held.items()]
+    load = ClusterLoad.from_rows([Broker(broker) for broker in held], directories, [Replica("t", 0, 1, "/a", 50, True)])
+    plan = plan_replication_factor(load, {"t": 3})
+    assert [move.to.replicas for move in plan.moves] == [(1, 2)]
+    assert [row.reason for row in plan.unplaced] == ["only 2 of 3 replicas have a broker with room"]
+
+
+@pytest.mark.spec("OPR-31")
+def test_what_leaves_in_one_wave_makes_room_for_the_next_up_to_the_mark() -> None:
+    brokers, sizes = [Broker(number) for number in (1, 2, 3)], (500, 950)
+    replicas = [Replica("t", number, number + 1, "/a", size, True) for number, size in enumerate(sizes)]
+    load = ClusterLoad.from_rows(brokers, [Directory(broker.id, "/a", 1_000, 0) for broker in brokers], replicas)
+    rows = rows_from_spec([{"topic": "t", "partition": number, "replicas": [to]} for number, to in ((0, 3), (1, 1))])
+    plan = plan_explicit(load, rows)
+    assert ([(move.partition, move.wave) for move in plan.moves], plan.unplaced) == ([(0, 0), (1, 1)], ())
 
 
 @pytest.mark.spec("OPR-30")

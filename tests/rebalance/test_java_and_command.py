@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from tests.rebalance.test_measured import measured
+from tests.rebalance.test_prometheus_http import Answer, FakePrometheus, vector
 
 from ballast_operator.model.quantity import parse_quantity
 from ballast_planner import PlanOptions, plan_balance
@@ -269,6 +270,31 @@ def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch
     assert watcher.cycles == 0
     watcher.on_batch(NOBODY, 1)
     assert watcher.cycles == 1
+
+
+@pytest.mark.spec("REB-08")
+def test_a_watch_starts_its_stream_when_prometheus_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark would log its stack for each stream that ends at once: what is wrong is said in a line at each look."""
+    started: list[int] = []
+
+    class Stream:
+        def awaitTermination(self) -> None:
+            started.append(len(server.asked))
+
+    def answer(*_: object) -> Answer:
+        away = len(server.asked) <= 4  # its clock and its directories, asked twice
+        return (422, {"error": "away"}) if away else (200, vector())
+
+    monkeypatch.setattr(job, "watch", lambda *_: Stream())
+    with contextlib.closing(FakePrometheus(answer)) as server:
+        args = parsed("--prometheus", server.url, "--stream")
+        options = replace(command.job_options(args), interval_s=0.01)
+        assert command._watch(NOBODY, args, options, None, OutcomeMetrics(300.0)) == 0
+    said = f"PrometheusUnavailable: {server.url}/api/v1/query: HTTP 422 away"
+    assert capsys.readouterr().out.splitlines() == [said, said]
+    assert started == [5], "once, after the first answer"
 
 
 @pytest.mark.parametrize("option", ["--out", "--report"])

@@ -133,9 +133,17 @@ def test_a_whole_measurement_passes() -> None:
     [
         (lambda m: replace(m, directories=[]), "MetricsMissing", "no log directories"),
         (lambda m: replace(m, replicas=m.replicas.iloc[:0]), "MetricsMissing", "no replicas"),
-        (lambda m: replace(m, directories=m.directories[1:]), "MetricsPartial", "capacity of /disk0 on broker 1"),
+        (
+            lambda m: replace(m, directories=m.directories[1:]),
+            "MetricsPartial",
+            "capacity of /disk0 on broker 1 is not",
+        ),
         (lambda m: replace(m, replicas=m.replicas[m.replicas["broker"] != 3]), "MetricsPartial", "fewer replicas"),
-        (lambda m: replace(m, replicas=m.replicas[m.replicas["partition"] != 7]), "MetricsPartial", "1 partitions of"),
+        (
+            lambda m: replace(m, replicas=m.replicas[m.replicas["partition"] != 7]),
+            "MetricsPartial",
+            "1 partition of orders cannot",
+        ),
         (
             lambda m: replace(m, replicas=pd.concat([m.replicas, m.replicas.iloc[:1].assign(log_dir="/disk1")])),
             "MetricsPartial",
@@ -146,12 +154,12 @@ def test_a_whole_measurement_passes() -> None:
         (
             lambda m: replace(m, replicas=m.replicas[m.replicas["position"] == 1]),
             "MetricsPartial",
-            "60 partitions have replicas that are not in the metrics, first orders-0",
+            "replicas of 60 partitions are not in the metrics, first orders-0",
         ),
         (
             lambda m: replace(m, replicas=m.replicas.assign(position=1)),
             "MetricsPartial",
-            "60 partitions have replicas that are not in the metrics, first orders-0",
+            "replicas of 60 partitions are not in the metrics, first orders-0",
         ),
     ],
 )
@@ -289,6 +297,8 @@ def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes()
     assert [d.used_bytes for d in apart.directories] == [d.used_bytes for d in measured().directories]
     assert plan_balance(apart.load(), PlanOptions(level_leaders=False)).moves
     assert shared_volumes(measured()) == []
+    full = [row._replace(used_bytes=row.total_bytes) for row in measured().directories]
+    assert shared_volumes(replace(measured(), directories=full)) == [], "disks of their own are as alike when full"
 
 
 @pytest.mark.spec("REB-08")
@@ -430,7 +440,7 @@ def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
     found = measured_of(topics, brokers, log_dirs, 0.0)
     check(found)
     exported = replace(found, all_known=False)
-    with pytest.raises(Refusal, match="1 partitions have fewer replicas in the metrics"):
+    with pytest.raises(Refusal, match="fewer replicas of 1 partition are in the metrics"):
         check(exported)
     check(_with_order(exported, found))
 
@@ -603,12 +613,12 @@ def test_a_replica_that_nobody_describes_is_not_taken_for_empty() -> None:
     sizes = measured_of(topics, brokers, log_dirs, 0.0).replicas.set_index("broker")["size"]
     assert sizes.to_dict() == {1: 40, 2: 40}  # as large as the other one, though the leader is silent
     log_dirs[0]["log_dirs"][0]["topics"] = []
-    with pytest.raises(Refusal, match="no broker describes a log of 1 partitions, first t-0") as caught:
+    with pytest.raises(Refusal, match="no broker describes a log of 1 partition, first t-0") as caught:
         measured_of(topics, brokers, log_dirs, 0.0)
     assert caught.value.reason == "MetricsPartial"
     # A broker that is away cannot describe it, and somebody has to know that its size is not known.
     lacks = measured_of(topics, brokers, log_dirs[:1], 0.0).lacks
-    assert list(lacks[1:]) == ["1 partitions, first t-0, are on brokers or disks that are away: no size"]
+    assert list(lacks[1:]) == ["the size of 1 partition is unknown, first t-0: what has them is away"]
 
 
 @pytest.mark.spec("OPR-40")

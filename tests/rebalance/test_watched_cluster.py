@@ -257,7 +257,8 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
         wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 2)
         look()
         assert watched.until_balanced_says("MetricsPartial", seconds=30)[::2] == (
-            "Unknown", "brokers that were scraped within the last hour are missing: 1",
+            "Unknown", "brokers that were scraped within the last hour are missing: 1; bring them back, or unregister "
+            "those that are gone for good",
         )  # fmt: skip
         watched.scrape()
         wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 3)

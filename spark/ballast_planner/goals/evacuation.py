@@ -40,8 +40,6 @@ def place(bench: Workbench, replica: int, targets: Bools, mark: Ints) -> bool:
     here, one = int(bench.broker[replica]), np.array([replica])
     for target in candidates[order]:
         broker = int(bench.owner[target])
-        if target == bench.directory[replica]:
-            continue
         if broker == here or bench.may_go(one, broker)[0]:
             bench.move(replica, int(target))
             return True
