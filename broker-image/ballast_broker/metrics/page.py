@@ -90,6 +90,7 @@ class MetricsPage:
         """Render the page in pieces; other tasks run in between."""
         if self._process is None:
             self._process = await asyncio.to_thread(process_page)  # takes a tenth of a second to import
+        await asyncio.gather(*(directory.learn_usage() for directory in self._seen.logs.directories))
         now = asyncio.get_running_loop().time
         began, pieces = now(), [self._process()]
         for piece in self._pieces():
@@ -156,7 +157,7 @@ class MetricsPage:
     def _of_directories(self) -> Iterator[str]:
         directories = self._seen.logs.directories
         labels = {d.path: label_set(broker=self._seen.node_id, log_dir=d.path) for d in directories}
-        usages = [(labels[d.path], d.usage()) for d in directories]
+        usages = [(labels[d.path], d.known_usage) for d in directories]
         known = [(label, usage) for label, usage in usages if usage is not None]
         yield from family("ballast_log_dir_total_bytes", "gauge", [(label, u.total_bytes) for label, u in known])
         used = [(label, u.total_bytes - u.usable_bytes) for label, u in known]

@@ -48,8 +48,12 @@ NODE = 7
 def directory(
     path: str, usage: Usage | None, *, online: bool = True, cordoned: bool = False, silent: bool = False
 ) -> Any:
+    async def learn_usage() -> None:
+        pass
+
     threads = SimpleNamespace(silent=silent)
-    return SimpleNamespace(path=path, usage=lambda: usage, online=online, cordoned=cordoned, threads=threads)
+    told = {"online": online, "cordoned": cordoned, "threads": threads}
+    return SimpleNamespace(path=path, known_usage=usage, learn_usage=learn_usage, **told)
 
 
 def registration(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionRegistration:
