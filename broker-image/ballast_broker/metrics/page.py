@@ -1,4 +1,4 @@
-"""Renders `/metrics` in Prometheus's text format. `docs/metrics.md` documents each name.
+"""Renders `/metrics` in Prometheus's text format. `meanings.py` and `docs/metrics.md` document each name.
 
 Values are read from the components at scrape time; nothing is counted just for this page. Per-partition series are
 formatted by hand, in slices of `SLICE_S`, so that a page of 10,000 partitions never blocks the loop; changes in between
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.coordinator.transactions import STORED_STATES
 from ballast_broker.metadata.image import NO_LEADER
+from ballast_broker.metrics.meanings import MEANINGS
 from ballast_broker.metrics.requests import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
@@ -292,7 +293,7 @@ class MetricsPage:
 
 
 def head(name: str, kind: str) -> str:
-    return f"# TYPE {name} {kind}\n"
+    return f"# HELP {name} {MEANINGS[name]}\n# TYPE {name} {kind}\n"
 
 
 def family(name: str, kind: str, samples: Samples) -> Iterator[str]:
