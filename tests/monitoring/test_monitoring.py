@@ -309,6 +309,33 @@ def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: 
 
 
 @pytest.mark.prometheus
+def test_copies_are_not_others_and_others_are_told_of_where_no_replica_is(tmp_path: Path) -> None:
+    query = next(query for title, query in queries() if title.endswith("Used by others"))
+    told = {
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/from"}': 110,
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/to"}': 45,
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/empty"}': 7,
+        'ballast_replica_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/from"}': 100,
+        'ballast_replica_future_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/to"}': 40,
+    }
+    expected = {"/from": 10, "/to": 5, "/empty": 7}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
+        "promql_expr_test": [
+            {
+                "expr": as_prometheus_is_asked(query),
+                "eval_time": "2m",
+                "exp_samples": [
+                    {"labels": f'{{broker="1",log_dir="{path}"}}', "value": value} for path, value in expected.items()
+                ],
+            }
+        ],
+    }
+    require_answers(tmp_path, case)
+
+
+@pytest.mark.prometheus
 def test_a_quantile_of_nothing_is_not_drawn(tmp_path: Path) -> None:
     """Of the kinds of requests a broker has met once most are not asked for now."""
     asked = [as_prometheus_is_asked(query) for title, query in queries() if "Latency" in title]
