@@ -185,6 +185,7 @@ def test_the_jobs_own_metrics_are_documented_in_the_words_of_its_page() -> None:
 
 
 @pytest.mark.prometheus
+@pytest.mark.timeout(240)  # promtool needs more than twenty seconds of a whole core
 def test_the_rules_do_what_their_tests_say() -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
