@@ -25,9 +25,11 @@ class Sent(Collector):
         self._requests = requests
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        yield CounterMetricFamily("ballast_operator_status_writes", "Statuses written", value=self._writes())
+        yield CounterMetricFamily("ballast_operator_status_writes", "status updates written", value=self._writes())
         requests = CounterMetricFamily(
-            "ballast_operator_api_requests", "Requests to the Kubernetes API but watches and the Lease", labels=["verb"]
+            "ballast_operator_api_requests",
+            "requests to the Kubernetes API, except watches and the Lease",
+            labels=["verb"],
         )
         for verb, count in sorted(self._requests().items()):
             requests.add_metric([verb], count)
@@ -48,7 +50,8 @@ class Clusters(Collector):
         self._deleted_at = {key: at for key, at in self._deleted_at.items() if at is None or at >= oldest}
         found = GaugeMetricFamily(
             "ballast_operator_cluster_deleted",
-            "0 for each cluster that the operator runs, 1 after its KafkaCluster was deleted",
+            "0 for each cluster that the operator runs, 1 for six hours after its KafkaCluster was deleted, so that "
+            "its brokers do not count as missing",
             labels=["cluster_namespace", "cluster_name"],
         )
         for key, at in sorted(self._deleted_at.items()):
@@ -62,28 +65,32 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._objects = Counter(
-            "ballast_operator_reconciled_objects_total", "Objects looked at", ["kind"], registry=self.registry
+            "ballast_operator_reconciled_objects_total", "objects reconciled", ["kind"], registry=self.registry
         )
         self._errors = Counter(
-            "ballast_operator_reconcile_errors_total", "Looks that failed", ["kind"], registry=self.registry
+            "ballast_operator_reconcile_errors_total", "reconciliations that failed", ["kind"], registry=self.registry
         )
         self._seconds = Histogram(
             "ballast_operator_reconcile_seconds",
-            "Duration of one look",
+            "duration of a reconciliation",
             ["kind"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self._events = Counter(
-            "ballast_operator_watch_events_total", "Events of the watch", ["kind"], registry=self.registry
+            "ballast_operator_watch_events_total", "watch events received", ["kind"], registry=self.registry
         )
-        self._depth = Gauge("ballast_operator_queue_depth", "Objects that wait to be looked at", registry=self.registry)
+        self._depth = Gauge("ballast_operator_queue_depth", "objects waiting to be reconciled", registry=self.registry)
         self._oldest = Gauge(
-            "ballast_operator_oldest_reconcile_seconds", "Age of the oldest look in progress", registry=self.registry
+            "ballast_operator_oldest_reconcile_seconds",
+            "age of the oldest reconciliation in progress",
+            registry=self.registry,
         )
-        self._leader = Gauge("ballast_operator_leader", "1 while this process leads", registry=self.registry)
+        self._leader = Gauge("ballast_operator_leader", "1 while this process is the leader", registry=self.registry)
         self._dropped = Gauge(
-            "ballast_operator_dropped_fields", "Fields that older CRDs drop or refuse", registry=self.registry
+            "ballast_operator_dropped_fields",
+            "fields of resources that the CRDs drop or reject because they are older than the operator",
+            registry=self.registry,
         )
         self.clusters = Clusters()
         self.registry.register(self.clusters)

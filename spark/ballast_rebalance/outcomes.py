@@ -14,31 +14,31 @@ class OutcomeMetrics:
 
     def __init__(self, interval_s: float) -> None:
         self.registry = CollectorRegistry()
-        self._runs = Counter(
-            "ballast_rebalance_runs", "Runs of the rebalance job by outcome", ["reason"], registry=self.registry
-        )
+        self._runs = Counter("ballast_rebalance_runs", "runs by outcome", ["reason"], registry=self.registry)
         self._last = Gauge(
             "ballast_rebalance_last_outcome", "1 for the outcome of the last run", ["reason"], registry=self.registry
         )
         self._time = Gauge(
-            "ballast_rebalance_last_run_timestamp_seconds", "When the last run ended", registry=self.registry
+            "ballast_rebalance_last_run_timestamp_seconds",
+            "when the last run ended; before the first run, when the job started",
+            registry=self.registry,
         )
         # Until the first run has ended: the job is not late from its first second on.
         self._time.set(time.time())
-        interval = Gauge("ballast_rebalance_interval_seconds", "Time between two runs", registry=self.registry)
+        interval = Gauge("ballast_rebalance_interval_seconds", "time between two runs", registry=self.registry)
         interval.set(interval_s)
         self._seconds = Gauge(
-            "ballast_rebalance_last_run_duration_seconds", "How long the last run took", registry=self.registry
+            "ballast_rebalance_last_run_duration_seconds", "duration of the last run", registry=self.registry
         )
         self._spread = Gauge(
             "ballast_rebalance_fill_spread_ratio",
-            "Highest minus lowest fill of a directory, before and after the plan of the last run",
+            "highest minus lowest fill level, before and after the plan of the last run; absent if it made no plan",
             ["state"],
             registry=self.registry,
         )
         self._bytes = Gauge(
             "ballast_rebalance_proposed_bytes",
-            "Bytes of the plan of the last run",
+            "bytes that the plan of the last run moves, over the network and from disk to disk within a broker",
             ["way"],
             registry=self.registry,
         )

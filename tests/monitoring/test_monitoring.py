@@ -173,17 +173,22 @@ def test_panels_do_not_overlap() -> None:
             taken |= cells
 
 
-def test_the_jobs_own_metrics_are_documented() -> None:
+def test_the_jobs_own_metrics_are_documented_in_the_words_of_its_page() -> None:
     from ballast_rebalance.outcomes import OutcomeMetrics
 
-    metrics, known = OutcomeMetrics(300.0), documented()
+    metrics = OutcomeMetrics(300.0)
     metrics.record("Balanced", None, 1.0)
+    told = {}
     for family in metrics.registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        assert known[name][0] == family.type
+        told[name] = (family.type, family.documentation)
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").replace("`", "")
+    rows = [row for row in ROW.findall(text) if row[0].startswith("ballast_rebalance_")]
+    assert told == {name: (kind, meaning) for name, kind, _, meaning in rows}
 
 
 @pytest.mark.prometheus
+@pytest.mark.timeout(240)  # promtool needs more than twenty seconds of a whole core
 def test_the_rules_do_what_their_tests_say() -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
@@ -301,6 +306,33 @@ def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: 
                 "expr": as_prometheus_is_asked(query),
                 "eval_time": "2m",
                 "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+            }
+        ],
+    }
+    require_answers(tmp_path, case)
+
+
+@pytest.mark.prometheus
+def test_copies_are_not_others_and_others_are_told_of_where_no_replica_is(tmp_path: Path) -> None:
+    query = next(query for title, query in queries() if title.endswith("Used by others"))
+    told = {
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/from"}': 110,
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/to"}': 45,
+        'ballast_log_dir_used_bytes{job="k",broker="1",log_dir="/empty"}': 7,
+        'ballast_replica_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/from"}': 100,
+        'ballast_replica_future_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/to"}': 40,
+    }
+    expected = {"/from": 10, "/to": 5, "/empty": 7}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
+        "promql_expr_test": [
+            {
+                "expr": as_prometheus_is_asked(query),
+                "eval_time": "2m",
+                "exp_samples": [
+                    {"labels": f'{{broker="1",log_dir="{path}"}}', "value": value} for path, value in expected.items()
+                ],
             }
         ],
     }

@@ -29,7 +29,7 @@ from ballast_operator.runtime import STUCK_SECONDS, Runtime
 from ballast_operator.worker import Requeue, Work, Worker
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| (ballast_operator_\w+) \| (gauge|counter|histogram) \|", re.MULTILINE)
+ROW = re.compile(r"^\| (ballast_operator_\w+) \| (gauge|counter|histogram) \| ([\w, ]*)\| (.+) \|$", re.MULTILINE)
 pytestmark = [pytest.mark.spec("OPR-06"), pytest.mark.timeout(240)]
 
 
@@ -42,10 +42,12 @@ def test_the_metrics_are_those_that_the_page_names(ballast_world: World) -> None
     ballast_world.topic("measured", partitions=1)
     ballast_world.until_ready("KafkaTopic", "measured")
     found = {family.name: family for family in text_string_to_metric_families(ask(ballast_world, "/metrics"))}
-    page = (ROOT / "docs" / "metrics.md").read_text()
-    documented = {name.removesuffix("_total"): kind for name, kind in ROW.findall(page)}
-    told = {name: family.type for name, family in found.items() if not name.endswith("_created")}
-    assert told == documented
+    rows = ROW.findall((ROOT / "docs" / "metrics.md").read_text().replace("`", ""))
+    told = {name: (each.type, each.documentation) for name, each in found.items() if not name.endswith("_created")}
+    assert told == {name.removesuffix("_total"): (kind, meaning) for name, kind, _, meaning in rows}
+    for name, _, labels, _ in rows:
+        for sample in found[name.removesuffix("_total")].samples:
+            assert sample.labels.keys() - {"le"} == set(re.findall(r"\w+", labels))
     counts = {sample.name: 0.0 for family in found.values() for sample in family.samples}
     for family in found.values():
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""Renders `/metrics` in Prometheus's text format. `docs/metrics.md` documents each name.
+"""Renders `/metrics` in Prometheus's text format. `meanings.py` and `docs/metrics.md` document each name.
 
 Values are read from the components at scrape time; nothing is counted just for this page. Per-partition series are
 formatted by hand, in slices of `SLICE_S`, so that a page of 10,000 partitions never blocks the loop; changes in between
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ballast_broker.coordinator.transactions import STORED_STATES
 from ballast_broker.metadata.image import NO_LEADER
+from ballast_broker.metrics.meanings import MEANINGS
 from ballast_broker.metrics.requests import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
@@ -90,6 +91,7 @@ class MetricsPage:
         """Render the page in pieces; other tasks run in between."""
         if self._process is None:
             self._process = await asyncio.to_thread(process_page)  # takes a tenth of a second to import
+        await asyncio.gather(*(directory.learn_usage() for directory in self._seen.logs.directories))
         now = asyncio.get_running_loop().time
         began, pieces = now(), [self._process()]
         for piece in self._pieces():
@@ -156,7 +158,7 @@ class MetricsPage:
     def _of_directories(self) -> Iterator[str]:
         directories = self._seen.logs.directories
         labels = {d.path: label_set(broker=self._seen.node_id, log_dir=d.path) for d in directories}
-        usages = [(labels[d.path], d.usage()) for d in directories]
+        usages = [(labels[d.path], d.known_usage) for d in directories]
         known = [(label, usage) for label, usage in usages if usage is not None]
         yield from family("ballast_log_dir_total_bytes", "gauge", [(label, u.total_bytes) for label, u in known])
         used = [(label, u.total_bytes - u.usable_bytes) for label, u in known]
@@ -291,7 +293,7 @@ class MetricsPage:
 
 
 def head(name: str, kind: str) -> str:
-    return f"# TYPE {name} {kind}\n"
+    return f"# HELP {name} {MEANINGS[name]}\n# TYPE {name} {kind}\n"
 
 
 def family(name: str, kind: str, samples: Samples) -> Iterator[str]:

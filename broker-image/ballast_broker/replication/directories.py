@@ -6,6 +6,7 @@ Errors are per entry: a refused entry changes nothing, and the others go ahead. 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -182,13 +183,14 @@ class Directories:
         logs, future_logs = list(self._logs.logs.items()), list(self._logs.future_logs.items())
         await add(logs, lambda log: log.high_watermark - log.log_end_offset, is_future=False)
         await add(future_logs, lag_of_future, is_future=True)
+        await asyncio.gather(*(directory.learn_usage() for directory in self._logs.directories))
         return [_info(directory, replicas[directory.path]) for directory in self._logs.directories]
 
 
 def _info(directory: LogDirectory, replicas: list[ReplicaInfo]) -> LogDirectoryInfo:
     if not directory.online:
         return LogDirectoryInfo(directory.path, ErrorCode.KAFKA_STORAGE_ERROR, [], cordoned=directory.cordoned)
-    usage = directory.usage()
+    usage = directory.known_usage
     if usage is None:
         return LogDirectoryInfo(directory.path, ErrorCode.NONE, replicas, cordoned=directory.cordoned)
     return LogDirectoryInfo(

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 SLOW_WRITE_S = 0.005
 _WINDOW_S = 1.0
 _SLOW_FOR_S = 5.0
+USAGE_WAIT_S = 0.5
 LOOK_AGAIN_S = 1.0  # how often to check whether a directory has fallen silent
 
 DELETE_SUFFIX = "-delete"
@@ -114,7 +116,8 @@ class LogDirectory:
         self.slow_until = 0.0
         self.suspected_until = 0.0  # after a slow write: check whether the next slow one waits for the disk
         self._window = (0.0, 0, 0)  # its start, and `writes` and `slow_writes` then
-        self._usage: DiskUsage | None = None  # last known
+        self.known_usage: DiskUsage | None = None  # None while offline or unknown
+        self._asking: asyncio.Task[None] | None = None
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self.on_silence: list[Callable[[LogDirectory], None]] = []
         self.on_shortage: list[Callable[[OSError], None]] = []
@@ -127,21 +130,37 @@ class LogDirectory:
         return f"LogDirectory({self.path}, {'online' if self.online else 'offline'})"
 
     def usage(self) -> DiskUsage | None:
-        """None while unknown; for a silent directory the last known value."""
-        if not self.online:
-            return None
-        if not self.threads.silent:
+        """None while unknown; for a silent directory the last known value. May block as long as the disk does."""
+        if self.online and not self.threads.silent:
             try:
-                self._usage = self._disk.usage(self.path)
+                self.known_usage = self._disk.usage(self.path)
             except OSError:
-                self._usage = None
-        return self._usage
+                self.known_usage = None
+        return self.known_usage
+
+    async def learn_usage(self) -> None:
+        """Update `known_usage` without blocking the loop; a disk that does not answer soon is not waited for."""
+        if not self.online or self.threads.silent:
+            return
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_usage())
+        await asyncio.wait({self._asking}, timeout=USAGE_WAIT_S)
+
+    async def _ask_usage(self) -> None:
+        try:
+            usage = await self.threads.run(partial(self._disk.usage, self.path))
+        except OSError:
+            usage = None
+        finally:
+            self._asking = None
+        self.known_usage = usage if self.online else None
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline and call `on_failure`, once."""
         if not self.online:
             return
         self.online = False
+        self.known_usage = None
         self.error = error
         for callback in list(self.on_failure):
             callback(self)

@@ -33,6 +33,8 @@ from manifests.monitoring.grafana.queries import (
 
 # At the second value BallastDisksImbalanced fires.
 SPREAD_STEPS = steps(0.15, 0.25)
+# Absent where series of partitions are switched off.
+TOLD = series("ballast_replica_size_bytes")
 USED, TOTAL = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
 FILL = fill(OF_DIRECTORY)
 # Computed as in BallastLogDirFullWithin24h: across restarts, and without the first hours of a new directory.
@@ -117,8 +119,11 @@ def _content() -> Sequence[Panel]:
             "On the volume, but not by replicas. A plan cannot move it; much of it makes level disks impossible.",
         ).with_target(
             over_time(
-                f"sum by (broker, log_dir) ({USED}) - "
-                f"sum by (broker, log_dir) ({series('ballast_replica_size_bytes', OF_DIRECTORY)})", DIRECTORY
+                f"sum by (broker, log_dir) ({USED}) - (sum by (broker, log_dir) ("
+                f"{series('ballast_replica_size_bytes', OF_DIRECTORY)} "
+                f"or {series('ballast_replica_future_size_bytes', OF_DIRECTORY)}) "
+                f"or sum by (broker, log_dir) (0 * {USED} and on (namespace, job) {TOLD}))",
+                DIRECTORY,
             )
         ),
         graph("Size of the volumes", units.BytesIEC, "Steps where a volume was grown.").with_target(

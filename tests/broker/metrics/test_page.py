@@ -48,8 +48,12 @@ NODE = 7
 def directory(
     path: str, usage: Usage | None, *, online: bool = True, cordoned: bool = False, silent: bool = False
 ) -> Any:
+    async def learn_usage() -> None:
+        pass
+
     threads = SimpleNamespace(silent=silent)
-    return SimpleNamespace(path=path, usage=lambda: usage, online=online, cordoned=cordoned, threads=threads)
+    told = {"online": online, "cordoned": cordoned, "threads": threads}
+    return SimpleNamespace(path=path, known_usage=usage, learn_usage=learn_usage, **told)
 
 
 def registration(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionRegistration:
@@ -280,12 +284,19 @@ async def test_a_controller_alone_has_no_partitions() -> None:
     assert "ballast_replicas" not in page
 
 
-async def test_the_document_names_every_metric_and_no_other() -> None:
-    page = await page_of(busy_rooms().observed())
-    told = set(re.findall(r"^# TYPE (ballast_\S+) (\w+)$", page, re.MULTILINE))
+async def test_the_document_tells_every_metric_and_no_other_as_the_page_does() -> None:
+    registered: dict[int, Any] = {NODE: None}
+    observed = busy_rooms().observed(image=lambda: MetadataImage(cluster=ClusterImage(registered)))
+    told, labels = {}, {}
+    for metric in text_string_to_metric_families(await page_of(observed)):
+        if metric.name.startswith("ballast_"):
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            told[name] = (metric.type, metric.documentation)
+            labels[name] = {label for sample in metric.samples for label in sample.labels} - {"le"}
     chapter = DOCUMENT.read_text(encoding="utf-8").partition("## Brokers")[2].partition("\n## ")[0]
-    documented = set(re.findall(r"^\| (ballast_\w+) \| (\w+) \|", chapter, re.MULTILINE))
-    assert told == documented
+    rows = re.findall(r"^\| (ballast_\w+) \| (\w+) \| ([\w, ]+) \| (.+) \|$", chapter, re.MULTILINE)
+    assert told == {name: (kind, meaning.replace("`", "")) for name, kind, _, meaning in rows}
+    assert labels == {name: set(named.split(", ")) for name, _, named, _ in rows}
 
 
 async def cost_of(observed: Observed) -> tuple[float, float]:

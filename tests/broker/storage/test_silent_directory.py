@@ -159,6 +159,36 @@ def test_files_are_removed_and_logs_flushed_and_checkpointed_elsewhere(world: Wo
 
 
 @pytest.mark.spec("LOG-32")
+def test_how_full_a_disk_is_is_asked_elsewhere_and_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As each scrape of the metrics does, and DescribeLogDirs."""
+    monkeypatch.setattr(directories, "USAGE_WAIT_S", 0.05)
+
+    async def story() -> None:
+        async with two_directories(world) as two:
+            await two.hung.learn_usage()
+            known = two.hung.known_usage
+            assert known is not None
+            two.hang()
+            for _ in range(3):
+                await two.hung.learn_usage()
+            assert two.disk.waiting == 1
+            assert two.disk.asked_on_loop == []
+            assert two.hung.known_usage is known
+            await two.well.learn_usage()
+            assert two.well.known_usage is not None
+            await eventually(lambda: two.hung.threads.silent)
+            two.disk.let_go.set()
+            await eventually(lambda: not two.hung.threads.silent)
+            await two.hung.learn_usage()
+            two.hung.fail(OSError("gone"))
+            assert two.hung.known_usage is None
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-32")
 def test_what_flush_ms_asks_for_is_done_elsewhere(world: World) -> None:
     async def story() -> None:
         async with two_directories(world) as two:
