@@ -172,7 +172,7 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
         began = time.monotonic()
         assert main([*command, "--bootstrap", address]) == 2
     assert time.monotonic() - began < 5
-    assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
+    assert f"no broker answers at {address}: Connection refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["reassign", "generate"]])
@@ -258,13 +258,16 @@ def test_a_file_that_is_no_kubeconfig(
 
 @pytest.mark.timeout(120)
 def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+    data, others = tmp_path / "data", tmp_path / "others"
+    others.mkdir()
+    (others / "objects.db").write_text("a list of things")
     with running("-m", "ballast_cli", "up", "--data", str(data)) as process:
         read_until(process, b"KUBECONFIG=")
         port = (data / "kubeconfig").read_text().partition("https://127.0.0.1:")[2].partition('"')[0]
         for arguments, says in (
             (["--data", str(data)], b"another embedded Kubernetes API uses the directory"),
             (["--data", str(tmp_path / "other"), "--port", port], f"port {port} is in use".encode()),
+            (["--data", str(others)], b"objects.db is damaged, or not Ballast's; choose another directory with --data"),
             (["--data", "/proc/none"], b"cannot start in /proc/none: No such file or directory: /proc/none\n"),
         ):
             with running("-m", "ballast_cli", "up", *arguments) as second:
