@@ -19,6 +19,7 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` blocked it
 
 import argparse
+import errno
 import importlib
 import io
 import os
@@ -127,7 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        forbidden = error.errno in (errno.EROFS, errno.EACCES) and error.filename
+        if error.errno not in DISK_FULL and not forbidden:
             raise
         _forget_output()
         where = f": {error.filename}" if error.filename else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import json
@@ -26,7 +27,7 @@ from typing import Any
 import pytest
 from tests.moves.brokers import Brokers
 
-from ballast_cli import CommandError, demo
+from ballast_cli import CommandError, chaos, demo
 from ballast_cli.__main__ import main
 from ballast_cli.places import ROOT
 from ballast_cli.up import Stack, _next_steps, require_ports
@@ -72,6 +73,17 @@ def test_a_full_disk_and_no_output_at_all_are_no_tracebacks(size: int) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
     done = subprocess.run(closed, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_where_nobody_may_write_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/there")
+
+    monkeypatch.setattr(chaos, "run", run)
+    assert main(["chaos"]) == 1
+    assert capsys.readouterr().err == "ballast chaos: Read-only file system: /there\n"
 
 
 @pytest.mark.parametrize("command", ["up", "demo", "chaos", "soak kill"])
