@@ -128,10 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        forbidden = error.errno in (errno.EROFS, errno.EACCES) and error.filename
-        if error.errno not in DISK_FULL and not forbidden:
+        if error.errno in DISK_FULL:
+            _forget_output()
+        elif error.errno not in (errno.EROFS, errno.EACCES) or not error.filename:
             raise
-        _forget_output()
         where = f": {error.filename}" if error.filename else ""
         print(f"ballast {arguments[0]}: {error.strerror}{where}", file=sys.stderr)
         return 1
