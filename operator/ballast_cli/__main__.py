@@ -19,6 +19,7 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `./ballast` blocked it
 
 import argparse
+import errno
 import importlib
 import io
 import os
@@ -127,9 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno in DISK_FULL:
+            _forget_output()
+        elif error.errno not in (errno.EROFS, errno.EACCES) or not error.filename:
             raise
-        _forget_output()
         where = f": {error.filename}" if error.filename else ""
         print(f"ballast {arguments[0]}: {error.strerror}{where}", file=sys.stderr)
         return 1

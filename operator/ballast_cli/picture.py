@@ -119,7 +119,7 @@ def draw(view: KafkaView) -> str:
     online = sum(broker["online"] for broker in told["brokers"])
     lines = [
         f"cluster {told['clusterId']}: {online} of {len(told['brokers'])} brokers online, "
-        f"controller {told['controller']}",
+        f"controller {told['controller'] if told['controller'] >= 0 else 'unknown'}",
         f"{counted(told['partitions'], 'partition')}, {told['underReplicated']} under-replicated, "
         f"{told['offline']} offline",
     ]
@@ -132,6 +132,8 @@ def draw(view: KafkaView) -> str:
             f"broker {broker['id']}  {broker['address'] or 'away'}{rack}  {counted(broker['replicas'], 'replica')}, "
             f"{counted(broker['leaders'], 'leader')}{state}"
         )
+        if broker["online"] and not broker["directories"]:
+            lines.append("  directories unknown: the broker did not describe them")
         lines += _directory_lines(broker["directories"], largest)
     if told["moves"]:
         lines += ["", f"moving: {len(told['moves'])}"]

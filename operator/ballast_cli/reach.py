@@ -10,13 +10,13 @@ CONNECT_SECONDS = 3.0
 
 
 def require_listener(bootstrap: str) -> None:
-    """Return once one of the addresses accepts a connection; otherwise raise CommandError with the last error."""
-    why = ""
+    """Return once one of the addresses accepts a connection; otherwise raise CommandError with each error."""
+    failures = []
     for address in bootstrap.split(","):
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
             return
         except OSError as error:
-            why = f"{address}: {error}"
-    raise CommandError(f"{bootstrap} does not answer: {why}")
+            failures.append(f"{address}: {error.strerror or error}")
+    raise CommandError(f"no broker answers at {', '.join(failures)}")

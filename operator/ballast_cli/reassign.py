@@ -156,7 +156,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
         try:
             Path(args.json).write_text(write_plan(plan) + "\n", encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"cannot write the plan: {error}") from error
+            raise CommandError(f"cannot write the plan {args.json}: {error.strerror}") from error
     print("Current partition replica assignment")
     print(write_plan(seen.present(plan)))
     print("\nProposed partition reassignment configuration")

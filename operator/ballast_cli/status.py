@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ballast_operator.model.kafka import KafkaView
 
 WATCH_SECONDS = 2.0
+REQUEST_TIMEOUT_MS = 5_000  # a person waits
 OTHERWISE = "Or specify a broker with --bootstrap HOST:PORT."
 
 
@@ -87,6 +88,8 @@ def _looks(settings: ConnectionSettings | None) -> tuple[list[KafkaView], list[s
                 if body is not None and not target.bootstrap_servers:
                     raise CommandError(_without_address(body))
                 pages.append(_look(target, body))
+                if pages[-1].controller < 0:
+                    troubles.append(f"{target.bootstrap_servers}: the controller does not answer; moves are unknown")
             except CommandError as error:
                 troubles.append(str(error))
     except CommandError as error:
@@ -102,11 +105,18 @@ def _look(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> Kafka
 async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> KafkaView:
     from ballast_operator.kafka_client import KafkaConnection, KafkaForbiddenError, KafkaUnavailableError
     from ballast_operator.model.cluster import read_cluster
+    from ballast_operator.observe import observe_listed
     from ballast_operator.plan.claimed import as_claimed
 
-    kafka = KafkaConnection(settings)
+    kafka = KafkaConnection(replace(settings, request_timeout_ms=REQUEST_TIMEOUT_MS))
     try:
-        view = await observe_cluster(kafka)
+        listed = await observe_listed(kafka)
+        try:
+            view = await observe_cluster(kafka)
+        except KafkaForbiddenError:
+            raise
+        except KafkaUnavailableError:  # the controller hangs, or there is none
+            view = replace(await _observe_contents(kafka, listed), controller=-1).with_absent()
     except KafkaForbiddenError as error:
         raise CommandError(
             f"not authorized by {settings.bootstrap_servers}: {error} This needs DESCRIBE on the cluster."
@@ -120,18 +130,22 @@ async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None)
 
 async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
     """Observe everything that the picture shows."""
-    from ballast_operator.observe import observe_brokers, observe_directories, observe_ongoing, observe_topics
+    from ballast_operator.observe import observe_brokers, observe_ongoing
 
-    view = await observe_brokers(kafka)
+    view = await _observe_contents(kafka, await observe_brokers(kafka))
+    return replace(view, ongoing=await observe_ongoing(kafka)).with_absent()
+
+
+async def _observe_contents(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
+    from ballast_operator.observe import observe_directories, observe_topics
+
     topics, missing, errors = await observe_topics(kafka, None)
     online = [broker.id for broker in view.brokers.values() if broker.online]
     directories, logs, described = await observe_directories(kafka, online)
-    ongoing = await observe_ongoing(kafka)
-    whole = replace(
+    return replace(
         view, topics=topics, missing=missing, topic_errors=errors, directories=directories, logs=logs,
-        described=described, ongoing=ongoing,
+        described=described,
     )  # fmt: skip
-    return whole.with_absent()
 
 
 def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettings, Mapping[str, Any] | None]]:

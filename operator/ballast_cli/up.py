@@ -68,7 +68,7 @@ def refusals(data: Path) -> Iterator[None]:
     except ApiError as refusal:
         raise CommandError(refusal.message) from refusal
     except ApiUnavailableError as fault:
-        raise CommandError(f"the embedded Kubernetes API does not answer: {fault}{_room(fault, data)}") from fault
+        raise CommandError(f"the embedded Kubernetes API does not answer: {fault}{_advice(fault, data)}") from fault
 
 
 class Stack:
@@ -98,9 +98,9 @@ class Stack:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(f"port {self._port} is in use; without --port, a free port is used.") from error
-            raise CommandError(f"cannot start in {self.data}: {_why(error)}{_room(error, self.data)}") from error
+            raise CommandError(f"cannot start in {self.data}: {_why(error)}{_advice(error, self.data)}") from error
         except (sqlite3.Error, ApiError) as error:
-            raise CommandError(f"cannot start in {self.data}: {error}{_room(error, self.data)}") from error
+            raise CommandError(f"cannot start in {self.data}: {error}{_advice(error, self.data)}") from error
         self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
         await self._apply_crds()
         await self._start_operator()
@@ -201,14 +201,16 @@ def _why(error: OSError) -> str:
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
-def _room(error: Exception, data: Path) -> str:
-    """Advice to append if the disk or quota is full, else an empty string.
+def _advice(error: Exception, data: Path) -> str:
+    """Advice to append if the disk or quota is full or the database damaged, else an empty string.
 
     That is recognized by the system's or SQLite's message. SQLite reports a disk without room for its index as an
     I/O error, so with any SQLite error a nearly full disk counts, too."""
     full = any(each in str(error) for each in (*map(os.strerror, DISK_FULL), "disk is full"))
     if full or (isinstance(error, sqlite3.Error) and shutil.disk_usage(data).free < LITTLE_BYTES):
         return f". Make room in {data}, or choose another directory with --data."
+    if any(each in str(error) for each in ("file is not a database", "malformed")):
+        return f". {data / 'objects.db'} is damaged, or not Ballast's; choose another directory with --data."
     return ""
 
 

@@ -37,7 +37,7 @@ CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
 MAX_NODES_TRIED = 4
 # Longer than one request timeout, so that a request that timed out can be retried once.
-MORE_TRIED_SECONDS = 20.0
+MORE_TRIED_TIMES = 4 / 3
 SIDE_BY_SIDE = 3
 TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
 PASSED_OVER = (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError, *TIMEOUTS)
@@ -81,6 +81,7 @@ class ConnectionSettings:
     tokens: TokenProvider | None = None
     service: str | None = None
     hosts: tuple[tuple[str, str], ...] = ()
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
     @property
     def shown(self) -> str | None:
@@ -96,7 +97,7 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
         "client_id": "ballast-operator",
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "request_timeout_ms": settings.request_timeout_ms,
         "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
         "reconnect_backoff_max_ms": 2_000,
         "metadata_max_age_ms": 30_000,
@@ -301,7 +302,7 @@ async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
     if node is not None:
         return await manager.send(request, node_id=node)
     failure: Exception = kafka_errors.NodeNotReadyError("no broker")
-    end = monotonic() + MORE_TRIED_SECONDS
+    end = monotonic() + MORE_TRIED_TIMES * manager.config["request_timeout_ms"] / 1000
     for _ in range(MAX_NODES_TRIED):
         chosen = manager.least_loaded_node()
         try:

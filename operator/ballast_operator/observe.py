@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import kafka.errors as kafka_errors
@@ -66,6 +67,12 @@ def error_name(code: int) -> str | None:
 
 async def observe_brokers(kafka: KafkaConnection) -> KafkaView:
     """Brokers, controller and cluster id."""
+    view = await observe_listed(kafka)
+    return replace(view, controller=await _observe_controller(kafka, view.controller))
+
+
+async def observe_listed(kafka: KafkaConnection) -> KafkaView:
+    """Brokers and cluster id, as any broker knows them; with KRaft, not which of them is the controller."""
     try:
         return await _describe_cluster(kafka, include_fenced=True)
     except KafkaUnavailableError as error:
@@ -87,7 +94,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
     }
     return KafkaView(
         cluster_id=response.cluster_id,
-        controller=await _observe_controller(kafka, response.controller_id),
+        controller=response.controller_id,
         brokers=brokers,
         lists_fenced=include_fenced and response.version >= 2,
     )

@@ -81,14 +81,14 @@ def _of_the_plan(parser: argparse.ArgumentParser) -> None:
         "--high-water", type=high_water, default=0.95, help="maximum fill of a directory (default: 0.95)"
     )
     group.add_argument(
-        "--max-moves", type=max_moves, default=500, help="maximum partitions per proposal (default: 500)"
+        "--max-moves", type=at_least_one, default=500, help="maximum partitions per proposal (default: 500)"
     )
     group.add_argument(
-        "--min-improvement", type=float, default=0.02,
+        "--min-improvement", type=share, default=0.02,
         help="minimum gain in the spread or the highest fill, as a fraction of the capacity (default: 0.02)",
     )  # fmt: skip
     group.add_argument(
-        "--min-spread", type=float, default=0.05, help="propose nothing below this spread (default: 0.05)"
+        "--min-spread", type=share, default=0.05, help="propose nothing below this spread (default: 0.05)"
     )
     group.add_argument("--min-size", type=quantity, default=1, help="do not move smaller replicas, e.g. 1Mi")
     group.add_argument(
@@ -115,7 +115,9 @@ def _of_running(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--interval", type=interval, default=300.0, help="time between checks with --stream (default: 5m)"
     )
-    group.add_argument("--confirmations", type=int, default=2, help="checks that must agree on a proposal (default: 2)")
+    group.add_argument(
+        "--confirmations", type=at_least_one, default=2, help="checks that must agree on a proposal (default: 2)"
+    )
     group.add_argument("--checkpoint", metavar="DIR", help="directory or URI for the position of the stream")
     group.add_argument("--metrics-port", type=port, help="with --stream, serve the job's own metrics on this port")
     group.add_argument("--master", help="Spark master (default: local[*], or that of spark-submit)")
@@ -178,7 +180,13 @@ def high_water(text: str) -> float:
     return float(text)
 
 
-def max_moves(text: str) -> int:
+def share(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1: 0.02 is 2 % of the capacity")
+    return float(text)
+
+
+def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)

@@ -117,7 +117,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         horizon_s=args.horizon,
         out=args.out,
         report=args.report,
-        confirmations=max(1, args.confirmations),
+        confirmations=args.confirmations,
         interval_s=args.interval,
         checkpoint=args.checkpoint,
     )

@@ -149,11 +149,11 @@ def test_a_folder_of_folders_holds_nothing_but_with_r(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
     folder = tmp_path / "manifests"
     (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "topic.yaml").write_text("kind: KafkaTopic")
+    (folder / "inner" / "topic.yaml").write_text("{apiVersion: v1, kind: KafkaTopic}")
     assert main(["apply", "-f", str(folder)]) == 2
     assert f"nothing is in {folder}; of a folder" in capsys.readouterr().err
     (found,) = documents([str(folder)], recursive=True)
-    assert found == {"kind": "KafkaTopic"}
+    assert found == {"apiVersion": "v1", "kind": "KafkaTopic"}
     assert main(["apply", "-R", "-f", str(folder)]) == 1
     assert "cannot reach the Kubernetes API" in capsys.readouterr().err, "it has something to apply"
 

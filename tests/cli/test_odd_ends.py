@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import json
@@ -26,7 +27,7 @@ from typing import Any
 import pytest
 from tests.moves.brokers import Brokers
 
-from ballast_cli import CommandError, demo
+from ballast_cli import CommandError, chaos, demo
 from ballast_cli.__main__ import main
 from ballast_cli.places import ROOT
 from ballast_cli.up import Stack, _next_steps, require_ports
@@ -72,6 +73,17 @@ def test_a_full_disk_and_no_output_at_all_are_no_tracebacks(size: int) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
     done = subprocess.run(closed, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_where_nobody_may_write_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/there")
+
+    monkeypatch.setattr(chaos, "run", run)
+    assert main(["chaos"]) == 1
+    assert capsys.readouterr().err == "ballast chaos: Read-only file system: /there\n"
 
 
 @pytest.mark.parametrize("command", ["up", "demo", "chaos", "soak kill"])
@@ -172,7 +184,7 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
         began = time.monotonic()
         assert main([*command, "--bootstrap", address]) == 2
     assert time.monotonic() - began < 5
-    assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
+    assert f"no broker answers at {address}: Connection refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["reassign", "generate"]])
@@ -258,13 +270,16 @@ def test_a_file_that_is_no_kubeconfig(
 
 @pytest.mark.timeout(120)
 def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+    data, others = tmp_path / "data", tmp_path / "others"
+    others.mkdir()
+    (others / "objects.db").write_text("a list of things")
     with running("-m", "ballast_cli", "up", "--data", str(data)) as process:
         read_until(process, b"KUBECONFIG=")
         port = (data / "kubeconfig").read_text().partition("https://127.0.0.1:")[2].partition('"')[0]
         for arguments, says in (
             (["--data", str(data)], b"another embedded Kubernetes API uses the directory"),
             (["--data", str(tmp_path / "other"), "--port", port], f"port {port} is in use".encode()),
+            (["--data", str(others)], b"objects.db is damaged, or not Ballast's; choose another directory with --data"),
             (["--data", "/proc/none"], b"cannot start in /proc/none: No such file or directory: /proc/none\n"),
         ):
             with running("-m", "ballast_cli", "up", *arguments) as second:

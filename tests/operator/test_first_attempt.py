@@ -119,6 +119,9 @@ async def test_brokers_pass_a_creation_on_again_when_the_controller_changes(
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_request_that_went_a_second_time_says_so(lost: bool) -> None:
     class Manager:
+        def __init__(self) -> None:
+            self.config = {"request_timeout_ms": 1000}
+
         def least_loaded_node(self) -> int:
             return 0
 

@@ -132,6 +132,7 @@ class Brokers:
         self._failure = failure
         self._passed_over = False
         self.cluster = SimpleNamespace()
+        self.config = {"request_timeout_ms": 1000}
 
     def least_loaded_node(self) -> int:
         return int(self._passed_over)

@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from tests.moves.brokers import Brokers
 from tests.operator.making import topic_view, view
 from tests.operator.world import World
 
@@ -91,6 +93,24 @@ def test_a_broker_that_the_cluster_does_not_list_any_more_is_shown_as_away() -> 
     assert summary(seen)["brokers"][1] | {"id": 1, "address": None, "online": False} == summary(seen)["brokers"][1]
     assert "1 of 2 brokers online" in draw(seen)
     assert "broker 1  away  1 replica, 0 leaders  OFFLINE" in draw(seen)
+
+
+def test_while_the_controller_hangs_the_others_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When it matters most, nothing was shown but a timeout, after half a minute."""
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT_MS", 2_500)
+    with Brokers(tmp_path, 2, [0, 1]) as brokers:
+        address = brokers[1].address
+        brokers[0].pause()
+        try:
+            assert main(["status", "--bootstrap", address]) == 1
+            shown = capsys.readouterr().out
+        finally:
+            brokers[0].resume()
+    assert "2 of 2 brokers online, controller unknown" in shown
+    assert shown.count("directories unknown: the broker did not describe them") == 1
+    assert shown.endswith(f"{address}: the controller does not answer; moves are unknown\n")
 
 
 def test_a_cluster_that_does_not_answer_is_asked_again(
