@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.sim.planted import Planting
 from tests.sim.rotten import PLAN, RottenRun
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.storage.loading import _Loading
@@ -25,7 +25,7 @@ def test_what_one_disk_spoils_the_others_have() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, RottenRun, PLAN)
+    check_that_all_hold(many(SEEDS), RottenRun, PLAN)
 
 
 def lead_with_what_is_left(patch: Planting) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 from tests.sim.throttled import PLAN, ThrottledRun
 
@@ -25,7 +25,7 @@ def test_who_is_in_sync_is_not_held_back_and_all_becomes_whole() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, ThrottledRun, PLAN)
+    check_that_all_hold(many(SEEDS), ThrottledRun, PLAN)
 
 
 def hold_back_who_is_in_sync(patch: Planting) -> None:
