@@ -107,12 +107,10 @@ def finds(plant: Plant, kind: type[Run], plan: Plan, found_by: int) -> Found:
     return Found(first, places - met)
 
 
-def check_that_all_are_found(
-    plants: Sequence[Plant], kind: type[Run] = Run, plan: Plan | None = None, *, found_by: int = 0
-) -> None:
+def check_that_all_are_found(plants: Sequence[Plant], kind: type[Run] = Run, plan: Plan | None = None) -> None:
     """Assert that runs of this kind reach and find all these planted bugs, the seed known to find them first."""
     with pool() as workers:
-        first = [FOUND_BY.get(plant, found_by) for plant in plants]
+        first = [FOUND_BY.get(plant, 0) for plant in plants]
         answers = workers.map(finds, plants, repeat(kind), repeat(plan or Plan()), first)
         found = {plant.__name__: answer for plant, answer in zip(plants, answers, strict=True)}
     missed = [bug for bug, (seed, _) in found.items() if seed is None]

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.sim.planted import Planting
+from tests.sim.planted import Planting, found_by
 from tests.sim.schedule import Plan
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
@@ -44,6 +44,7 @@ def test_everything_holds_while_disks_are_slow() -> None:
     check_that_all_hold(many(SEEDS), TiredRun)
 
 
+@found_by(3)
 def take_no_notice_of_what_happened_meanwhile(patch: Planting) -> None:
     patch.setattr(slow_append._Turn, "_over", property(lambda turn: False))
 
@@ -52,4 +53,4 @@ def take_no_notice_of_what_happened_meanwhile(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_appends_that_go_on_whatever_happened_meanwhile_are_found() -> None:
-    check_that_all_are_found([take_no_notice_of_what_happened_meanwhile], TiredRun, found_by=3)
+    check_that_all_are_found([take_no_notice_of_what_happened_meanwhile], TiredRun)
