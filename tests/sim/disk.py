@@ -147,7 +147,10 @@ def _parts(path: str) -> tuple[str, ...]:
 def _size_of(entry: Inode | Folder) -> int:
     if isinstance(entry, Inode):
         return entry.size
-    return sum(_size_of(child) for child in entry.entries.values())
+    size = 0
+    for child in entry.entries.values():
+        size += child.size if isinstance(child, Inode) else _size_of(child)
+    return size
 
 
 class Hurry:

@@ -9,7 +9,7 @@ import pytest
 from tests.sim.classic import ClassicRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.schedule import Plan
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator import rebalance, records
@@ -35,7 +35,7 @@ def test_a_generation_has_one_plan_and_what_it_commits_stays() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, ClassicRun, PLAN)
+    check_that_all_hold(many(SEEDS), ClassicRun, PLAN)
 
 
 def ask_nobody_for_its_generation(patch: Planting) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.sim.featured import PLAN, FeaturedRun
 from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.controller.commands import brokers
@@ -27,7 +27,7 @@ def test_levels_go_up_and_down_and_all_becomes_whole() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, FeaturedRun, PLAN)
+    check_that_all_hold(many(SEEDS), FeaturedRun, PLAN)
 
 
 def forget_who_was_eligible_with_elr(patch: Planting) -> None:

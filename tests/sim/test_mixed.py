@@ -10,7 +10,7 @@ import pytest
 from tests.sim.cooperative import plan
 from tests.sim.mixed import PLAN, MixedRun
 from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.coordinator.consumers import conversion, heartbeat, reconcile, service
@@ -50,7 +50,7 @@ def test_a_plan_takes_no_more_than_it_has_to_and_gives_nobody_what_somebody_has(
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, MixedRun, PLAN)
+    check_that_all_hold(many(SEEDS), MixedRun, PLAN)
 
 
 def give_to_others_what_a_member_had_as_it_joined(patch: Planting) -> None:

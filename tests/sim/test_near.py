@@ -11,7 +11,7 @@ import pytest
 from tests.sim.diary import Beginning, Diary, Identity
 from tests.sim.near import PLAN, NearRun
 from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.replication.reading import FetchEntry, FetchParams, Reader
@@ -40,7 +40,7 @@ def test_whoever_comes_after_an_id_that_has_expired_fences_the_one_before_with_a
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, NearRun, PLAN)
+    check_that_all_hold(many(SEEDS), NearRun, PLAN)
 
 
 def show_what_is_not_committed(patch: Planting) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.planted import Planting
+from tests.sim.planted import Planting, found_by
 from tests.sim.quotas import PLAN, QuotasRun
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
@@ -29,6 +29,7 @@ def test_many_schedules() -> None:
     check_that_all_hold(many(SEEDS), QuotasRun, PLAN)
 
 
+@found_by(1)
 def hold_for_longer_than_is_told(patch: Planting) -> None:
     whole = ByteRate.wait_s
     patch.setattr(ByteRate, "wait_s", lambda self: 1000 * whole(self))
@@ -39,4 +40,4 @@ def hold_for_longer_than_is_told(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_who_is_not_read_from_for_longer_than_it_was_told_is_found() -> None:
-    check_that_all_are_found([hold_for_longer_than_is_told], QuotasRun, PLAN, found_by=1)
+    check_that_all_are_found([hold_for_longer_than_is_told], QuotasRun, PLAN)

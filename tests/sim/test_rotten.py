@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.planted import Planting
+from tests.sim.planted import Planting, found_by
 from tests.sim.rotten import PLAN, RottenRun
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
 from ballast_broker.storage.loading import _Loading
@@ -25,9 +25,10 @@ def test_what_one_disk_spoils_the_others_have() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, RottenRun, PLAN)
+    check_that_all_hold(many(SEEDS), RottenRun, PLAN)
 
 
+@found_by(4)
 def lead_with_what_is_left(patch: Planting) -> None:
     """A broker tells nobody that its log had to be truncated after a clean shutdown."""
     check = _Loading._check_tail
@@ -43,4 +44,4 @@ def lead_with_what_is_left(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_a_broker_that_does_not_mind_is_found() -> None:
-    check_that_all_are_found([lead_with_what_is_left], RottenRun, PLAN, found_by=4)
+    check_that_all_are_found([lead_with_what_is_left], RottenRun, PLAN)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.planted import Plant, Planting
-from tests.sim.test_many import check_that_all_are_found, check_that_all_hold
+from tests.sim.planted import Plant, Planting, found_by
+from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 from tests.sim.throttled import PLAN, ThrottledRun
 
@@ -25,13 +25,15 @@ def test_who_is_in_sync_is_not_held_back_and_all_becomes_whole() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(SEEDS, ThrottledRun, PLAN)
+    check_that_all_hold(many(SEEDS), ThrottledRun, PLAN)
 
 
+@found_by(1)
 def hold_back_who_is_in_sync(patch: Planting) -> None:
     patch.setattr(LeaderThrottle, "_throttled", lambda self, replica, follower: replica.leader_throttled)
 
 
+@found_by(1)
 def leave_out_what_was_left_out_once(patch: Planting) -> None:
     """A follower never fetches a partition again that was once throttled, even after the throttle is removed."""
 
@@ -52,4 +54,4 @@ def leave_out_what_was_left_out_once(patch: Planting) -> None:
 @pytest.mark.timeout(600)
 def test_a_throttle_that_errs_is_found() -> None:
     plants: list[Plant] = [hold_back_who_is_in_sync, leave_out_what_was_left_out_once]
-    check_that_all_are_found(plants, ThrottledRun, PLAN, found_by=1)
+    check_that_all_are_found(plants, ThrottledRun, PLAN)

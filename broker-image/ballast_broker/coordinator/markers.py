@@ -88,7 +88,7 @@ class MarkerSender:
 
     def send(self, ending: DecidedTransaction) -> None:
         if ending.left:
-            self._route(ending, list(ending.left))
+            self._route(ending, ending.left)
         else:
             ending.done()
 
@@ -96,7 +96,7 @@ class MarkerSender:
         if ending.coordinator_epoch() < 0:
             return
         leaderless, gone = [], []
-        for partition in partitions:
+        for partition in sorted(partitions):  # in one order in every process
             leader = self._leader(partition)
             if leader is None:
                 gone.append(partition)
@@ -177,7 +177,7 @@ class MarkerSender:
 
     def _settle(self, ending: DecidedTransaction, partitions: set[TopicPartition], outcomes: Outcomes) -> None:
         again, written = [], []
-        for partition in partitions:
+        for partition in sorted(partitions):
             error = outcomes.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)
             if error is ErrorCode.NONE:
                 written.append(partition)

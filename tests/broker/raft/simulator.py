@@ -3,6 +3,7 @@
 Pure: no loop, no clock, no disk. One seed is one history. A crash loses unflushed log entries, but nothing persisted.
 Invariants are checked after every step:
   * at most one leader per epoch;
+  * an offset and an epoch name one entry, and by the epoch before it also all entries before it (log matching);
   * committed entries stay: every node's log agrees with them below the node's high watermark;
   * any majority of a committed voter set has a node in common with any majority of the one before it.
 If voters change (`Faults.change_every_s`), nodes are added and removed all the time, by whoever believes that it leads;
@@ -218,6 +219,7 @@ class World:
         self.order = 0
         self.trace: list[str] = []
         self.leaders: dict[int, int] = {}
+        self.placed: dict[tuple[int, int], Entry] = {}  # (offset, epoch) -> the epoch before, the value
         self.committed: list[Entry] = []
         self.cut: set[tuple[int, int]] = set()
         self.tokens: dict[tuple[int, int, int], tuple[int, int, Fetch]] = {}
@@ -416,7 +418,7 @@ class World:
         for node in self.nodes.values():
             if node.core is not None and node.core.is_leader:
                 self.written += 1
-                node.log.append((node.core.epoch, f"w{self.written}"))
+                self._append(node, (node.core.epoch, f"w{self.written}"))
                 node.core.appended(self.now)
                 self._flush_later(node)
                 self._settle(node)
@@ -534,17 +536,17 @@ class World:
         elif isinstance(effect, AnswerFetch):
             self._answer(node, effect)
         elif isinstance(effect, AppendLeaderChange):
-            node.log.append((effect.epoch, f"L{node.id}"))
+            self._append(node, (effect.epoch, f"L{node.id}"))
             if effect.founds:
-                node.log.append((effect.epoch, effect.voters))
+                self._append(node, (effect.epoch, effect.voters))
             core.appended(self.now)
             self._flush_later(node)
         elif isinstance(effect, AppendVoters):
-            node.log.append((effect.epoch, effect.voters))
+            self._append(node, (effect.epoch, effect.voters))
             core.appended(self.now)
             self._flush_later(node)
         elif isinstance(effect, AppendFetched):
-            node.log.append(*effect.records)
+            self._append(node, *effect.records)
             self._flush_later(node)
         elif isinstance(effect, Truncate):
             self.note(f"{node.id} cuts its log at {effect.offset}")
@@ -595,6 +597,15 @@ class World:
             raise self.violation(f"epoch {effect.epoch} has two leaders, {other} and {node.id}")
 
     # ------------------------------------------------------------------ invariants
+
+    def _append(self, node: SimNode, *entries: Entry) -> None:
+        for entry in entries:
+            place = node.log.end_offset, entry[0]
+            found = node.log.last_epoch, entry[1]
+            known = self.placed.setdefault(place, found)
+            if known != found:
+                raise self.violation(f"{node.id} has {found} at (offset, epoch) {place}, where {known} was written")
+            node.log.append(entry)
 
     def _check(self, node: SimNode) -> None:
         core, log = node.core, node.log

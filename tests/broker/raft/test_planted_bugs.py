@@ -223,6 +223,13 @@ def test_a_planted_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monke
         many(200)
 
 
+@pytest.mark.timeout(120)
+def test_logs_that_do_not_match_are_found_before_anything_of_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_cuts(monkeypatch)
+    with pytest.raises(Violation, match=r"at \(offset, epoch\)"):
+        rough(0)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.spec("CLU-05")
 @pytest.mark.parametrize("bug", OF_CHANGES)
