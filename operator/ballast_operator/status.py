@@ -184,7 +184,7 @@ REASSIGNMENT = _table(
         "Cancel or delete this Reassignment; it goes on if they take replicas again.", stalled=True,
     ),
     Reason(
-        "KubernetesRefused", FALSE, "Kubernetes lets the operator not change this Reassignment: {error}.",
+        "KubernetesRefused", FALSE, "Kubernetes does not let the operator change this Reassignment: {error}.",
         "Mend what refuses it: a policy, an admission webhook, the operator's Role. It is tried again.",
     ),
     Reason("Running", FALSE, "{done} of {total} arrived{more}."),
@@ -263,7 +263,7 @@ CLUSTER = _table(
     ),
     Reason(
         "SubjectChanged", FALSE,
-        "The certificate in Secret {secret} is of {found}, and the brokers know {expected} for one of themselves.",
+        "The certificate in Secret {secret} is of {found}, and the brokers take only {expected} for one of themselves.",
         "Issue it with the former subject; brokers and operator take it up by themselves.", stalled=True,
     ),
     Reason(
@@ -389,8 +389,8 @@ EVENTS = _table(
     ),
     Reason(
         "DefinitionsOutdated", "",
-        "The CRDs are of a version before the operator's: what is set of these fields is dropped or refused, and "
-        "nobody else tells it: {fields}.",
+        "The CRDs are older than this operator: what is set of these fields is dropped, often without a word, or "
+        "refused: {fields}.",
         "Apply the CRDs that belong to this operator.",
     ),
     Reason(

@@ -1,4 +1,4 @@
-"""The checker finds what it is for: each test makes a folder with one fault in it."""
+"""The checker of `./ballast chaos` finds each fault of a log: each test writes a log with that one fault in it."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_a_token_that_a_broker_does_not_believe_is_told_to_be_so(
         ({"sasl_oauthbearer_client_credentials_client_id": ""}, "client.credentials.client.id is missing"),
         ({"sasl_login_callback_handler_class": "org.example.Ours"}, "sasl.login.callback.handler.class"),
         ({"sasl_jaas_config": "org.example.Module required;"}, "the login module of OAUTHBEARER is"),
-        ({"sasl_jaas_config": f'{MODULE} required unsecuredLoginStringClaim_sub="x";'}, "nobody has signed"),
+        ({"sasl_jaas_config": f'{MODULE} required unsecuredLoginStringClaim_sub="x";'}, "makes unsigned tokens"),
         ({"sasl_login_refresh_window_factor": "7"}, "sasl.login.refresh.window.factor"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How high the bytes stand that can be moved, and who stands out of them."""
+"""The level that directories can be brought to, beside replicas too large to fit under it (giants)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many things a request names."""
+"""How many things (groups, topics, partitions) a request names, of which only so many are let through."""
 
 from __future__ import annotations
 

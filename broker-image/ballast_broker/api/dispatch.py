@@ -239,7 +239,7 @@ class Dispatcher:
         except MalformedRequest:
             raise  # closes the connection
         except Exception:
-            log.exception("%s version %d failed", api.name, context.version)
+            log.exception("%s version %d from %s failed", api.name, context.version, context.host)
             response = failure_response(api.name, request, context.version, ErrorCode.UNKNOWN_SERVER_ERROR, None)
         self._metrics.answered(api.name, self._now() - began)
         if response is None:

@@ -150,7 +150,7 @@ class Produce:
         except ApiError as refusal:
             error = refusal
             if acks == 0:
-                raise ProduceRefused("a produce without acks was refused") from error
+                raise ProduceRefused(f"a produce to {topic_partition} without acks was refused: {error}") from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             error = self._of_where_it_is(topic_partition, error)

@@ -86,8 +86,11 @@ class Answers:
 
     def _refuse_silently(self) -> None:
         """With acks=0 there is no response: an error closes the connection."""
-        if any(answer.error for _, answers in self.topics for answer in answers):
-            raise ProduceRefused("a produce without acks was refused")
+        for topic, answers in self.topics:
+            for answer in answers:
+                if answer.error:
+                    where, why = f"{topic}-{answer.partition}", ErrorCode(answer.error).name
+                    raise ProduceRefused(f"a produce to {where} without acks was refused: {why}")
 
     def _later(self) -> Pending:
         waits = self.waits

@@ -25,6 +25,7 @@ from ballast_broker.net.connection_rates import ConnectionRates, CreationRates
 from ballast_broker.net.frame_buffers import WORTH_BYTES, FrameBuffers
 from ballast_broker.net.secured import Access, SecuredConnection, TlsConnection
 from ballast_broker.net_reply import Dispatch, FileData
+from ballast_broker.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Server:
         self._delays: dict[str, asyncio.TimerHandle] = {}  # listeners over their connection rate, by name
         self._turned_away: dict[socket.socket, asyncio.TimerHandle] = {}
         self._starved: deque[Connection] = deque()
+        self._out_of_handles = Seldom()  # tried again at once
         self._answered: list[Connection] = []  # with small replies not sent yet
         self._idle_timer: asyncio.TimerHandle | None = None
         self._gone_timer: asyncio.TimerHandle | None = None
@@ -137,7 +139,8 @@ class Server:
             except OSError as error:
                 if error.errno not in OUT_OF_HANDLES:
                     raise
-                log.warning("cannot accept connections: %s", error.strerror)
+                if self._out_of_handles.is_due(name):
+                    log.warning("listener %s cannot accept connections, which wait: %s", name, error.strerror)
                 self._pause_accepting(name)
                 self.loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
                 return

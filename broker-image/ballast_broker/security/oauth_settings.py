@@ -108,7 +108,7 @@ def oauth_settings(
     if serving:
         endpoint = _endpoint(JWKS_URL, value, tls)
         if endpoint is None:
-            raise ConfigError(f"{JWKS_URL} is missing: the keys that tokens are signed with are to be had there")
+            raise ConfigError(f"{JWKS_URL} is missing: the keys that tokens are signed with are fetched from there")
         backoff = Backoff(
             value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
             value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
@@ -140,7 +140,7 @@ def _own(endpoint: Endpoint, value: Value, options: Mapping[str, str], extension
     if not endpoint.is_file:
         for name in (CLIENT_ID, CLIENT_SECRET):
             if not said[name]:
-                raise ConfigError(f"{name} is missing: {TOKEN_URL} gives a token to who says it")
+                raise ConfigError(f"{name} is missing: {TOKEN_URL} asks for it")
     retriever = value("sasl.oauthbearer.jwt.retriever.class")
     if retriever != JWT_RETRIEVERS[0] and (retriever == JWT_RETRIEVERS[2]) != endpoint.is_file:
         raise ConfigError(
@@ -206,7 +206,7 @@ def _extensions(jaas: str, options: Mapping[str, str]) -> dict[str, str]:
 def _check_options(jaas: str, options: Mapping[str, str]) -> None:
     for option in options:
         if option.startswith("unsecured"):
-            raise _wrong(jaas, f"option {option} makes tokens that nobody has signed, and such are not taken")
+            raise _wrong(jaas, f"option {option} makes unsigned tokens, which are not accepted")
         of_tls = option in BY_NAME and option.startswith("ssl.")
         if option not in IN_JAAS.values() and not option.startswith(EXTENSION) and not of_tls:
             raise _wrong(jaas, f"option {option} is not known here")

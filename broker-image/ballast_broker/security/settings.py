@@ -33,14 +33,14 @@ class SaslSettings:
         """Raise ConfigError unless this node has credentials to connect to such a listener."""
         if mechanism == OAUTHBEARER:
             if self.oauth is None or self.oauth.own is None:
-                text = "the token with which this node goes to others is to be had there"
+                text = "the token that this node logs in to others with is fetched from there"
                 raise ConfigError(f"{TOKEN_URL} is missing: {text}")
         elif mechanism == GSSAPI:
             if self.kerberos is None:
                 raise ConfigError(without_keytab(jaas_of(listener, mechanism)))
         elif mechanism not in self.own:
             jaas = jaas_of(listener, mechanism)
-            raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")
+            raise ConfigError(f"{jaas} has no username and password, which this node logs in to others with")
 
 
 def jaas_of(listener: str, mechanism: str) -> str:
@@ -104,7 +104,7 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
                 raise ConfigError(without_keytab(name))
         elif text is None:
             if mechanism == PLAIN and serving:
-                raise ConfigError(f"{name} is missing: who may come in by PLAIN is said there")
+                raise ConfigError(f"{name} is missing: it names the users that may log in by PLAIN")
             # SCRAM users are in the metadata; this would only set our own credentials
         else:
             module = _module_with_password(name, mechanism, text)
@@ -165,4 +165,4 @@ def _module_with_password(name: str, mechanism: str, text: str) -> LoginModule:
 
 def check_mechanism(name: str, mechanism: str) -> None:
     if mechanism not in MECHANISMS:
-        raise ConfigError(f"Invalid value {mechanism} for configuration {name}: built are {', '.join(MECHANISMS)}")
+        raise ConfigError(f"Invalid value {mechanism} for configuration {name}: there are {', '.join(MECHANISMS)}")

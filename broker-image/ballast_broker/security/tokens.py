@@ -165,7 +165,7 @@ def _check_audience(found: Any, expected: frozenset[str]) -> None:
         return
     named = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     if not any(isinstance(each, str) and each in expected for each in named):
-        raise TokenError(f"it is for {found!r:.100}")
+        raise TokenError(f"its audience is {found!r:.100}")
 
 
 def _check_scope(found: Any) -> None:

@@ -206,7 +206,7 @@ class LogDirectory:
         if silent:
             logger.error("log directory %s has not answered for %g s", self.path, SILENT_AFTER_S)
         else:
-            logger.error("log directory %s answers again", self.path)
+            logger.warning("log directory %s answers again", self.path)
         self.slow_until = float("inf") if silent else now_s + _SLOW_FOR_S
         for callback in self.on_silence if silent else ():
             callback(self)

@@ -133,7 +133,7 @@ async def test_what_is_refused_of_a_request_in_turns_ends_its_connection_without
     """No later request is begun before that."""
     async with Cluster(tmp_path) as cluster:
         node, reply = await begun_to_write(cluster, 0, TopicPartition("nowhere", 0))
-        with pytest.raises(ProduceRefused):
+        with pytest.raises(ProduceRefused, match="a produce to nowhere-0 without acks was refused: UNKNOWN_TOPIC"):
             await reply.future
         assert not reply.begun.done()
         assert written(node) == [1] * len(MANY)

@@ -174,15 +174,15 @@ def test_who_only_goes_to_controllers_needs_no_keys() -> None:
         ({JAAS: "a.Module required;"}, f"the login module of OAUTHBEARER is {MODULE}"),
         ({JAAS: f"{MODULE} required"}, "JAAS config entry not terminated"),
         ({JAAS: f'{MODULE} required username="hush";'}, "option username is not known here"),
-        ({JAAS: f'{MODULE} required unsecuredLoginStringClaim_sub="hush";'}, "makes tokens that nobody has signed"),
+        ({JAAS: f'{MODULE} required unsecuredLoginStringClaim_sub="hush";'}, "makes unsigned tokens"),
         ({JAAS: f'{MODULE} required extension_auth="hush";'}, "extension_auth has a name or a value"),
         ({JAAS: f'{MODULE} required extension_a="\x01hush";'}, "extension_a has a name or a value"),
         (
             {JAAS: f'{MODULE} required ssl.truststore.type="BKS" ssl.truststore.location="/a";'},
             f"{JAAS}: Invalid value BKS for configuration",
         ),
-        (OWN | {TOKENS: ""}, f"{TOKENS} is missing: the token with which this node goes to others"),
-        (OWN | {SECRET: ""}, f"{SECRET} is missing: {TOKENS} gives a token to who says it"),
+        (OWN | {TOKENS: ""}, f"{TOKENS} is missing: the token that this node logs in to others with"),
+        (OWN | {SECRET: ""}, f"{SECRET} is missing: {TOKENS} asks for it"),
         (OWN | {TOKENS: "mailto:a"}, f"for configuration {TOKENS}: URLs begin with"),
         (
             OWN | {"sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}FileJwtRetriever"},

@@ -49,7 +49,11 @@ def test_the_example_of_the_rfc_from_both_sides() -> None:
     client.check(SERVER_FINAL)
 
 
-@given(st.sampled_from(sorted(HASHES)), st.text(min_size=1).filter(lambda s: "\0" not in s), st.text(), st.text())
+# HMAC fills up a short key with zero bytes: to SCRAM "" and "\0" are the same password.
+without_zeros = st.text().filter(lambda text: "\0" not in text)
+
+
+@given(st.sampled_from(sorted(HASHES)), without_zeros.filter(bool), without_zeros, without_zeros)
 @pytest.mark.spec("CLI-06")
 def test_who_knows_the_password_comes_in_and_nobody_else(mechanism: str, user: str, password: str, other: str) -> None:
     server = server_of(mechanism, {user: kept(mechanism, password)})

@@ -143,12 +143,12 @@ def test_what_cannot_be_of_tls(changes: dict[str, str], says: str) -> None:
         ({JAAS: f'{PLAIN} required username="node";'}, "username and password go together"),
         (
             {"sasl.enabled.mechanisms": "DIGEST-MD5"},
-            "Invalid value DIGEST-MD5 for configuration sasl.enabled.mechanisms: built",
+            "Invalid value DIGEST-MD5 for configuration sasl.enabled.mechanisms: there are",
         ),
         (BETWEEN, f"{JAAS} has no username and password"),
         (
             BETWEEN | {"sasl.mechanism.inter.broker.protocol": "DIGEST-MD5"},
-            "sasl.mechanism.inter.broker.protocol: built",
+            "sasl.mechanism.inter.broker.protocol: there are",
         ),
         (BETWEEN | {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}, "which sasl.enabled.mechanisms of"),
         (
@@ -175,7 +175,7 @@ def _refused(properties: dict[str, str], says: str) -> None:
 def test_plain_without_users_is_refused() -> None:
     properties = dict(SASL)
     del properties[JAAS]
-    _refused(properties, f"{JAAS} is missing: who may come in by PLAIN is said there")
+    _refused(properties, f"{JAAS} is missing: it names the users that may log in by PLAIN")
 
 
 def test_what_kafka_ignores_is_told() -> None:

@@ -81,10 +81,10 @@ def test_a_token_need_not_name_its_key() -> None:
         ({"iss": "https://other.example"}, "its issuer is 'https://other.example'"),
         ({"iss": None}, "its issuer is None"),
         ({"iss": [ISSUER]}, "its issuer is"),
-        ({"aud": "other"}, "it is for 'other'"),
-        ({"aud": ["other", 1]}, "it is for ['other', 1]"),
-        ({"aud": []}, "it is for []"),
-        ({"aud": None}, "it is for None"),
+        ({"aud": "other"}, "its audience is 'other'"),
+        ({"aud": ["other", 1]}, "its audience is ['other', 1]"),
+        ({"aud": []}, "its audience is []"),
+        ({"aud": None}, "its audience is None"),
         ({"sub": None}, "it has no sub"),
         ({"sub": ""}, "it has no sub"),
         ({"sub": " \t\n"}, "it has no sub"),
@@ -135,7 +135,7 @@ def test_a_name_that_is_no_text_is_none() -> None:
 def test_without_expectations_issuer_and_audience_are_as_they_are() -> None:
     anybody = TokenRules()
     assert check(signed(OF_RSA, iss="x", aud=None), anybody) == "alice"
-    with pytest.raises(TokenError, match="it is for 'kafka'"):  # RFC 7519: it says for whom it is, and we are nobody
+    with pytest.raises(TokenError, match="its audience is 'kafka'"):  # RFC 7519: we are not named
         check(signed(OF_RSA), anybody)
 
 

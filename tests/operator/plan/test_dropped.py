@@ -93,7 +93,7 @@ def test_the_condition_has_the_time_since() -> None:
         NOW,
         4,
     )
-    assert "dropped or refused, and nobody else tells it: KafkaTopic spec.later." in found.message
+    assert "dropped, often without a word, or refused: KafkaTopic spec.later." in found.message
     again = outdated_condition(("KafkaTopic spec.other",), (found,), 5, "2027-01-02T03:04:05Z")
     assert again is not None
     assert (again.last_transition_time, again.message != found.message) == (NOW, True)
