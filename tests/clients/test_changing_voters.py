@@ -20,7 +20,6 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.spec("CLU-05")]
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-SETTLED_S = 30.0
 FORMATTED = "00000000000000000000-0000000000.checkpoint"
 
 
