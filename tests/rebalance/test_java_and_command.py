@@ -290,7 +290,8 @@ def test_a_watch_starts_its_stream_when_prometheus_answers(
         away = len(server.asked) <= 4  # its clock and its directories, asked twice
         return (422, {"error": "away"}) if away else (200, vector())
 
-    monkeypatch.setattr(job, "watch", lambda *_: Stream())
+    stream: Any = Stream()
+    monkeypatch.setattr(job, "watch", lambda *_: stream)
     with contextlib.closing(FakePrometheus(answer)) as server:
         args = parsed("--prometheus", server.url, "--stream")
         options = replace(command.job_options(args), interval_s=0.01)
