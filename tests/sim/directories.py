@@ -11,8 +11,8 @@ import errno
 from collections.abc import Awaitable, Callable
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
-from tests.sim.apart import ApartFaults, ApartRun
 from tests.sim.clients import move_replica
+from tests.sim.controllers_apart import ApartFaults, ApartRun
 from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine, SimThreads
 from tests.sim.schedule import Run

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.sim.follower_fetching import NearRun
 from tests.sim.machine import Machine
-from tests.sim.near import NearRun
 
 from ballast_wire.names import TopicPartition
 

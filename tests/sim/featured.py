@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.aimed import LAGGING_S, MOMENT_S, AimedFaults
-from tests.sim.apart import PLAN as OF_APART
-from tests.sim.apart import ApartFaults, ApartRun
 from tests.sim.checkers import Broken
 from tests.sim.clients import SimClient
+from tests.sim.controllers_apart import PLAN as OF_APART
+from tests.sim.controllers_apart import ApartFaults, ApartRun
 from tests.sim.schedule import QUIET_LIMIT_S
 
 from ballast_broker.metadata.features import (

@@ -16,8 +16,8 @@ from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.checkers import Broken
 from tests.sim.clients import SimClient, move_replica, reassign
 from tests.sim.disk import Folder, Inode
+from tests.sim.follower_fetching import ELECT_LEADERS, PREFERRED
 from tests.sim.machine import Machine
-from tests.sim.near import ELECT_LEADERS, PREFERRED
 from tests.sim.offsets import TOPIC as OFFSETS
 from tests.sim.schedule import Plan, Run
 

@@ -20,13 +20,13 @@ from tests.sim.checkers import (
     check_where_replicas_are,
 )
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
+from tests.sim.compacted import NAME as KEPT
+from tests.sim.compacted import PARTITION as KEPT_PARTITION
+from tests.sim.compacted import KeptTopic
 from tests.sim.disk import Crashed
-from tests.sim.enough import EnoughReplicas
+from tests.sim.enough_replicas import EnoughReplicas
 from tests.sim.faults import DIRECTORIES, Faults
 from tests.sim.idempotent import IdempotentProducer
-from tests.sim.kept import NAME as KEPT
-from tests.sim.kept import PARTITION as KEPT_PARTITION
-from tests.sim.kept import KeptTopic
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.members import GROUP, Members
@@ -35,9 +35,9 @@ from tests.sim.offsets import PARTITIONS as OFFSETS_PARTITIONS
 from tests.sim.offsets import PROPERTIES as OF_OFFSETS
 from tests.sim.offsets import TOPIC as OFFSETS
 from tests.sim.offsets import CommittedOffsets
-from tests.sim.passing import NAME as PASSING
-from tests.sim.passing import PassingTopic
 from tests.sim.rebuilt import at_rest, check_rebuilt
+from tests.sim.recreated import NAME as PASSING
+from tests.sim.recreated import PassingTopic
 
 from ballast_broker.coordinator.service import partition_for
 from ballast_wire.names import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.sim.apart import PLAN as OF_APART
+from tests.sim.controllers_apart import PLAN as OF_APART
 from tests.sim.directories import ApartDirectoriesRun, DirectoriesRun
 from tests.sim.schedule import Plan
 from tests.sim.test_many import check_that_all_hold, many

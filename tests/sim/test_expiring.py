@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.expiring import ExpiringRun
-from tests.sim.near import PLAN
+from tests.sim.follower_fetching import PLAN
 from tests.sim.planted import Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 

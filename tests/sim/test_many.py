@@ -19,8 +19,8 @@ from itertools import repeat
 from typing import NamedTuple
 
 import pytest
-from tests.sim.apart import PLAN as OF_APART
-from tests.sim.apart import ApartRun
+from tests.sim.controllers_apart import PLAN as OF_APART
+from tests.sim.controllers_apart import ApartRun
 from tests.sim.deleting import DeletingRun
 from tests.sim.planted import (
     BUGS,

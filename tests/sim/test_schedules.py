@@ -11,23 +11,23 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.sim.apart import PLAN as OF_APART
-from tests.sim.apart import ApartRun
 from tests.sim.classic import ClassicRun
 from tests.sim.clocks import ClockedRun
+from tests.sim.controllers_apart import PLAN as OF_APART
+from tests.sim.controllers_apart import ApartRun
 from tests.sim.featured import PLAN as FEATURED
 from tests.sim.featured import FeaturedRun
+from tests.sim.follower_fetching import PLAN as NEAR
+from tests.sim.follower_fetching import NearRun
 from tests.sim.loop import run
 from tests.sim.mixed import PLAN as OF_MIXED
 from tests.sim.mixed import MixedRun
-from tests.sim.near import PLAN as NEAR
-from tests.sim.near import NearRun
 from tests.sim.quotas import PLAN as OF_QUOTAS
 from tests.sim.quotas import QuotasRun
 from tests.sim.schedule import Plan, Run
+from tests.sim.slow_disks import TiredRun
 from tests.sim.throttled import PLAN as THROTTLED
 from tests.sim.throttled import ThrottledRun
-from tests.sim.tired import TiredRun
 from tests.sim.voters import ChangingRun, UpgradedRun
 
 DEFAULT_SEEDS = "0-10"

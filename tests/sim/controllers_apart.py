@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.clients import SimClient, alter_configs
+from tests.sim.compacted import DeletedKeptTopic
 from tests.sim.history import MetadataHistory, driver_of
-from tests.sim.kept import DeletedKeptTopic
 from tests.sim.machine import Machine
 from tests.sim.members import PROPERTIES as OF_MEMBERS
 from tests.sim.schedule import CHECK_INTERVAL_S, QUIET_LIMIT_S, TOPIC, TOPICS, Plan, Run

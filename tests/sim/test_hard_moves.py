@@ -5,10 +5,10 @@ lead to the wrong record are found.
 from __future__ import annotations
 
 import pytest
+from tests.sim.hard_moves import PLAN, WideRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
-from tests.sim.wide import PLAN, WideRun
 
 from ballast_broker.storage import lookup
 from ballast_broker.storage.segment import Segment

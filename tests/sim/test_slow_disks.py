@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.sim.planted import Planting, found_by
 from tests.sim.schedule import Plan
+from tests.sim.slow_disks import TiredRun
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
-from tests.sim.tired import TiredRun
 
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.log import Log

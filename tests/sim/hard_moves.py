@@ -15,9 +15,9 @@ from typing import Any
 from tests.sim.clients import SimClient, reassign
 from tests.sim.clocks import MINUTE_MS, MIRROR, ClockedMachine, ClockedRun, ClockFaults, Mirror
 from tests.sim.machine import Machine
-from tests.sim.passing import NAME as PASSING
+from tests.sim.recreated import NAME as PASSING
 from tests.sim.schedule import Plan
-from tests.sim.tired import TiredFaults, TiredMachine, TiredRun
+from tests.sim.slow_disks import TiredFaults, TiredMachine, TiredRun
 
 from ballast_wire.names import TopicPartition
 

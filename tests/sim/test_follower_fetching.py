@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.sim.diary import Beginning, Diary, Identity
-from tests.sim.near import PLAN, NearRun
+from tests.sim.follower_fetching import PLAN, NearRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
