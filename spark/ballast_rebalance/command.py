@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print(why, file=sys.stderr)
         return 2
     try:
-        from ballast_rebalance.job import run_once
+        from ballast_rebalance.job import run_once, unanswered
         from ballast_rebalance.prometheus_http import PrometheusError
         from ballast_rebalance.session import SessionError, lasting_session
     except ModuleNotFoundError as error:
@@ -57,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"rebalance cannot start: {error}", file=sys.stderr)
         return 2
     try:
-        with lasting_session(args.master, args.memory) as spark:
-            if metrics is not None:
-                return _watch(spark, args, options, store, metrics)
-            outcome = report_outcome(run_once(spark, options, store), args.cluster, store)
+        if metrics is None and (away := unanswered(options)):
+            outcome = report_outcome(away, args.cluster, store)
+        else:
+            with lasting_session(args.master, args.memory) as spark:
+                if metrics is not None:
+                    return _watch(spark, args, options, store, metrics)
+                outcome = report_outcome(run_once(spark, options, store), args.cluster, store)
     except SessionError as error:
         print(error, file=sys.stderr)
         return 2

@@ -73,6 +73,17 @@ class Outcome:
     pending: bool = False
 
 
+def unanswered(options: JobOptions) -> Outcome | None:
+    """What a look would come to if Prometheus does not answer: known without Spark, which takes long to start."""
+    if options.metrics is None:
+        return None
+    try:
+        metrics_source.require_answer(options.metrics)
+    except Refusal as refusal:
+        return Outcome(refusal.reason, str(refusal))
+    return None
+
+
 def run_once(
     spark: SparkSession, options: JobOptions, store: ProposalStore | None = None, rehearsal: bool = False
 ) -> Outcome:

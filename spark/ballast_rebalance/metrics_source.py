@@ -84,22 +84,32 @@ def answers(options: MetricsOptions) -> bool:
     return True
 
 
+def require_answer(options: MetricsOptions) -> None:
+    """Raises Refusal if Prometheus does not answer."""
+    try:
+        _endpoint(options.url, options.access()).now()
+    except PrometheusError as error:
+        raise _refusal(error) from error
+
+
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
     """Measure the cluster at one moment. Raises Refusal for stale, partial or missing metrics."""
     try:
         source = _Source(spark, options, at_s)
         source.check_fresh()
         return source.measure()
-    except PartialAnswerError as error:
-        raise Refusal("MetricsPartial", str(error)) from error
     except PrometheusError as error:
-        raise Refusal("PrometheusUnavailable", str(error)) from error
+        raise _refusal(error) from error
     except Exception as error:
         if "PartialAnswerError" in str(error):
             raise Refusal("MetricsPartial", _last_line(str(error))) from error
         if "PrometheusError" in str(error):
             raise Refusal("PrometheusUnavailable", _last_line(str(error))) from error
         raise
+
+
+def _refusal(error: PrometheusError) -> Refusal:
+    return Refusal("MetricsPartial" if isinstance(error, PartialAnswerError) else "PrometheusUnavailable", str(error))
 
 
 def _endpoint(url: str, access: Mapping[str, str]) -> Endpoint:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +299,35 @@ def test_a_watch_starts_its_stream_when_prometheus_answers(
     said = f"PrometheusUnavailable: {server.url}/api/v1/query: HTTP 422 away"
     assert capsys.readouterr().out.splitlines() == [said, said]
     assert started == [5], "once, after the first answer"
+
+
+class Told:
+    """Stands in for the store that an outcome is reported to."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[str, Any]] = []
+
+    def tell(self, cluster: str, look: Mapping[str, Any]) -> None:
+        self.looks.append((cluster, look["reason"]))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.spec("REB-08")
+def test_a_prometheus_that_is_away_is_told_and_reported_without_spark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(master: str | None = None, memory: str | None = None) -> Any:
+        raise AssertionError("Spark is started for nothing")
+
+    told: Any = Told()
+    monkeypatch.setattr(session, "lasting_session", never)
+    monkeypatch.setattr(command, "_store", lambda args: told)
+    with contextlib.closing(FakePrometheus(lambda *_: (422, {"error": "away"}))) as server:
+        assert command.run(parsed("--prometheus", server.url, "--cluster", "demo", "--apply")) == 3
+    assert capsys.readouterr().out == f"PrometheusUnavailable: {server.url}/api/v1/query: HTTP 422 away\n"
+    assert told.looks == [("demo", "PrometheusUnavailable")]
 
 
 @pytest.mark.parametrize("option", ["--out", "--report"])
