@@ -322,10 +322,15 @@ async def _takes_connections(address: str) -> bool:
 
 
 async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopping.done():
+            stopping.set_result(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop, number)
     began = time.monotonic()
     try:
         await stack.start()
@@ -337,15 +342,15 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
             await stack.apply(_as_kubectl_would(cluster))
         elif brokers is not None or volumes is not None:
             await stack.apply(changed_cluster(present, brokers, volumes))
-        parts = (_up(stack, began), stack.ended(), stop.wait())
-        up, ended, stopping = tasks = [asyncio.ensure_future(part) for part in parts]
+        up, ended = asyncio.ensure_future(_up(stack, began)), asyncio.ensure_future(stack.ended())
+        tasks = (up, ended, stopping)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if up.done() and up.result():
                 await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 print("stopping; the data is kept", flush=True)
-                return 0
+                return 0 if up.done() and up.result() else 128 + stopping.result()
             if ended.done():
                 print(ended.result(), file=sys.stderr)
             return 1

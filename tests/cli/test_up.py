@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ import yaml
 from tests.local.conftest import APPLY, DEFINITIONS, Running
 from tests.waiting import eventually
 
-from ballast_cli import demo_prometheus
+from ballast_cli import demo_prometheus, up
 from ballast_cli.places import ROOT
 from ballast_cli.up import Stack, _serving, changed_cluster, example_cluster
 
@@ -134,7 +134,7 @@ SCRAPING = """
 import asyncio, sys
 from pathlib import Path
 from types import SimpleNamespace
-from ballast_cli import demo_prometheus
+from ballast_cli import demo_prometheus, up
 from ballast_cli.up import Stack
 
 async def no_pods(*_):
@@ -164,3 +164,43 @@ def test_a_demo_that_is_killed_takes_its_prometheus_along(tmp_path: Path) -> Non
     with demo, pipe.open("rb") as held:  # when somebody has it open for writing
         demo.kill()
         assert held.read() == b"", "nobody has it open any more"
+
+
+class Bare(Stack):
+    """A stack of nothing, which is sent a signal as it starts, as by somebody who presses Ctrl-C early, or later."""
+
+    def __init__(self, data: Path, early: signal.Signals | None = None) -> None:
+        super().__init__(data)
+        self._early = early
+
+    async def start(self) -> None:
+        if self._early is not None:
+            os.kill(os.getpid(), self._early)
+
+    async def stop(self, gently: bool = True) -> None:
+        pass
+
+    async def ended(self) -> str:
+        return await asyncio.Event().wait() and ""
+
+    async def get(self, plural: str, name: str) -> dict[str, Any] | None:
+        return None
+
+    async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_cluster_that_is_stopped_before_it_is_ready_is_no_success(
+    number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./ballast up && ...` goes on only after one that had been there."""
+
+    async def ready(stack: Stack, began: float) -> bool:
+        os.kill(os.getpid(), number)
+        return True
+
+    monkeypatch.setattr(up, "require_ports", lambda cluster: None)
+    assert asyncio.run(up._run(Bare(tmp_path, number), None, None)) == code
+    monkeypatch.setattr(up, "_up", ready)
+    assert asyncio.run(up._run(Bare(tmp_path), None, None)) == 0
