@@ -167,6 +167,8 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
         print(f"\nFullest directory {before.highest:.1%} -> {after.highest:.1%}, emptiest {before.lowest:.1%} -> "
               f"{after.lowest:.1%}; {size_text(quality.bytes_network)} between brokers, "
               f"{size_text(quality.bytes_disk)} between directories, {counted(len(plan), 'partition')}")  # fmt: skip
+    for broker, _ in seen.away:
+        print(f"broker {broker} is offline: its directories are unknown, and nothing is moved there", file=sys.stderr)
     shared = _sharing_a_volume(seen)
     if shared:
         print(

@@ -87,6 +87,10 @@ def measured_of(
     live = _live(brokers)
     named = live | {row[2] for row in rows}
     racks = {broker["broker_id"]: broker.get("rack") or None for broker in brokers}
+    lacks += [
+        f"broker {broker} is offline: its directories are unknown, and nothing is moved there"
+        for broker in sorted((named | set(racks)) - live)
+    ]
     return Measured(
         at_s=at_s,
         brokers=[Broker(broker, racks.get(broker), alive=broker in live) for broker in sorted(named)],

@@ -621,6 +621,16 @@ def test_a_replica_that_nobody_describes_is_not_taken_for_empty() -> None:
     assert list(lacks[1:]) == ["the size of 1 partition is unknown, first t-0: what has them is away"]
 
 
+@pytest.mark.spec("REB-08")
+def test_brokers_that_are_offline_are_named() -> None:
+    """Whether they are listed, as by the present protocol, or only as those of replicas."""
+    topics, brokers, log_dirs = admin_answers()
+    brokers[1]["is_fenced"] = True
+    told = "broker 2 is offline: its directories are unknown, and nothing is moved there"
+    assert list(measured_of(topics, brokers, log_dirs[:1], 0.0).lacks[1:]) == [told]
+    assert list(measured_of(topics, brokers[:1], log_dirs[:1], 0.0).lacks[1:]) == [told]
+
+
 @pytest.mark.spec("OPR-40")
 def test_a_volume_with_half_the_weight_is_kept_half_as_full() -> None:
     full = measured()
