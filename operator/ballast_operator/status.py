@@ -233,6 +233,10 @@ REASSIGNMENT = _table(
 
 CLUSTER = _table(
     Reason("Ready", TRUE, "All {brokers} brokers are online."),
+    Reason(
+        "OneVoter", TRUE, "All {brokers} brokers are online, and controller {voter} alone votes: without it, nothing "
+        "can be elected or changed.", "Set spec.controllers.count, to 3 for instance.",
+    ),
     Reason("Starting", FALSE, "{online} of {brokers} brokers are online.", "The others are starting."),
     Reason(
         "BrokersOffline", FALSE, "Brokers that are not online: {ids}.",
@@ -359,6 +363,7 @@ CLUSTER = _table(
 IN_COURSE = frozenset(
     {
         "Ready",
+        "OneVoter",
         "Starting",
         "DirectoriesUnknown",
         "Paused",

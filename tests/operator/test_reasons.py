@@ -173,6 +173,20 @@ async def test_a_cluster_is_not_ready_before_every_broker_has_told_its_directori
     assert managed._health(scene, cluster_status(seen, whole)).reason == "Ready"
 
 
+@pytest.mark.spec("OPR-42")
+def test_a_cluster_that_grew_and_has_one_voter_is_ready_and_says_so() -> None:
+    pods = {number: PodFacts(f"demo-{number}", "uid", number, ready=True) for number in range(3)}
+
+    def told(*voters: int, **spec: Any) -> Any:
+        managed, scene = managed_with(KubeFacts(exists=True, replicas=3, pods=pods), **spec)
+        return managed._health(scene, replace(cluster_status(scene.view, scene.cluster.status), voters=voters))
+
+    verdict = told(0)
+    assert (verdict.reason, verdict.ready, verdict.stalled) == ("OneVoter", "True", False)
+    assert "All 3 brokers are online, and controller 0 alone votes" in verdict.message
+    assert told(0, 1, 2).reason == told(0, controllers={"count": 1}).reason == "Ready"
+
+
 @pytest.mark.spec("OPR-40", "OPR-44")
 @pytest.mark.parametrize("security", [None, {"internal": {"tls": {"secretName": "inside"}}}])
 def test_clients_are_told_a_new_port_of_a_broker_when_it_has_been_restarted(security: Any) -> None:

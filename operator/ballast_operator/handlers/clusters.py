@@ -25,7 +25,16 @@ from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.dropped import OUTDATED, outdated_condition
 from ballast_operator.plan.secured import Reach
-from ballast_operator.status import CLUSTER, IN_COURSE, SHARED, NotServedError, Verdict, conditions, ready_condition
+from ballast_operator.status import (
+    CLUSTER,
+    IN_COURSE,
+    SHARED,
+    TRUE,
+    NotServedError,
+    Verdict,
+    conditions,
+    ready_condition,
+)
 from ballast_operator.tls_secrets import SecretMissingError
 from ballast_operator.worker import Part, Requeue
 
@@ -106,7 +115,7 @@ class ClusterHandler:
                 verdict, status = await self._managed.finish(cluster, kafka, view, status, requeue)
         if verdict.reason in IN_COURSE:
             self._pace = Pace()
-            if verdict.reason != "Ready":
+            if verdict.ready != TRUE:
                 requeue.cluster_within(UNHEALTHY_LOOK_SECONDS)
         else:
             requeue.cluster_within(self._pace.seconds((cluster.meta.generation, verdict, status.drains), heard))

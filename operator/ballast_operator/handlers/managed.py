@@ -277,6 +277,9 @@ class ManagedCluster:
         silent = [broker.id for broker in status.brokers if not broker.directories]
         if verdict.reason == "Ready" and silent:
             return CLUSTER["DirectoriesUnknown"].says(ids=_ids(silent))
+        # It began with fewer brokers, and stays so unless somebody says how many are to vote.
+        if verdict.reason == "Ready" and len(status.voters) == 1 and wanted >= 3 and not scene.cluster.spec.controllers:
+            return CLUSTER["OneVoter"].says(brokers=wanted, voter=status.voters[0])
         return verdict
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
