@@ -111,7 +111,8 @@ _STRUCTS: dict[str, dict[str, str]] = {
     "CustomResourceColumnDefinition": {"name": "string!", "type": "string!", "jsonPath": "string!"},
     "CustomResourceValidation": {"openAPIV3Schema": "v1.JSONSchemaProps"},
     "JSONSchemaProps": {"type": "string", "properties": "map[string]v1.JSONSchemaProps", "required": "[]string",
-                        "items": "v1.JSONSchemaProps", "x-kubernetes-validations": "[]v1.ValidationRule"},
+                        "items": "v1.JSONSchemaProps", "additionalProperties": "v1.JSONSchemaPropsOrBool",
+                        "x-kubernetes-validations": "[]v1.ValidationRule"},
     "ValidationRule": {"rule": "string", "message": "string", "messageExpression": "string"},
 }  # fmt: skip
 _WITH_SPEC = frozenset(name.removesuffix("Spec") for name in _STRUCTS if name.endswith("Spec"))
@@ -164,6 +165,9 @@ class _Reader:
         elif kind == "time":
             if not is_date_time(value):
                 raise bad_request(f'{self._what}: parsing time "{value}": it is no time of RFC 3339')
+        elif kind == "v1.JSONSchemaPropsOrBool":
+            if not isinstance(value, bool):
+                self._value(value, "v1.JSONSchemaProps", struct, path, field)
         elif kind == "[]uint8":
             self._bytes(value, struct, path)
         elif kind.startswith("[]"):

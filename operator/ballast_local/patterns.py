@@ -14,7 +14,10 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     # Go's $ matches only at the end of the text, unless (?m) is set; Python's also matches before a final newline.
     if not _MULTILINE.search(text):
         text = _PARTS.sub(lambda part: r"\Z" if part[0] == "$" else part[0], text)
+    # Go's \d, \w, \s and \b know ASCII alone; but (?i) is for all letters, and Python's flag for ASCII is for both.
+    flags = re.ASCII if text.isascii() else re.NOFLAG
     try:
-        return re.compile(text)
-    except (OverflowError, RecursionError) as fault:  # a{99999999999}, or thousands of groups in each other
+        return re.compile(text, flags)
+    # a{99999999999}, thousands of groups in each other, or (?u)
+    except (OverflowError, RecursionError, ValueError) as fault:
         raise re.error(str(fault)) from None

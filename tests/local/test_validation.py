@@ -78,6 +78,14 @@ def version(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
             "compilation failed: .*invalid int literal",
         ),
         (lambda spec: spec["properties"]["parts"].pop("x-kubernetes-list-map-keys"), "must not be empty"),
+        (
+            lambda spec: spec["properties"]["config"]["additionalProperties"].update(
+                {"x-kubernetes-validations": [{"rule": 5}]}
+            ),
+            "cannot unmarshal number into Go struct field ValidationRule.* of type string",
+        ),
+        (lambda spec: spec["properties"]["config"].update(additionalProperties="yes"), "cannot unmarshal string"),
+        (lambda spec: spec["properties"]["mode"].update(pattern="(?u)a"), "must be a valid regular expression"),
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
         (lambda spec: spec["properties"]["mode"].update(pattern="a{9999999999}"), "must be a valid regular expression"),
     ],
@@ -128,6 +136,8 @@ def test_defaults_pruning_and_nulls() -> None:
         ({"type": "string", "pattern": r"^\\$"}, "\\", "\\\n"),
         ({"type": "string", "pattern": "^[a|$)]+$"}, "a|$", "b"),
         ({"type": "string", "pattern": "(?m)^a$"}, "a\nb", "ab"),
+        ({"type": "string", "pattern": r"^\d\w$"}, "1a", "\u0661a"),
+        ({"type": "string", "pattern": r"^(?i:ä)$"}, "Ä", "a"),
         ({"type": "string", "format": "date-time"}, "2025-01-01T00:00:00Z", "2025-01-01"),
         ({"type": "integer", "format": "int32"}, 2**31 - 1, 2**31),
         ({"type": "number", "exclusiveMinimum": True, "minimum": 0}, 0.1, 0),
@@ -194,12 +204,32 @@ SELF = {
         "!(int(1e308 * 10.0) > 0 && false)",
         "url('http://[').getHost() == '' || true",
         "007 == 7 && 0x1F == 31 && 08u == 8",
-        "'\\U0001F600'.size() == 1 && '\\uD800' == '\\uFFFD' && b'\\uD800'.size() == 3",
+        "'\\U0001F600'.size() == 1 && '\\uD800' == '\\uFFFD'",
+        r"b'\xff\377'.size() == 2 && b'\x41é' == b'Aé' && br'\x41'.size() == 4 && b'é' == b'\xc3\xa9'",
         "-9223372036854775808 < 0 && 18446744073709551615u > 0",
     ],
 )
 def test_cel(rule: str) -> None:
     assert compile_expression(rule, ("self", "oldSelf")).evaluate({"self": SELF}) is True
+
+
+@pytest.mark.parametrize(("operator", "usual", "decisive"), [("&&", "true", "false"), ("||", "false", "true")])
+@pytest.mark.parametrize("at", [0, 1, 240, 478, 479])
+def test_a_long_chain_is_decided_by_one_of_it(operator: str, usual: str, decisive: str, at: int) -> None:
+    """Also where another cannot be evaluated."""
+    parts = [usual] * 480
+
+    def outcome() -> Any:
+        return compile_expression(f" {operator} ".join(parts), ("self",)).evaluate({"self": SELF})
+
+    assert outcome() is (usual == "true")
+    parts[at] = decisive
+    assert outcome() is (decisive == "true")
+    parts[100] = "self.absent == 1"
+    assert outcome() is (decisive == "true")
+    parts[at] = usual
+    with pytest.raises(CelError, match="no such key: absent"):
+        outcome()
 
 
 @pytest.mark.parametrize(
@@ -217,6 +247,7 @@ def test_cel_that_cannot_be_evaluated(rule: str) -> None:
     "rule",
     ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for",
      "9223372036854775808 > 0", "18446744073709551616u > 0", "1e400 > 0.0", "1" + "0" * 5000 + " > 0",
+     r"b'\u00ff' == b''", "-true == 1", "-'a' == 'a'",
      r"self.s.matches('\d')", r"'\400' == ''", r"'\x4' == ''",
      r"'\UFFFFFFFF' == ''", r"'\U00110000' == ''", "!" * 2000 + "true", "1" + " + 1" * 2000 + " > 0"],
     ids=lambda rule: rule[:30],

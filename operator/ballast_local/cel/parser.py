@@ -124,9 +124,16 @@ def _unquote(token: str) -> Any:
     kind, body = prefix[0].lower(), token[prefix.end() :]
     width = 3 if body[:3] in ('"""', "'''") else 1
     text = body[width:-width]
-    if "r" not in kind:
-        text = _ESCAPE.sub(_escape, text)
-    return text.encode() if "b" in kind else text
+    if "b" not in kind:
+        return text if "r" in kind else _ESCAPE.sub(_escape, text)
+    octets = text.encode().decode("latin-1")  # each character is a byte, as those that \xff and \377 name
+    return (octets if "r" in kind else _ESCAPE.sub(_escape_octet, octets)).encode("latin-1")
+
+
+def _escape_octet(match: re.Match[str]) -> str:
+    if match[1][0] in "uU":
+        raise CelSyntaxError(f"Syntax error: no byte: \\{match[1]}")
+    return _escape(match)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -217,6 +224,8 @@ class _Parser:
     def _binary(self, level: int) -> Node:
         if level == len(_LEVELS):
             return self._unary()
+        if _LEVELS[level] in (("||",), ("&&",)):
+            return self._chain(level)
         node = self._binary(level + 1)
         while self._peek() in _LEVELS[level]:
             operator = self._tokens[self._at][1]
@@ -224,13 +233,25 @@ class _Parser:
             node = Binary(operator, node, self._binary(level + 1))
         return node
 
+    def _chain(self, level: int) -> Node:
+        """A chain of && or ||, which may be long, as a tree that is no deeper than it has to be."""
+        (operator,), nodes = _LEVELS[level], [self._binary(level + 1)]
+        while self._take(operator):
+            nodes.append(self._binary(level + 1))
+        while len(nodes) > 1:
+            pairs = [Binary(operator, *nodes[at : at + 2]) for at in range(0, len(nodes) - 1, 2)]
+            nodes = [*pairs, *nodes[2 * len(pairs) :]]
+        return nodes[0]
+
     def _unary(self) -> Node:
         for operator in ("!", "-"):
             if self._take(operator):
                 operand = self._unary()
-                if operator == "-" and isinstance(operand, Literal) and isinstance(operand.value, (int, float)):
-                    return Literal(-operand.value)
-                return Unary(operator, operand)
+                if operator == "!" or not isinstance(operand, Literal):
+                    return Unary(operator, operand)
+                if type(operand.value) not in (int, float):
+                    raise CelSyntaxError("found no matching overload for '-_'")
+                return Literal(-operand.value)
         return self._member()
 
     def _member(self) -> Node:
