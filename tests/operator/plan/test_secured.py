@@ -132,7 +132,7 @@ def test_whose_certificate_it_is_may_not_change_where_there_are_rights() -> None
     changed = subject_changed(subject, facts, "CN=new")
     assert changed is not None
     assert changed.reason == "SubjectChanged"
-    assert "Secret inside is of CN=new, and the brokers know CN=old" in changed.message
+    assert "Secret inside is of CN=new, and the brokers take only CN=old" in changed.message
     assert subject_changed(subject, facts, "CN=old") is None
     assert subject_changed(subject, seen(1, security=INSIDE), "CN=new") is None
     assert subject_changed(cluster(security=INSIDE), facts, "CN=new") is None
