@@ -27,6 +27,7 @@ from typing import TypeVar
 from ballast_cli import CommandError
 from ballast_cli.arguments import folder, minutes
 from ballast_cli.places import ROOT, kept
+from ballast_operator.model.quantity import counted
 
 T = TypeVar("T")
 LONG_MINUTES = 10.0
@@ -47,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(seed, seconds=args.minutes * 60, kinds=kinds(args.minutes))
     verdict = on_data(folder, seed, Chaos(folder, settings, say).run)
     summary = (
-        f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged ({verdict.unplaced} without offset), "
-        f"{verdict.consumed:,} read; longest silence of a partition {verdict.longest_silence_s:.1f} s"
+        f"{counted(verdict.faults, 'fault')}, {verdict.acknowledged:,} records acknowledged "
+        f"({verdict.unplaced} without offset), {verdict.consumed:,} read; "
+        f"longest silence of a partition {verdict.longest_silence_s:.1f} s"
     )
     if not verdict.findings:
         shutil.rmtree(folder)

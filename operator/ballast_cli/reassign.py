@@ -431,6 +431,7 @@ def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     refused |= {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
     for name, reason in refused.items():
         print(f"not cancelled: {name}: {reason}", file=sys.stderr)
-    print(f"Cancelled: {len(running)} reassignments, {len(back) - len(left)} moves between directories")
+    moves = counted(len(back) - len(left), "move")
+    print(f"Cancelled: {counted(len(running), 'reassignment')}, {moves} between directories")
     cleared = args.preserve_throttles or _clear_throttles(cluster, plan, seen)
     return 1 if refused or not cleared else 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ballast_cli import CommandError
+from ballast_operator.model.quantity import counted
 from ballast_operator.reachability import why_unreachable
 
 ANY = "any"
@@ -72,7 +73,7 @@ def _target(row: Mapping[str, Any]) -> Target:
     if not replicas or len(set(replicas)) != len(replicas):
         raise CommandError(f"{name}: the replica list {list(replicas)} is empty or names a broker twice")
     if len(paths) != len(replicas):
-        raise CommandError(f"{name}: {len(replicas)} replicas but {len(paths)} log_dirs")
+        raise CommandError(f"{name}: {counted(len(replicas), 'replica')} but {counted(len(paths), 'log_dir')}")
     for path in paths:
         if path != ANY and not path.startswith("/"):
             raise CommandError(f"{name}: log_dirs has '{path}', which is neither an absolute path nor 'any'")

@@ -232,7 +232,7 @@ REASSIGNMENT = _table(
 )  # fmt: skip
 
 CLUSTER = _table(
-    Reason("Ready", TRUE, "All {brokers} brokers are online."),
+    Reason("Ready", TRUE, "All brokers are online ({brokers})."),
     Reason(
         "OneVoter", TRUE, "All {brokers} brokers are online, and controller {voter} alone votes: without it, nothing "
         "can be elected or changed.", "Set spec.controllers.count, to 3 for instance.",

@@ -59,7 +59,8 @@ def measure_by_admin(
     except KafkaError as error:
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error
     if moving:
-        raise Refusal("ReassignmentInProgress", f"{len(moving)} partitions are being reassigned; ask again after that")
+        text = f"a reassignment of {counted(len(moving), 'partition')} is running; ask again after that"
+        raise Refusal("ReassignmentInProgress", text)
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
 
 

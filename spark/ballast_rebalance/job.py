@@ -171,8 +171,8 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
         row = strange.iloc[0]
         raise Refusal(
             "MetricsStale",
-            f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}: "
-            "they were moved lately, or a broker is not scraped; ask again in a minute",
+            f"the metrics are behind on {counted(len(strange), 'replica')}, first {row['topic']}-{row['partition']}: "
+            "moved lately, or a broker is not scraped; ask again in a minute",
         )
     frame = joined[list(measured.replicas.columns)]
     answered = (metrics_source.UNORDERED, metrics_source.UNSEEN)

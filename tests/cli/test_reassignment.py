@@ -37,6 +37,10 @@ def test_a_directory_may_be_written_with_more_slashes_than_it_has() -> None:
     ("text", "says"),
     [
         (rows({"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any"]}), "orders-0: 2 replicas"),
+        (
+            rows({"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["any", "any"]}),
+            "orders-0: 1 replica but 2 log_dirs",
+        ),
         (rows({"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["d1"]}), "'d1'"),
         (rows({"topic": "orders", "partition": 0, "replicas": [1, 1]}), "twice"),
         (rows({"topic": "orders", "partition": 0, "replicas": []}), "empty"),

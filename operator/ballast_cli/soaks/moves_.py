@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ballast_cli.soaks import Outcome
+from ballast_operator.model.quantity import counted
 
 MOVES_PER_KILL = 5
 LOAD_SHARE = 0.5
@@ -28,7 +29,8 @@ def begin(folder: Path, seed: int, times: int, say: Callable[[str], None]) -> Ou
     soak = MoveSoak(folder, settings, say)
     verdict = soak.run()
     summary = (
-        f"{times} moves between directories, {times} reassignments and {verdict.faults} kills; "
+        f"{counted(times, 'move')} between directories, {counted(times, 'reassignment')} and "
+        f"{counted(verdict.faults, 'kill')}; "
         f"{verdict.acknowledged:,} records of {VALUE_BYTES:,} bytes acknowledged, {soak.megabytes_per_second:.1f} MB/s "
         f"while replicas moved, {verdict.consumed:,} read; {soak.strays()} logs put aside by brokers that were down "
         f"when their replicas left; "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ballast_cli.places import ROOT
 from ballast_cli.soaks import Outcome
+from ballast_operator.model.quantity import counted
 
 SCENARIOS = ROOT / "tests" / "operator"
 TOPICS = 200
@@ -31,7 +32,7 @@ def begin(folder: Path, seed: int, times: int, say: Callable[[str], None]) -> Ou
         world.stop()
     faults = ", ".join(f"{count} {name}" for name, count in sorted(verdict.faults.items()))
     summary = (
-        f"{verdict.kills} kills in {verdict.seconds:.0f} s, {TOPICS} topics, {REASSIGNMENTS} reassignments; "
+        f"{counted(verdict.kills, 'kill')} in {verdict.seconds:.0f} s, {TOPICS} topics, {REASSIGNMENTS} reassignments; "
         f"faults: {faults}; all settled {verdict.settled_seconds:.1f} s after the last of them"
     )
     return Outcome(summary, "everything as it should be, nothing done twice, throttles gone", verdict.findings)
