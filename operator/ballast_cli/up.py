@@ -2,8 +2,8 @@
 
 Starts an embedded Kubernetes API, the operator, and the cluster of
 manifests/examples/cluster.yaml. Ctrl-C stops everything; the next start
-continues with the same data. Listens only on loopback addresses and writes only
-to the data directory.
+continues with the same data. The exit code is 0 if the cluster was ready by
+then. Listens only on loopback addresses and writes only to the data directory.
 """
 
 from __future__ import annotations
