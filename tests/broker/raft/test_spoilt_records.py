@@ -1,4 +1,4 @@
-"""A follower of the quorum whose leader's disk or network corrupts what it sends; and what a node notes for when its own
+"""A follower of the quorum whose leader's disk or network corrupts what it sends, and what a node notes in case its own
 disk does."""
 
 from __future__ import annotations
