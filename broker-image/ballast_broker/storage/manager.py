@@ -399,7 +399,7 @@ class LogManager:
         """Its directory fails once the log that needed room, perhaps one of another directory, has its file."""
         assert self._loop is not None
         directory = next(each for each in self.all_directories if path.startswith(each.path + "/"))
-        self._loop.call_soon(directory.fail, error)
+        self._loop.call_soon_threadsafe(directory.fail, error)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """Any thread. The callbacks run on the loop, at once if called there."""
