@@ -134,13 +134,12 @@ class Node:
 
     async def _open_metadata_log(self) -> Log:
         """Other voters have what must be cut off a damaged log; of what the only voter had stored there is no copy."""
-        world, config = self.world, self.config
-        flushed = FlushedEnd(world.disk, f"{config.metadata_directory}/{METADATA_TOPIC}-0")
-        alone = config.is_controller and flushed.said.voters == 1
+        log_config = settings.metadata_log_config(self.config)
+        flushed = FlushedEnd(self.world.disk, f"{self.config.metadata_directory}/{METADATA_TOPIC}-0")
+        if flushed.said.voters != 1 or not self.config.is_controller:
+            return await self.logs.open_raft_log(log_config)
         try:
-            return await self.logs.open_raft_log(
-                settings.metadata_log_config(config), flushed.said.end.end_offset if alone else 0
-            )
+            return await self.logs.open_raft_log(log_config, no_copy_below=flushed.said.end.end_offset)
         except CorruptFile as error:
             raise CorruptMetadata(
                 f"{error}, which no other controller has: restore a copy of the directory. To go on with what is "

@@ -9,7 +9,7 @@ from ballast_broker.api.authorizer import Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.consumers.group import JOINING, LEAVING, LEAVING_FOR_A_WHILE
 from ballast_broker.coordinator.consumers.heartbeat import Ask
-from ballast_broker.coordinator.consumers.records import listed, partitions_of
+from ballast_broker.coordinator.consumers.records import partitions_of
 from ballast_broker.metadata.features import GROUP_VERSION
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -35,8 +35,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return kind(error_code=error.code, error_message=text)
     assignment = None
     if answer.assigned is not None:
-        partitions = listed(kind.Assignment.TopicPartitions, answer.assigned)
-        assignment = kind.Assignment(topic_partitions=partitions)
+        entry = kind.Assignment.TopicPartitions
+        entries = [entry(topic_id=topic_id, partitions=sorted(found)) for topic_id, found in answer.assigned.items()]
+        assignment = kind.Assignment(topic_partitions=entries)
     leaves = ask.epoch in (LEAVING, LEAVING_FOR_A_WHILE)
     return kind(
         error_code=ErrorCode.NONE,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.placement_view import absence
-from ballast_broker.api.produce_answers import ACKS_ALL, Answers, Appending, LaterAppends, Outcome, ProduceRefused
+from ballast_broker.api.produce_answers import ACKS_ALL, Answers, Appending, LaterAppends, Outcome, refused_silently
 from ballast_broker.api.rejected_batches import RejectedBatches
 from ballast_broker.api.transactional import UNAUTHORIZED, NotVerified, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -150,7 +150,7 @@ class Produce:
         except ApiError as refusal:
             error = refusal
             if acks == 0:
-                raise ProduceRefused(f"a produce to {topic_partition} without acks was refused: {error}") from error
+                raise refused_silently(topic_partition.topic, number, str(error)) from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             error = self._of_where_it_is(topic_partition, error)

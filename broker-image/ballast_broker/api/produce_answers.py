@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ballast_wire.names import TopicPartition
 
 ACKS_ALL: Final = -1
+LONGEST_TOLD: Final = 249  # of a topic's name; a legal one is no longer
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
 Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
 Wait = tuple[list[ProduceAnswer], int, Outcome]  # answers, index of the one affected, what it waits for
@@ -39,6 +40,11 @@ Wait = tuple[list[ProduceAnswer], int, Outcome]  # answers, index of the one aff
 
 class ProduceRefused(MalformedRequest):
     """With acks=0 there is no response for an error: close the connection, so that the client refreshes metadata."""
+
+
+def refused_silently(topic: str | UUID, partition: int, why: str) -> ProduceRefused:
+    where = f"{str(topic)[:LONGEST_TOLD]}-{partition}"
+    return ProduceRefused(f"a produce to {where} without acks was refused: {why}")
 
 
 class Answers:
@@ -89,8 +95,7 @@ class Answers:
         for topic, answers in self.topics:
             for answer in answers:
                 if answer.error:
-                    where, why = f"{topic}-{answer.partition}", ErrorCode(answer.error).name
-                    raise ProduceRefused(f"a produce to {where} without acks was refused: {why}")
+                    raise refused_silently(topic, answer.partition, ErrorCode(answer.error).name)
 
     def _later(self) -> Pending:
         waits = self.waits

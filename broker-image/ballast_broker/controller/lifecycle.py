@@ -221,7 +221,7 @@ class BrokerLifecycle:
         try:
             response = await self._client.call(request, HEARTBEAT_VERSION, timeout_s=HEARTBEAT_TIMEOUT_S)
         except ApiError as error:
-            logger.warning("no heartbeat has reached the controller: %s", error)
+            logger.warning("a heartbeat did not reach the controller: %s", error)
             if self._leaving:
                 self._set_gone()  # there is nobody to hand leaderships to
             return False

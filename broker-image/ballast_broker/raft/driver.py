@@ -118,7 +118,7 @@ class RaftDriver:
         """Read the latest snapshot, then take part in the quorum; requests are answered meanwhile."""
         end = self.store.position
         await self.threads.run(self.store.log.flush)
-        self.store.flushed(end)
+        self.store.flushed(end, is_voter=self.core.is_voter)
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
             async with self._reading:
@@ -371,7 +371,7 @@ class RaftDriver:
             if generation != self._generation:
                 self._flush_wanted.set()  # not flushed, or truncated meanwhile: flush what is there now
                 continue
-            self.store.flushed(end)
+            self.store.flushed(end, is_voter=self.core.is_voter)
             self.core.flushed(self.now(), end.end_offset)
             self.run()
 
@@ -412,7 +412,7 @@ class RaftDriver:
                     await self._feed.begin_with(snapshot)
         self.core.snapshot_loaded(self.now(), loading, complete=complete)
         if complete:
-            self.store.flushed(Position(snapshot.epoch, snapshot.offset))
+            self.store.flushed(Position(snapshot.epoch, snapshot.offset), is_voter=self.core.is_voter)
             self.core.flushed(self.now(), snapshot.offset)  # in any role, since the log begins there now
         self.run()
         self._feed.go_on()

@@ -22,7 +22,7 @@ _SIZE = 45  # numbers are padded to full width, so that each write has the same 
 class Flushed(NamedTuple):
     end: Position
     voters: int
-    """The number of voters then."""
+    """The number of voters then; 0 if this node was none of them."""
 
 
 NOTHING = Flushed(NOWHERE, 0)

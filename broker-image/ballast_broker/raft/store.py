@@ -135,12 +135,12 @@ class MetadataStore:
 
     # ------------------------------------------------------------------ what it once had
 
-    def flushed(self, end: Position) -> None:
+    def flushed(self, end: Position, *, is_voter: bool = True) -> None:
         """Everything up to this end, which was not truncated since, is on stable storage."""
         self._has_up_to(end)
         if self.lacks is None:
             try:
-                self.flushed_end.say(Flushed(end, len(self.voters.voters)))
+                self.flushed_end.say(Flushed(end, len(self.voters.voters) if is_voter else 0))
             except OSError as error:
                 if not are_out(error):  # the earlier end in the file is true as well
                     raise

@@ -345,8 +345,8 @@ class _Loading:
     def _recover_segment(self, segment: Segment) -> int:
         """Scan with CRCs, truncate at the first bad batch, rewrite the indexes; returns the next offset."""
         found = scan_segment(segment, self.config.index_interval_bytes)
-        if self.no_copy_below and has_sound_batch(segment, found.valid_bytes, self.no_copy_below):
-            raise CorruptFile(f"{segment.path()} is spoilt at byte {found.valid_bytes}, and sound records follow")
+        if self.no_copy_below and found.valid_bytes < segment.size:
+            self._check_nothing_sound_follows(segment, found.valid_bytes)
         cut(segment, found)
         if found.ends_transactions or segment.aborted.there:
             self._rebuild_aborted(segment)
@@ -358,6 +358,12 @@ class _Loading:
             if self.epochs.latest is None or epoch > self.epochs.latest:
                 self.epochs.assign(epoch, offset)
         return found.next_offset
+
+    def _check_nothing_sound_follows(self, segment: Segment, position: int) -> None:
+        following = self.segments[self.segments.index(segment) + 1 :]
+        for each, start in [(segment, position), *[(later, 0) for later in following]]:
+            if has_sound_batch(each, start, self.no_copy_below):
+                raise CorruptFile(f"{segment.path()} is spoilt at byte {position}, and sound records follow")
 
     def _replace_by_rest(self, number: int, end_offset: int) -> None:
         """Replace a segment that begins before `end_offset`, the previous one's end, by its part beyond, if any."""

@@ -92,7 +92,7 @@ class LogManager:
         self.context = LogContext(
             disk,
             clock,
-            OpenFiles(config.maximum_open_files),
+            OpenFiles(config.maximum_open_files, self._could_not_close),
             self.maintenance.remove_later,
             self.maintenance.flush_later,
         )
@@ -394,6 +394,12 @@ class LogManager:
         self._made_room_s = now_s
         logger.error("no more files can be opened (%s), what needs one is refused: %s", error, advice(error))
         self._on_loop(self.context.open_files.make_room)
+
+    def _could_not_close(self, path: str, error: OSError) -> None:
+        """Its directory fails once the log that needed room, perhaps one of another directory, has its file."""
+        assert self._loop is not None
+        directory = next(each for each in self.all_directories if path.startswith(each.path + "/"))
+        self._loop.call_soon_threadsafe(directory.fail, error)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """Any thread. The callbacks run on the loop, at once if called there."""

@@ -6,6 +6,7 @@ Loop thread only. Guarantees: a file with references (a slice being sent) is nev
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, Protocol
 
 
@@ -23,12 +24,18 @@ class Closable(Protocol):
 LEAST: Final = 64
 
 
+def _raised(_path: str, error: OSError) -> None:
+    raise error
+
+
 class OpenFiles:
     """Second chance: each use sets a flag (cheap); the sweep at the limit clears flags and closes files without one. If
     all files are held it closes nothing, and does not run again until an eighth more are open."""
 
-    def __init__(self, limit: int = 8192) -> None:
+    def __init__(self, limit: int = 8192, on_failure: Callable[[str, OSError], None] = _raised) -> None:
+        """`on_failure` is told of a file that could not be closed: who needs room is not to blame for its disk."""
         self.limit = limit
+        self._on_failure = on_failure
         self._opened: OrderedDict[Closable, None] = OrderedDict()  # in the order of opening
         self._held = 0  # how many were open when a sweep found all held
 
@@ -45,7 +52,7 @@ class OpenFiles:
     def _sweep(self) -> None:
         for _ in range(2 * len(self._opened)):
             item = self._opened.popitem(last=False)[0]
-            if not item.used_lately and item.close_if_idle():
+            if not item.used_lately and self._closes(item):
                 if len(self._opened) < self.limit:
                     self._held = 0
                     return
@@ -53,6 +60,13 @@ class OpenFiles:
             item.used_lately = False
             self._opened[item] = None
         self._held = len(self._opened)
+
+    def _closes(self, item: Closable) -> bool:
+        try:
+            return item.close_if_idle()
+        except OSError as error:
+            self._on_failure(item.path(), error)
+            return True
 
     def make_room(self) -> None:
         """No file descriptor is left, perhaps since others use so many: lower the limit by a quarter, for good."""

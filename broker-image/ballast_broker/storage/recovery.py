@@ -142,19 +142,27 @@ def has_sound_batch(segment: Segment, position: int, below_offset: int) -> bool:
     damaged in its length as well, so batches are looked for at every byte."""
     file = segment.disk.open(segment.path(), writable=False)
     try:
-        data = file.pread(file.size() - position, position)
+        return any(
+            _is_sound_batch(file, start + at, header, below_offset)
+            for start in range(position, file.size(), _CHUNK)
+            for at, header in _possible_headers(file.pread(_CHUNK + HEADER_BYTES - 1, start))
+        )
     finally:
         file.close()
-    rest = memoryview(data)
+
+
+def _possible_headers(data: bytes) -> Iterator[tuple[int, Header]]:
     at = data.find(_MAGIC, _MAGIC_AT) - _MAGIC_AT
-    while 0 <= at <= len(rest) - HEADER_BYTES:
-        header = Header._make(HEADER.unpack_from(rest, at))
-        batch = rest[at : at + header.length + LOG_OVERHEAD] if header.length >= MINIMUM_LENGTH else rest[:0]
-        whole = len(batch) == header.length + LOG_OVERHEAD
-        if whole and 0 <= header.base_offset < below_offset and crc32c(batch[CRC_FROM:]) == header.crc:
-            return True
+    while 0 <= at <= len(data) - HEADER_BYTES:
+        yield at, Header._make(HEADER.unpack_from(data, at))
         at = data.find(_MAGIC, at + 1 + _MAGIC_AT) - _MAGIC_AT
-    return False
+
+
+def _is_sound_batch(file: File, position: int, header: Header, below_offset: int) -> bool:
+    size = header.length + LOG_OVERHEAD
+    if header.length < MINIMUM_LENGTH or not 0 <= header.base_offset < below_offset or position + size > file.size():
+        return False
+    return crc32c(memoryview(file.pread(size, position))[CRC_FROM:]) == header.crc
 
 
 def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:

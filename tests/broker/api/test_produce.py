@@ -130,10 +130,14 @@ async def test_many_partitions_of_one_request_are_written_in_turns(tmp_path: Pat
 
 
 async def test_what_is_refused_of_a_request_in_turns_ends_its_connection_without_acks(tmp_path: Path) -> None:
-    """No later request is begun before that."""
+    """No later request is begun before that. The log gets no more of a name than a topic may have."""
     async with Cluster(tmp_path) as cluster:
-        node, reply = await begun_to_write(cluster, 0, TopicPartition("nowhere", 0))
-        with pytest.raises(ProduceRefused, match="a produce to nowhere-0 without acks was refused: UNKNOWN_TOPIC"):
+        long = TopicPartition("n" * 30_000, 0)
+        node, reply = await begun_to_write(cluster, 0, long)
+        told = "^a produce to n{249}-0 without acks was refused: UNKNOWN_TOPIC.{,100}$"
+        with pytest.raises(ProduceRefused, match=told):
             await reply.future
+        with pytest.raises(ProduceRefused, match=told):
+            Producing(cluster, node).send_batches(0, (long, bytes(batch_of("v"))))
         assert not reply.begun.done()
         assert written(node) == [1] * len(MANY)

@@ -1,4 +1,5 @@
-"""A follower of the quorum whose leader's disk or network corrupts what it sends."""
+"""A follower of the quorum whose leader's disk or network corrupts what it sends, and what a node notes in case its own
+disk does."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog
 from tests.broker.raft.test_store import Threads, batch, open_store
 from tests.broker.seams import SeededRandom
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.flushed_end import FlushedEnd
 from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
+from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint
 
 
@@ -87,3 +90,24 @@ async def test_spoilt_records_are_asked_for_again(
     assert sum("spoilt" in each.getMessage() for each in caplog.records) == 1, "it is said once"
     await driver.stop()
     await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-06")
+@pytest.mark.parametrize(("voter", "noted"), [(1, 1), (2, 0)])
+async def test_who_follows_an_only_voter_does_not_take_itself_for_it(voter: int, noted: int) -> None:
+    """Else it would not start with a damaged log either, although the voter has all of it."""
+    log, disk = MemoryLog(), MemoryDisk()
+    log.append_as_leader(batch(3), 1, now_ms=1, origin="raft")
+    driver = RaftDriver(
+        node_id=1,
+        quorum=wire.Quorum("cluster", {voter: Endpoint("n", 9093)}),
+        store=MetadataStore(disk, "/meta", log),
+        listener=Applied(),
+        network=LocalNetwork(),
+        clock=LoopClock(),
+        threads=Threads(),
+        random=SeededRandom(),
+    )
+    await driver.start()
+    await driver.stop()
+    assert FlushedEnd(disk, "/meta").said.voters == noted

@@ -94,7 +94,14 @@ class Bench:
         return log
 
     def load(
-        self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, cleaned_to: int = 0, **config: Any
+        self,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        start_offset: int = 0,
+        cleaned_to: int = 0,
+        no_copy_below: int = 0,
+        **config: Any,
     ) -> Log:
         log = load_log(
             self.context,
@@ -106,6 +113,7 @@ class Bench:
             recovery_point=recovery_point,
             start_offset=start_offset,
             cleaned_to=cleaned_to,
+            no_copy_below=no_copy_below,
         )
         self.opened.append(log)
         return log

@@ -763,6 +763,30 @@ def test_a_disk_that_refuses_even_to_close_files_is_let_go_of(world: World) -> N
 
 
 @pytest.mark.spec("DIR-41")
+@pytest.mark.skipif(disks.why_not() is not None, reason=f"{disks.why_not()}")
+def test_a_file_that_cannot_be_closed_for_want_of_room_is_not_held_against_another_disk(world: World) -> None:
+    """A log of the other disk needs a file, and took that disk offline with it."""
+
+    async def story(disk: disks.FaultyMount) -> None:
+        manager = await world.started()
+        gone, other = (
+            create(manager, number, assigned_directory=directory.id)
+            for number, directory in enumerate(manager.directories[:2])
+        )
+        manager.context.open_files.limit = 1
+        write(gone)
+        disk.vanish()
+        write(other)
+        assert other.log_end_offset == 1
+        await asyncio.sleep(0)
+        assert [directory.online for directory in manager.directories[:2]] == [False, True]
+        write(other)
+
+    with disks.FaultyMount(Path(world.paths[0]), Path(world.paths[0]).parent / "behind") as disk:
+        asyncio.run(story(disk))
+
+
+@pytest.mark.spec("DIR-41")
 def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_other_disks(world: World) -> None:
     """Nothing is left of the log then, not even a segment."""
 

@@ -17,8 +17,9 @@ from tests.broker.storage.managing import World
 from tests.sim.disk import Crashed
 
 from ballast_broker.config.logs import LogConfig
-from ballast_broker.storage import loading
+from ballast_broker.storage import loading, recovery
 from ballast_broker.storage.checkpoint import RECOVERY_POINTS
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.outdated_checkpoints import effective_offsets
 from ballast_broker.storage.producer_snapshots import snapshot_path
@@ -130,6 +131,29 @@ def test_a_flipped_bit_after_the_recovery_point_cuts_there_and_drops_what_follow
     assert again.log_end_offset >= 30
     assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
     assert len([name for name in os.listdir(bench.folder) if name.endswith(".log")]) == len(again.segments)
+
+
+@pytest.mark.spec("CLU-06")
+@pytest.mark.parametrize("place", [8, 100, -1])
+@pytest.mark.parametrize("chunk", [64, 1 << 20])
+def test_nothing_is_cut_off_a_log_of_which_there_is_no_copy(
+    bench: Bench, log: Log, monkeypatch: pytest.MonkeyPatch, place: int, chunk: int
+) -> None:
+    """Damaged: the length of a segment's first batch, its second batch, its last one. A start drops what follows."""
+    monkeypatch.setattr(recovery, "_CHUNK", chunk)
+    victim = log.segments[-3]
+    crash(bench, log)
+    path = Path(victim.path())
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+    before = {each.name: each.stat().st_size for each in bench.folder.glob("*.log")}
+    for below in (50, log.segments[-1].base_offset):
+        with pytest.raises(CorruptFile, match=rf"{victim.path()} is spoilt at byte \d+, and sound records follow"):
+            bench.load(clean=False, recovery_point=30, no_copy_below=below)
+        assert {each.name: each.stat().st_size for each in bench.folder.glob("*.log")} == before
+    again = bench.load(clean=False, recovery_point=30, no_copy_below=victim.base_offset)
+    assert again.segments[-1].base_offset == victim.base_offset
 
 
 @pytest.mark.spec("LOG-41")

@@ -153,11 +153,6 @@ _ENCODE: dict[type, Callable[[Any], _Fields]] = {
 }
 
 
-def listed(kind: Any, partitions: Partitions) -> list[Any]:
-    """Convert to structs of `kind`: topic id and partitions."""
-    return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()]
-
-
 # -- and back ---------------------------------------------------------------------------------------------------------
 def partitions_of(topics: Iterable[Any]) -> Partitions:
     found = {each.topic_id: frozenset(each.partitions) for each in topics}
