@@ -59,7 +59,9 @@ def measure_by_admin(
     except KafkaError as error:
         raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error
     if moving:
-        raise Refusal("ReassignmentInProgress", f"{len(moving)} partitions are being reassigned; ask again after that")
+        raise Refusal(
+            "ReassignmentInProgress", f"{counted(len(moving), 'partition')} being reassigned; ask again after that"
+        )
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
 
 

@@ -160,7 +160,7 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
         row = strange.iloc[0]
         raise Refusal(
             "MetricsStale",
-            f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}: "
+            f"{counted(len(strange), 'replica')} not where the metrics say, first {row['topic']}-{row['partition']}: "
             "they were moved lately, or a broker is not scraped; ask again in a minute",
         )
     frame = joined[list(measured.replicas.columns)]

@@ -13,7 +13,7 @@ import pandas as pd
 from ballast_planner import Broker, Directory
 from ballast_rebalance.access import AccessFiles, headers_of
 from ballast_rebalance.forecast import sustained_growth
-from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
+from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal, counted
 from ballast_rebalance.prometheus import MATCH, SELECTOR
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
@@ -321,12 +321,14 @@ def _one_cluster_at_rest(small: pd.DataFrame) -> None:
     moving = int(small.loc[small["name"] == MOVES, "value"].sum())
     if moving:
         raise Refusal(
-            "ReassignmentInProgress", f"{moving} replicas are moving between directories; ask again after that"
+            "ReassignmentInProgress", f"{counted(moving, 'replica')} moving between directories; ask again after that"
         )
     # Each node reports the whole cluster, as far as it has caught up with the metadata.
     reassigned = int(small.loc[small["name"] == REASSIGNING, "value"].max() if _tells_reassignments(small) else 0)
     if reassigned:
-        raise Refusal("ReassignmentInProgress", f"{reassigned} partitions are being reassigned; ask again after that")
+        raise Refusal(
+            "ReassignmentInProgress", f"{counted(reassigned, 'partition')} being reassigned; ask again after that"
+        )
 
 
 def _tells_reassignments(small: pd.DataFrame) -> bool:

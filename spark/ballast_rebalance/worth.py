@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ballast_planner import Plan, Quality
-from ballast_rebalance.measured import Refusal
+from ballast_rebalance.measured import Refusal, counted
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,6 @@ def _require_progress(quality: Quality) -> None:
     if quality.aim is not None and not nearer and not quality.on_more_racks:
         raise Refusal(
             "TooLittleToGain",
-            f"{quality.partitions} moves of the {quality.partitions + quality.to_follow} "
-            "that it takes make nothing more level: allow for more at once by maxMoves (--max-moves)",
+            f"{counted(quality.partitions, 'move')} of the {quality.partitions + quality.to_follow} "
+            "that it takes would make nothing more level: allow for more at once by maxMoves (--max-moves)",
         )

@@ -281,7 +281,7 @@ def test_first_moves_that_by_themselves_lead_nowhere_are_not_proposed() -> None:
     assert plan.quality is not None
     stays = replace(plan.quality, after=plan.quality.before)
     require_worth(plan, Threshold())
-    with pytest.raises(Refusal, match=r"^5 moves of the \d+ that it takes make nothing more level") as caught:
+    with pytest.raises(Refusal, match=r"^5 moves of the \d+ that it takes would make nothing more level") as caught:
         require_worth(replace(plan, quality=stays), Threshold())
     assert caught.value.reason == "TooLittleToGain"
 
@@ -462,7 +462,7 @@ def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> N
     assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
     assert load.replicas.directory.tolist() == [0, -1]
     elsewhere = replace(exported, replicas=described.assign(log_dir="/old"))
-    with pytest.raises(Refusal, match="2 replicas are not where the metrics say"):
+    with pytest.raises(Refusal, match="2 replicas not where the metrics say"):
         _with_order(elsewhere, asked)
 
 

@@ -49,7 +49,7 @@ def test_a_topic_that_is_being_reassigned_as_a_whole_is_not_planned_with(spark: 
             assert UNSEEN not in found.lacks
             reassign(brokers, "execute", wanted, "--throttle", "1000")
             wait_for(lambda: endpoint.scalar(f"count({sizes})") == 2 * PARTITIONS)
-            with pytest.raises(Refusal, match="4 partitions are being reassigned") as caught:
+            with pytest.raises(Refusal, match="4 partitions being reassigned") as caught:
                 measure(spark, MetricsOptions(endpoint.url))
             assert caught.value.reason == "ReassignmentInProgress"
             reassign(brokers, "execute", wanted, "--throttle", "100000000", "--additional")

@@ -292,7 +292,7 @@ def not_known(whole: KafkaView) -> str | None:
     sizeless = undescribed_partitions(whole)
     if sizeless:
         few = ", ".join(f"{each.topic}-{each.partition}" for each in sizeless[:5])
-        return f"no broker says how large {len(sizeless)} partitions are: {few}"
+        return f"no broker tells the size of {counted(len(sizeless), 'partition')}: {few}"
     return None
 
 

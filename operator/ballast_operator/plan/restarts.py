@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ballast_operator.model.kafka import KafkaView, TopicPartition
-from ballast_operator.model.quantity import some_of
+from ballast_operator.model.quantity import counted, some_of
 from ballast_operator.model.quorum import QuorumView
 from ballast_operator.plan.claims import claims_going
 from ballast_operator.plan.kube import KubeFacts, PodFacts
@@ -194,7 +194,10 @@ def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -
             if len(part.replicas) <= least:
                 unprotected.append(f"{name}-{index}")
             elif broker in part.isr and len(part.isr) - 1 < least:
-                return f"{name}-{index} would have {len(part.isr) - 1} replicas in sync, fewer than {least}", ()
+                return (
+                    f"{name}-{index} would have {counted(len(part.isr) - 1, 'replica')} in sync, fewer than {least}",
+                    (),
+                )
     return None, tuple(unprotected)
 
 
