@@ -232,7 +232,7 @@ REASSIGNMENT = _table(
 )  # fmt: skip
 
 CLUSTER = _table(
-    Reason("Ready", TRUE, "All {brokers} brokers are online."),
+    Reason("Ready", TRUE, "All brokers are online: {brokers}."),
     Reason("Starting", FALSE, "{online} of {brokers} brokers are online.", "The others are starting."),
     Reason(
         "BrokersOffline", FALSE, "Brokers that are not online: {ids}.",

@@ -139,7 +139,7 @@ def test_the_health_of_a_cluster_has_a_reason() -> None:
     assert health(view(brokers=(0, 1)), expected=3).reason == "Starting"
     assert health(view(offline=[2]), expected=3).reason == "BrokersOffline"
     leaving = health(view(brokers=range(4), offline=[3]), expected=3)
-    assert (leaving.reason, leaving.message) == ("Ready", "All 3 brokers are online.")
+    assert (leaving.reason, leaving.message) == ("Ready", "All brokers are online: 3.")
     failed = view()
     broken = {**failed.directories, DirectoryId(1, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
     found = health(failed.__class__(**{**_fields(failed), "directories": broken}), expected=3)
