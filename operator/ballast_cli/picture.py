@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,36 +25,47 @@ def bar(share: float, width: int = BAR) -> str:
     return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width, "·")
 
 
+class _Counts:
+    """What each broker and directory has, counted once: a large cluster has half a million replicas."""
+
+    def __init__(self, view: KafkaView) -> None:
+        partitions = [part for topic in view.topics.values() for part in topic.partitions.values()]
+        self.replicas = Counter(broker for part in partitions for broker in part.replicas)
+        self.leaders = Counter(part.leader for part in partitions)
+        self.logs: Counter[tuple[int, str | None]] = Counter()
+        self.bytes: Counter[tuple[int, str | None]] = Counter()
+        for replica, log in view.logs.items():
+            self.logs[replica.broker, log.path] += 1
+            self.bytes[replica.broker, log.path] += log.size_bytes
+            self.bytes[replica.broker, log.future_path] += log.future_size_bytes
+
+
 def summary(view: KafkaView) -> dict[str, Any]:
     """The content of the picture as one JSON object, for programs."""
     partitions = [part for topic in view.topics.values() for part in topic.partitions.values()]
+    counts = _Counts(view)
     return {
         "clusterId": view.cluster_id,
         "controller": view.controller,
         "partitions": len(partitions),
         "underReplicated": sum(len(part.isr) < len(part.replicas) for part in partitions),
         "offline": sum(part.leader < 0 for part in partitions),
-        "brokers": [_broker(view, broker) for broker in sorted(view.brokers)],
+        "brokers": [_broker(view, counts, broker) for broker in sorted(view.brokers)],
         "moves": _moves(view),
     }
 
 
-def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
+def _broker(view: KafkaView, counts: _Counts, broker: int) -> dict[str, Any]:
     known = view.brokers[broker]
-    replicas = leaders = 0
-    for topic in view.topics.values():
-        for part in topic.partitions.values():
-            replicas += broker in part.replicas
-            leaders += part.leader == broker
     return {
         "id": broker,
         "address": names.address(known.host, known.port) if known.host else None,
         "rack": known.rack,
         "online": known.online,
-        "replicas": replicas,
-        "leaders": leaders,
+        "replicas": counts.replicas[broker],
+        "leaders": counts.leaders[broker],
         "directories": [
-            _directory(view, where, found)
+            _directory(counts, where, found)
             for where, found in sorted(view.directories.items(), key=lambda row: _by_number(row[0].path))
             if where.broker == broker
         ],
@@ -66,13 +77,7 @@ def _by_number(path: str) -> list[str | int]:
     return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split(r"([0-9]+)", path))]
 
 
-def _directory(view: KafkaView, where: DirectoryId, found: DirectoryView) -> dict[str, Any]:
-    held = count = 0
-    for replica, log in view.logs.items():
-        if replica.broker != where.broker:
-            continue
-        held += log.size_bytes * (log.path == where.path) + log.future_size_bytes * (log.future_path == where.path)
-        count += log.path == where.path
+def _directory(counts: _Counts, where: DirectoryId, found: DirectoryView) -> dict[str, Any]:
     known = found.total_bytes > 0
     return {
         "path": where.path,
@@ -80,8 +85,8 @@ def _directory(view: KafkaView, where: DirectoryId, found: DirectoryView) -> dic
         "cordoned": found.cordoned,
         "totalBytes": found.total_bytes if known else None,
         "usedBytes": found.total_bytes - found.usable_bytes if known else None,
-        "logBytes": held,
-        "replicas": count,
+        "logBytes": counts.bytes[where],
+        "replicas": counts.logs[where],
     }
 
 

@@ -421,13 +421,14 @@ def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
 def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     seen = cluster.look()
     running: dict[Key, tuple[int, ...] | None] = {key: None for key in plan if key in seen.reassigning}
-    refused = {str(key): reason for key, reason in cluster.reassign(running).items()}
+    stay = cluster.reassign(running)
     back = {
         (key, broker): seen.current[key, broker].path
         for (key, broker) in seen.future
         if key in plan and (key, broker) in seen.current
     }
     left = cluster.move_directories(back, _timeout_s(args))
+    refused = {str(key): reason for key, reason in stay.items()}
     refused |= {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
     for name, reason in refused.items():
         print(f"not cancelled: {name}: {reason}", file=sys.stderr)

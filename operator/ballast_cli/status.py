@@ -105,18 +105,19 @@ def _look(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> Kafka
 async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> KafkaView:
     from ballast_operator.kafka_client import KafkaConnection, KafkaForbiddenError, KafkaUnavailableError
     from ballast_operator.model.cluster import read_cluster
-    from ballast_operator.observe import observe_listed
+    from ballast_operator.observe import observe_brokers, observe_listed, observe_ongoing
     from ballast_operator.plan.claimed import as_claimed
 
     kafka = KafkaConnection(replace(settings, request_timeout_ms=REQUEST_TIMEOUT_MS))
     try:
-        listed = await observe_listed(kafka)
+        view = await _observe_contents(kafka, await observe_listed(kafka))
         try:
-            view = await observe_cluster(kafka)
+            controller = (await observe_brokers(kafka)).controller
+            view = replace(view, controller=controller, ongoing=await observe_ongoing(kafka))
         except KafkaForbiddenError:
             raise
         except KafkaUnavailableError:  # the controller hangs, or there is none
-            view = replace(await _observe_contents(kafka, listed), controller=-1).with_absent()
+            view = replace(view, controller=-1)
     except KafkaForbiddenError as error:
         raise CommandError(
             f"not authorized by {settings.bootstrap_servers}: {error} This needs DESCRIBE on the cluster."
@@ -125,6 +126,7 @@ async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None)
         raise CommandError(f"{settings.bootstrap_servers} does not answer: {error}") from error
     finally:
         await kafka.close()
+    view = view.with_absent()
     return as_claimed(read_cluster(body), view) if body is not None else view
 
 

@@ -209,7 +209,7 @@ def _advice(error: Exception, data: Path) -> str:
     full = any(each in str(error) for each in (*map(os.strerror, DISK_FULL), "disk is full"))
     if full or (isinstance(error, sqlite3.Error) and shutil.disk_usage(data).free < LITTLE_BYTES):
         return f". Make room in {data}, or choose another directory with --data."
-    if any(each in str(error) for each in ("file is not a database", "malformed")):
+    if any(each in str(error) for each in ("file is not a database", "disk image is malformed")):
         return f". {data / 'objects.db'} is damaged, or not Ballast's; choose another directory with --data."
     return ""
 

@@ -36,8 +36,8 @@ CONNECT_TIMEOUT_MS = 2_000
 CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
 MAX_NODES_TRIED = 4
-# Longer than one request timeout, so that a request that timed out can be retried once.
-MORE_TRIED_TIMES = 4 / 3
+# How long other brokers are tried, in request timeouts: a request that timed out can be retried once.
+TRIED_FOR_TIMEOUTS = 4 / 3
 SIDE_BY_SIDE = 3
 TIMEOUTS = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
 PASSED_OVER = (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError, *TIMEOUTS)
@@ -302,7 +302,7 @@ async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
     if node is not None:
         return await manager.send(request, node_id=node)
     failure: Exception = kafka_errors.NodeNotReadyError("no broker")
-    end = monotonic() + MORE_TRIED_TIMES * manager.config["request_timeout_ms"] / 1000
+    end = monotonic() + TRIED_FOR_TIMEOUTS * manager.config["request_timeout_ms"] / 1000
     for _ in range(MAX_NODES_TRIED):
         chosen = manager.least_loaded_node()
         try:

@@ -142,7 +142,7 @@ class _TargetPlanner:
     def resize(self, partition: int, factor: int) -> Step:
         before = placement_of(self.load, partition)
         pairs = list(before.as_pairs().items())
-        needed = min(self._racks([pair for pair in pairs if self._is_readable(pair)]), factor)
+        needed = min(self._racks(pair for pair in pairs if not self._has_failed(pair)), factor)
         while len(pairs) > factor:
             pairs.pop(self._least_useful(pairs, needed))
         size = self._size(partition)
@@ -166,8 +166,8 @@ class _TargetPlanner:
         brokers = (self.broker_index[broker] for broker, _ in pairs)
         return len({int(self.rack[broker]) for broker in brokers if self.load.brokers.alive[broker]} - {NO_RACK})
 
-    def _is_readable(self, pair: tuple[int, str]) -> bool:
-        return pair in self.index_of and bool(self.readable[self.index_of[pair]])
+    def _has_failed(self, pair: tuple[int, str]) -> bool:
+        return pair in self.index_of and not self.readable[self.index_of[pair]]
 
     def _least_useful(self, pairs: Sequence[tuple[int, str]], needed: int) -> int:
         """The replica to drop, if at least the `needed` racks are left: on a dead broker, else in a failed directory,
@@ -180,11 +180,11 @@ class _TargetPlanner:
             racks = [int(self.rack[self.broker_index[other]]) for other, _ in pairs]
             doubled = self.rack[broker] != NO_RACK and racks.count(int(self.rack[broker])) > 1
             directory = self.index_of.get(pairs[position], -1)
-            fill, failed, closed = 0.0, False, False
+            fill, closed = 0.0, False
             if directory >= 0:
                 fill = float(self.used[directory] / self.load.directories.total[directory])
-                failed, closed = not self.readable[directory], not self.open[directory]
-            dead = not self.load.brokers.alive[broker]
+                closed = not self.open[directory]
+            dead, failed = not self.load.brokers.alive[broker], self._has_failed(pairs[position])
             return left >= needed, dead, failed, closed, position > 0, bool(doubled), fill
 
         return max(range(len(pairs)), key=key)

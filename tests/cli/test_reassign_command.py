@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -208,6 +209,18 @@ def test_who_stops_following_learns_that_the_moves_go_on(
     told = capsys.readouterr().err
     assert "The moves continue." in told
     assert "reassign verify" in told
+
+
+@pytest.mark.spec("DIR-10")
+def test_what_ended_before_it_could_be_cancelled_does_not_count_as_cancelled(
+    brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look = Cluster.look
+    monkeypatch.setattr(Cluster, "look", lambda self: replace(look(self), reassigning=frozenset({Key("orders", 0)})))
+    assert main(["reassign", "cancel", "--bootstrap", brokers.bootstrap, "--json", str(plan)]) == 1
+    told = capsys.readouterr()
+    assert "not cancelled: orders-0: " in told.err
+    assert told.out.startswith("Cancelled: 0 reassignments, 0 moves between directories\n")
 
 
 @pytest.mark.spec("DIR-10")

@@ -155,4 +155,4 @@ def test_a_provider_that_says_a_little_again_and_again_holds_nobody_up(
         over.set()
         talking.join(5)
     assert str(failed.value) == f"{uri}: timed out"
-    assert took_s < 1
+    assert took_s < 5

@@ -322,6 +322,18 @@ def test_fewer_replicas_stay_on_as_many_racks_as_hold_data(away: dict[str, bool]
 
 
 @pytest.mark.spec("REB-05", "CLU-34")
+def test_a_replica_that_nobody_describes_yet_counts_on_its_rack() -> None:
+    brokers = [Broker(1, "a"), Broker(2, "c", cordoned=True), Broker(3, "b"), Broker(5, "b")]
+    directories = [Directory(broker.id, "/d", 1_000, 10) for broker in brokers]
+    replicas = [
+        Replica("t", 0, broker, None if broker == 1 else "/d", 10, position == 0, position)
+        for position, broker in enumerate((3, 5, 1, 2))
+    ]
+    plan = plan_replication_factor(ClusterLoad.from_rows(brokers, directories, replicas), {"t": 3})
+    assert [move.to.replicas for move in plan.moves] == [(3, 1, 2)]
+
+
+@pytest.mark.spec("REB-05", "CLU-34")
 def test_of_several_replicas_more_those_are_made_that_have_room() -> None:
     """One that no broker can take below its mark does not keep the others from being made."""
     held = {1: 50, 2: 100, 3: 940}

@@ -333,7 +333,7 @@ def _without_brokers(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan
     if missing:
         verdict = TOPIC["InvalidReplicaAssignment"].says(error=f"brokers {missing} are not registered.")
     elif not topic.spec.replica_assignment and wanted > len(facts.brokers):
-        error = f"{wanted} replicas need as many brokers, and {len(facts.brokers)} are registered."
+        error = f"{wanted} replicas need as many brokers; registered: {len(facts.brokers)}."
         verdict = TOPIC["InvalidReplicationFactor"].says(error=error)
     else:
         return None

@@ -201,7 +201,7 @@ def test_one_that_others_moves_made_stale_is_planned_anew_when_these_have_ended(
 @pytest.mark.parametrize(
     ("spec", "reason", "said"),
     [
-        ({"replicas": 4}, "InvalidReplicationFactor", "4 replicas need as many brokers, and 3 are registered"),
+        ({"replicas": 4}, "InvalidReplicationFactor", "4 replicas need as many brokers; registered: 3"),
         ({"replicaAssignment": [[0, 1], [1, 2], [2, 3]]}, "InvalidReplicaAssignment", "brokers [3] are not registered"),
     ],
 )
