@@ -12,7 +12,7 @@ import pytest
 from tests.broker.storage.conftest import NOW_MS, Bench, ReadAll
 from tests.broker.storage.managing import World, create, partition, run, write
 
-from ballast_broker.storage.disk import RealDisk, RealFile
+from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import NOT_ASKED
@@ -255,6 +255,8 @@ def test_a_start_without_handles_is_refused_and_says_what_to_raise(world: World)
     disk.first, disk.many = disk.openings, 10**6
     with pytest.raises(DirectoryRefused, match="ulimit -n"):
         run(world.manager().start())
+    world.threads.close()  # another directory may just be locked: such a start waits for nothing
+    world.threads = RealThreads(2)
     world.kill(world.managers[-1])
     disk.code = errno.ENFILE
     with pytest.raises(DirectoryRefused, match=r"fs\.file-max"):
