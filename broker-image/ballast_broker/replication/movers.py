@@ -221,6 +221,7 @@ class Movers:
             await self._swap(move, replica, source, future)
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # truncation must not interfere with a running sync
+            await mover.drop_unwanted()  # once it is cut, nothing tells that what was copied ahead is outdated
             move.synced.clear()
             if move.ended:
                 return
