@@ -32,8 +32,8 @@ PRODUCER = 77
 SIZE = 3000
 # At which step of the copying, of segments of which size, to how many records.
 CUTS = [
-    *((step, "1000000000", 10) for step in range(4)),
-    *((step, "70000", left) for step in range(9) for left in (10, 30)),  # of the segment, or of the one copied ahead
+    *((step, "1000000000", 10) for step in range(5)),
+    *((step, "70000", left) for step in range(12) for left in (10, 30)),  # of the segment, or of the one copied ahead
 ]
 
 
@@ -281,13 +281,13 @@ async def test_the_source_is_cut_between_two_steps(tmp_path: Path, monkeypatch: 
     ends_if_long = turns.Turn.ends_if_long
     cuts: list[int] = []
 
-    async def cut_and_end(turn: turns.Turn) -> None:
+    async def cut_and_end(turn: turns.Turn) -> bool:
         if not cuts and any(each._ahead is not None for each in node.replication.movers._movers.values()):
             cuts.append(30)
             node.replicas._replicas[ORDERS].truncate_to(30)
             for number in range(30):
                 node.produce(ORDERS, value_of(number, "another"))
-        await ends_if_long(turn)
+        return await ends_if_long(turn)
 
     monkeypatch.setattr(turns.Turn, "ends_if_long", cut_and_end)
     async with Cluster(tmp_path) as cluster:
