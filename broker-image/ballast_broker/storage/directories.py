@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import logging
@@ -160,6 +161,11 @@ class LogDirectory:
             self.note_usage(await self.threads.run(self.look_at_usage))
         finally:
             self._asking = None
+
+    def check_that_it_is_there(self) -> None:
+        """For any thread. Raises if its volume was emptied or unmounted: the mount point stays and can be written to."""
+        if not any(self._disk.exists(f"{self.path}/{name}") for name in (META_PROPERTIES, LOCK)):
+            raise FileNotFoundError(errno.ENOENT, f"{META_PROPERTIES} and {LOCK} are gone", self.path)
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline and call `on_failure`, once."""
