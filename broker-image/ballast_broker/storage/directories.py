@@ -163,7 +163,7 @@ class LogDirectory:
             self._asking = None
 
     def check_that_it_is_there(self) -> None:
-        """For any thread. Raises if its volume was emptied or unmounted: the mount point stays and can be written to."""
+        """For any thread. Raises if its volume was emptied or unmounted: a mount point stays and can be written to."""
         if not any(self._disk.exists(f"{self.path}/{name}") for name in (META_PROPERTIES, LOCK)):
             raise FileNotFoundError(errno.ENOENT, f"{META_PROPERTIES} and {LOCK} are gone", self.path)
 
