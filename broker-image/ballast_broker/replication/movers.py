@@ -446,7 +446,7 @@ class Movers:
     async def _ask_room(self, move: Move) -> None:
         """Ask the destination how full it is: before each step that copies, and after a wait for room within one (each
         piece looks again anyway). This waits for its disk as long as copying would."""
-        await asyncio.wait({self._destination(move).ask_usage()})
+        await asyncio.shield(self._destination(move).ask_usage())
 
     def _destination(self, move: Move) -> LogDirectory:
         directory = self._logs.directory(move.destination)
