@@ -230,7 +230,7 @@ def _right_ms() -> int:
 
 
 # -- nothing but clock steps ------------------------------------------------------------------------------------------
-class CalmRun(ClockedRun):
+class OnlyClocksRun(ClockedRun):
     """Clock steps alone: they must not make anybody be taken for dead, slow or somebody else."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
@@ -257,7 +257,7 @@ class CalmRun(ClockedRun):
 
 
 class OnlyClocks(ClockFaults):
-    run: CalmRun
+    run: OnlyClocksRun
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [self._nothing]

@@ -36,7 +36,7 @@ CONFIGS = {
 Written = tuple[bytes, bytes | None]
 
 
-class KeptTopic:
+class CompactedTopic:
     name = NAME
     configs: Mapping[str, str] = CONFIGS
 
@@ -98,7 +98,7 @@ class KeptTopic:
                 raise Broken(f"acked is never replaced: {machine.host} has {record}, {self._acked[record.offset]} was")
 
 
-class DeletedKeptTopic(KeptTopic):
+class DeletedCompactedTopic(CompactedTopic):
     """A compacted topic whose records are deleted with DeleteRecords as well."""
 
     name = "kept-until-deleted"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.clients import SimClient, alter_configs
-from tests.sim.compacted import DeletedKeptTopic
+from tests.sim.compacted import DeletedCompactedTopic
 from tests.sim.history import MetadataHistory, driver_of
 from tests.sim.machine import Machine
 from tests.sim.members import PROPERTIES as OF_MEMBERS
@@ -29,8 +29,8 @@ STOP_S = 40.0
 PLAN = Plan(seconds=40.0, members=3, properties=OF_MEMBERS)
 
 
-class ApartRun(Run):
-    topics = (*TOPICS, UNCLEAN, DeletedKeptTopic.name)
+class ControllersApartRun(Run):
+    topics = (*TOPICS, UNCLEAN, DeletedCompactedTopic.name)
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
@@ -61,14 +61,14 @@ class ApartRun(Run):
         }
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
-        return ApartFaults(self, hosts)
+        return ControllersApartFaults(self, hosts)
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = super()._clients(hosts)
         rng = random.Random(f"apart {self.seed}")
         writer, reader, keeper = (SimClient(self.fabric, name, hosts) for name in ("u", "v", "w"))
         self.unclean = UncleanTopic(writer, reader, rng, self._epochs_at)
-        self._deleted = DeletedKeptTopic(keeper, rng)
+        self._deleted = DeletedCompactedTopic(keeper, rng)
         self._reading = self.loop.create_task(self.unclean.run())
         return [*tasks, self._reading, self.loop.create_task(self._deleted.run()), self.loop.create_task(self._along())]
 
@@ -103,10 +103,10 @@ class ApartRun(Run):
         self._deleted.check(self.machines)
 
 
-class ApartFaults(AimedFaults):
-    run: ApartRun
+class ControllersApartFaults(AimedFaults):
+    run: ControllersApartRun
 
-    def __init__(self, run: ApartRun, hosts: list[str]) -> None:
+    def __init__(self, run: ControllersApartRun, hosts: list[str]) -> None:
         super().__init__(run, hosts)
         self._of_controllers = random.Random(f"controllers of {run.seed}")
         self._person, self._other_person = (SimClient(run.fabric, name, hosts) for name in ("person", "other person"))

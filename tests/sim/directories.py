@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.sim.aimed import LAGGING_S, AimedFaults
 from tests.sim.clients import move_replica
-from tests.sim.controllers_apart import ApartFaults, ApartRun
+from tests.sim.controllers_apart import ControllersApartFaults, ControllersApartRun
 from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine, SimThreads
 from tests.sim.schedule import Run
@@ -123,13 +123,13 @@ class DirectoryFaults(AimedFaults):
         await self._kill_and_return(machine)
 
 
-class ApartDirectoriesRun(DirectoriesRun, ApartRun):
+class ControllersApartDirectoriesRun(DirectoriesRun, ControllersApartRun):
     """With dedicated controllers that fail as well: leaders are elected because directories fail, from the ELR or
     uncleanly, also while replicas move between two directories."""
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
-        return ApartDirectoryFaults(self, hosts)
+        return ControllersApartDirectoryFaults(self, hosts)
 
 
-class ApartDirectoryFaults(DirectoryFaults, ApartFaults):
+class ControllersApartDirectoryFaults(DirectoryFaults, ControllersApartFaults):
     pass

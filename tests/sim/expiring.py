@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.follower_fetching import NearRun
+from tests.sim.follower_fetching import FollowerFetchingRun
 from tests.sim.machine import Machine
 
 from ballast_wire.names import TopicPartition
@@ -16,7 +16,7 @@ from ballast_wire.names import TopicPartition
 FORGETTING = {"producer.id.expiration.ms": "2000", "producer.id.expiration.check.interval.ms": "500"}
 
 
-class ExpiringRun(NearRun):
+class ExpiringRun(FollowerFetchingRun):
     def _properties(self, node_id: int) -> dict[str, str]:
         return {**super()._properties(node_id), **FORGETTING}
 

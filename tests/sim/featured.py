@@ -17,7 +17,7 @@ from tests.sim.aimed import LAGGING_S, MOMENT_S, AimedFaults
 from tests.sim.checkers import Broken
 from tests.sim.clients import SimClient
 from tests.sim.controllers_apart import PLAN as OF_APART
-from tests.sim.controllers_apart import ApartFaults, ApartRun
+from tests.sim.controllers_apart import ControllersApartFaults, ControllersApartRun
 from tests.sim.schedule import QUIET_LIMIT_S
 
 from ballast_broker.metadata.features import (
@@ -35,7 +35,7 @@ LATE_S = 3.0
 PLAN = replace(OF_APART, seconds=30.0, least_faults=4)  # each fault takes long
 
 
-class FeaturedRun(ApartRun):
+class FeaturedRun(ControllersApartRun):
     in_the_end: Mapping[str, int] = {}
     levels_changed = 0
 
@@ -64,7 +64,7 @@ class FeaturedRun(ApartRun):
                 raise Broken(f"a level stays: {machine.host} has {told}, not {self.in_the_end}")
 
 
-class FeatureFaults(ApartFaults):
+class FeatureFaults(ControllersApartFaults):
     run: FeaturedRun
 
     def __init__(self, run: FeaturedRun, hosts: list[str]) -> None:

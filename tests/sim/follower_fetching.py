@@ -43,7 +43,7 @@ def rack_of(node_id: int) -> str:
     return f"rack {node_id}"
 
 
-class NearReader(ReadCommitted):
+class FollowerReader(ReadCommitted):
     """Asks the leader, which redirects it to the replica in its rack; if that one refuses, it asks the leader again."""
 
     def __init__(
@@ -115,14 +115,14 @@ class NearReader(ReadCommitted):
                 )
 
 
-class NearTransactors(transactors.Transactors):
+class FollowerFetchingTransactors(transactors.Transactors):
     per_second = 2.0
-    near: list[NearReader]
+    near: list[FollowerReader]
 
     async def read(self, rng: random.Random) -> None:
         await self._exists.wait()
         self.near = [
-            NearReader(
+            FollowerReader(
                 self.client(f"near{node_id}-{partition.partition}"), self.diary, partition, self.topic_id,
                 rack_of(node_id), random.Random(f"near {node_id} {partition.partition} {rng.random()}"),
             )
@@ -136,8 +136,8 @@ class NearTransactors(transactors.Transactors):
                 group.create_task(reader.run())
 
 
-class NearRun(Run):
-    _transactors: NearTransactors
+class FollowerFetchingRun(Run):
+    _transactors: FollowerFetchingTransactors
 
     def _properties(self, node_id: int) -> dict[str, str]:
         return {
@@ -147,11 +147,11 @@ class NearRun(Run):
             **EXPIRING,
         }
 
-    def _make_transactors(self, hosts: list[str], rng: random.Random) -> NearTransactors:
-        return NearTransactors(self.fabric, hosts, rng, timeout_s=self.plan.client_timeout_s)
+    def _make_transactors(self, hosts: list[str], rng: random.Random) -> FollowerFetchingTransactors:
+        return FollowerFetchingTransactors(self.fabric, hosts, rng, timeout_s=self.plan.client_timeout_s)
 
     def _faults(self, hosts: list[str]) -> AimedFaults:
-        return NearFaults(self, hosts)
+        return FollowerFetchingFaults(self, hosts)
 
     @property
     def answers_of_followers(self) -> int:
@@ -173,7 +173,7 @@ class NearRun(Run):
         return min(self.machines, key=start)
 
 
-class NearFaults(AimedFaults):
+class FollowerFetchingFaults(AimedFaults):
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [
             *super()._kinds(),

@@ -17,7 +17,7 @@ from tests.sim.clocks import MINUTE_MS, MIRROR, ClockedMachine, ClockedRun, Cloc
 from tests.sim.machine import Machine
 from tests.sim.recreated import NAME as PASSING
 from tests.sim.schedule import Plan
-from tests.sim.slow_disks import TiredFaults, TiredMachine, TiredRun
+from tests.sim.slow_disks import SlowDiskFaults, SlowDisksMachine, SlowDisksRun
 
 from ballast_wire.names import TopicPartition
 
@@ -26,28 +26,28 @@ PLAN = Plan(seconds=40.0, brokers=4, properties=SMALL)
 REPLICAS = (2, 3, 3, 4)
 
 
-class WideMirror(Mirror):
+class HardMovesMirror(Mirror):
     """Writes several records at once, not in the order of their timestamps."""
 
     def _times_ms(self, about_ms: int) -> list[int]:
         return [about_ms - self._rng.randrange(MINUTE_MS) for _ in range(self._rng.randint(1, 3))]
 
 
-class WideMachine(TiredMachine, ClockedMachine):
+class HardMovesMachine(SlowDisksMachine, ClockedMachine):
     def _monotonic(self) -> float:
         return self.uptime_s()
 
 
-class WideRun(TiredRun, ClockedRun):
-    kind_of_machine: type[Machine] = WideMachine
+class HardMovesRun(SlowDisksRun, ClockedRun):
+    kind_of_machine: type[Machine] = HardMovesMachine
     segments = 0  # the most segments that any partition had in the end
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.movable += [TopicPartition(PASSING, 0), TopicPartition(MIRROR, 0)]
 
-    def _faults(self, hosts: list[str]) -> WideFaults:
-        return WideFaults(self, hosts)
+    def _faults(self, hosts: list[str]) -> HardMoveFaults:
+        return HardMoveFaults(self, hosts)
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = super()._clients(hosts)
@@ -55,7 +55,7 @@ class WideRun(TiredRun, ClockedRun):
         return tasks
 
     def _make_mirror(self, client: SimClient, rng: random.Random) -> Mirror:
-        return WideMirror(client, rng, self.plan.seconds)
+        return HardMovesMirror(client, rng, self.plan.seconds)
 
     def settled(self) -> bool:
         """And each broker has all replicas, as it must in the end."""
@@ -76,8 +76,8 @@ class WideRun(TiredRun, ClockedRun):
             self.segments = max(self.segments, *(len(log.segments) for log in logs if log is not None))
 
 
-class WideFaults(TiredFaults, ClockFaults):
-    run: WideRun
+class HardMoveFaults(SlowDiskFaults, ClockFaults):
+    run: HardMovesRun
 
     def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
         return [*super()._kinds(), *[self._reassign] * 8]

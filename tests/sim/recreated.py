@@ -30,7 +30,7 @@ CONFIGS = {
 }
 
 
-class PassingTopic:
+class RecreatedTopic:
     replicas = 3
 
     def __init__(self, client: SimClient, rng: random.Random) -> None:

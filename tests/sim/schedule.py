@@ -22,7 +22,7 @@ from tests.sim.checkers import (
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.compacted import NAME as KEPT
 from tests.sim.compacted import PARTITION as KEPT_PARTITION
-from tests.sim.compacted import KeptTopic
+from tests.sim.compacted import CompactedTopic
 from tests.sim.disk import Crashed
 from tests.sim.enough_replicas import EnoughReplicas
 from tests.sim.faults import DIRECTORIES, Faults
@@ -37,7 +37,7 @@ from tests.sim.offsets import TOPIC as OFFSETS
 from tests.sim.offsets import CommittedOffsets
 from tests.sim.rebuilt import at_rest, check_rebuilt
 from tests.sim.recreated import NAME as PASSING
-from tests.sim.recreated import PassingTopic
+from tests.sim.recreated import RecreatedTopic
 
 from ballast_broker.coordinator.service import partition_for
 from ballast_wire.names import TopicPartition
@@ -187,11 +187,11 @@ class Run:
         self._idempotent_task = self.loop.create_task(self._idempotent.run())
         tasks.append(self._idempotent_task)
         client = SimClient(self.fabric, "o", hosts, timeout_s=self.plan.client_timeout_s)
-        self._passing = PassingTopic(client, random.Random(self.rng.random()))
+        self._passing = RecreatedTopic(client, random.Random(self.rng.random()))
         self._passing_task = self.loop.create_task(self._passing.run())
         tasks.append(self._passing_task)
         client = SimClient(self.fabric, "k", hosts, timeout_s=self.plan.client_timeout_s)
-        self._kept = KeptTopic(client, random.Random(self.rng.random()))
+        self._kept = CompactedTopic(client, random.Random(self.rng.random()))
         tasks.append(self.loop.create_task(self._kept.run()))
         client = SimClient(self.fabric, "g", hosts, timeout_s=self.plan.client_timeout_s)
         self._offsets = CommittedOffsets(client, random.Random(self.rng.random()), TOPIC)

@@ -25,7 +25,7 @@ QUICKEST, SLOWEST = 0.5, 1.5  # factors of these costs
 STALLS_S = 4.0
 
 
-class TiredThreads(SimThreads):
+class SlowDiskThreads(SimThreads):
     """`costs_s` returns how long work may take at present. Whether it is done at the beginning or the end is random."""
 
     def __init__(self, rng: random.Random, costs_s: Callable[[], tuple[float, ...]]) -> None:
@@ -50,11 +50,11 @@ class TiredThreads(SimThreads):
         return done
 
 
-class TiredMachine(Machine):
+class SlowDisksMachine(Machine):
     costs_s: tuple[float, ...] = RESTED_S
 
     def _threads(self) -> SimThreads:
-        return TiredThreads(random.Random(self._rng.random()), lambda: self.costs_s)
+        return SlowDiskThreads(random.Random(self._rng.random()), lambda: self.costs_s)
 
     def stall_appends(self, seconds: float) -> None:
         """Mark its directories as too slow for the event loop, as a few slow writes do."""
@@ -67,21 +67,21 @@ class TiredMachine(Machine):
         return self.clock.monotonic()
 
 
-class TiredRun(DirectoriesRun):
-    kind_of_machine: type[Machine] = TiredMachine
+class SlowDisksRun(DirectoriesRun):
+    kind_of_machine: type[Machine] = SlowDisksMachine
 
     def _faults(self, hosts: list[str]) -> DirectoryFaults:
-        return TiredFaults(self, hosts)
+        return SlowDiskFaults(self, hosts)
 
     def tire(self, machine: Machine, costs_s: tuple[float, ...]) -> None:
-        assert isinstance(machine, TiredMachine)
+        assert isinstance(machine, SlowDisksMachine)
         machine.costs_s = costs_s
         if costs_s is not RESTED_S:
             machine.stall_appends(STALLS_S)
 
 
-class TiredFaults(DirectoryFaults):
-    run: TiredRun
+class SlowDiskFaults(DirectoryFaults):
+    run: SlowDisksRun
 
     async def go_on_until(self, end: float) -> None:
         try:

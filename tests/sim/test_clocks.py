@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.clocks import CALM, MINUTE_MS, CalmRun, ClockedRun
+from tests.sim.clocks import CALM, MINUTE_MS, ClockedRun, OnlyClocksRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.schedule import Plan
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
@@ -21,8 +21,8 @@ CALM_SEEDS = range(700, 703)
 
 
 def test_nobody_is_missed_where_only_clocks_step() -> None:
-    run = simulate(2, CALM, CalmRun)
-    assert isinstance(run, CalmRun)
+    run = simulate(2, CALM, OnlyClocksRun)
+    assert isinstance(run, OnlyClocksRun)
     assert run.steps > 10
     assert run.mirror.begins_at > 20
 
@@ -42,7 +42,7 @@ def test_many_schedules() -> None:
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules_where_only_clocks_step() -> None:
-    check_that_all_hold(many(CALM_SEEDS), CalmRun, CALM)
+    check_that_all_hold(many(CALM_SEEDS), OnlyClocksRun, CALM)
 
 
 def count_age_from_when_it_was_written(patch: Planting) -> None:
@@ -66,4 +66,4 @@ def delete_too_early(patch: Planting) -> None:
 @pytest.mark.timeout(600)
 def test_who_reckons_by_the_wrong_clock_is_found() -> None:
     plants: list[Plant] = [count_age_from_when_it_was_written, delete_too_early, end_sessions_by_the_wall_clock]
-    check_that_all_are_found(plants, CalmRun, CALM)
+    check_that_all_are_found(plants, OnlyClocksRun, CALM)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from tests.sim.controllers_apart import PLAN as OF_APART
-from tests.sim.directories import ApartDirectoriesRun, DirectoriesRun
+from tests.sim.directories import ControllersApartDirectoriesRun, DirectoriesRun
 from tests.sim.schedule import Plan
 from tests.sim.test_many import check_that_all_hold, many
 from tests.sim.test_schedules import simulate
@@ -34,4 +34,4 @@ def test_everything_holds_while_directories_come_and_go() -> None:
 @pytest.mark.spec("DIR-04", "DIR-31", "CLU-02", "REP-23")
 @pytest.mark.timeout(600)
 def test_everything_holds_while_controllers_that_are_apart_fail_as_well() -> None:
-    check_that_all_hold(many(APART), ApartDirectoriesRun, OF_APART)
+    check_that_all_hold(many(APART), ControllersApartDirectoriesRun, OF_APART)

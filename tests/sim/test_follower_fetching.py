@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.sim.diary import Beginning, Diary, Identity
-from tests.sim.follower_fetching import PLAN, NearRun
+from tests.sim.follower_fetching import PLAN, FollowerFetchingRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
@@ -24,8 +24,8 @@ SEEDS = range(300, 308)
 
 
 def test_whoever_reads_in_his_rack_reads_what_is_committed() -> None:
-    run = simulate(2, PLAN, NearRun)
-    assert isinstance(run, NearRun)
+    run = simulate(2, PLAN, FollowerFetchingRun)
+    assert isinstance(run, FollowerFetchingRun)
     assert run.answers_of_followers > 20
 
 
@@ -40,7 +40,7 @@ def test_whoever_comes_after_an_id_that_has_expired_fences_the_one_before_with_a
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_many_schedules() -> None:
-    check_that_all_hold(many(SEEDS), NearRun, PLAN)
+    check_that_all_hold(many(SEEDS), FollowerFetchingRun, PLAN)
 
 
 def show_what_is_not_committed(patch: Planting) -> None:
@@ -86,4 +86,4 @@ def test_a_broker_that_tells_readers_what_it_must_not_is_found() -> None:
         leave_it_to_the_leader_to_say_what_was_aborted,
         tell_only_of_what_was_aborted_lately,
     ]
-    check_that_all_are_found(plants, NearRun, PLAN)
+    check_that_all_are_found(plants, FollowerFetchingRun, PLAN)

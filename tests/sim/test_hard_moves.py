@@ -5,7 +5,7 @@ lead to the wrong record are found.
 from __future__ import annotations
 
 import pytest
-from tests.sim.hard_moves import PLAN, WideRun
+from tests.sim.hard_moves import PLAN, HardMovesRun
 from tests.sim.planted import Plant, Planting
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
@@ -20,15 +20,15 @@ SEEDS = range(900, 906)
 
 
 def test_replicas_go_anywhere_in_many_segments() -> None:
-    run = simulate(1, PLAN, WideRun)
-    assert isinstance(run, WideRun)
+    run = simulate(1, PLAN, HardMovesRun)
+    assert isinstance(run, HardMovesRun)
     assert run.segments > 5
 
 
 @pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_many_schedules() -> None:
-    check_that_all_hold(many(SEEDS), WideRun, PLAN)
+    check_that_all_hold(many(SEEDS), HardMovesRun, PLAN)
 
 
 def lead_to_the_first_record_of_the_batch(patch: Planting) -> None:
@@ -57,4 +57,4 @@ def test_times_that_lead_elsewhere_are_found() -> None:
     plants: list[Plant] = [
         lead_to_the_first_record_of_the_batch, forget_what_came_before_in_the_index_of_times,
     ]  # fmt: skip
-    check_that_all_are_found(plants, WideRun, PLAN)
+    check_that_all_are_found(plants, HardMovesRun, PLAN)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.sim.controllers_apart import PLAN as OF_APART
-from tests.sim.controllers_apart import ApartRun
+from tests.sim.controllers_apart import ControllersApartRun
 from tests.sim.deleting import DeletingRun
 from tests.sim.planted import (
     BUGS,
@@ -33,7 +33,7 @@ from tests.sim.planted import (
 )
 from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
-from tests.sim.voters import ChangingRun, UpgradedRun
+from tests.sim.voters import UpgradedRun, VotersRun
 
 # Seeds below 10 are those of `test_schedules.py`. A compiled run takes 2 to 4 seconds of a processor, 5 to 10 with five
 # controllers apart.
@@ -153,25 +153,25 @@ def test_mistakes_with_logs_that_begin_anywhere_are_found() -> None:
 def test_everything_holds_while_voters_come_and_go() -> None:
     """In a quorum that is dynamic from the beginning, and in a static one that is upgraded."""
     seeds = many(OF_VOTERS)
-    check_that_all_hold([seed for seed in seeds if seed % 4 != 3], ChangingRun)
+    check_that_all_hold([seed for seed in seeds if seed % 4 != 3], VotersRun)
     check_that_all_hold([seed for seed in seeds if seed % 4 == 3], UpgradedRun)
 
 
 @pytest.mark.simulation
 @pytest.mark.timeout(600)
 def test_mistakes_in_changing_voters_are_found() -> None:
-    check_that_all_are_found(OF_CHANGING_VOTERS, ChangingRun)
+    check_that_all_are_found(OF_CHANGING_VOTERS, VotersRun)
 
 
 @pytest.mark.simulation
 @pytest.mark.spec("CLU-02", "CLU-11", "REP-23")
 @pytest.mark.timeout(1200)
 def test_everything_holds_with_five_controllers_apart() -> None:
-    check_that_all_hold(many(OF_FIVE), ApartRun, OF_APART)
+    check_that_all_hold(many(OF_FIVE), ControllersApartRun, OF_APART)
 
 
 @pytest.mark.simulation
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_mistakes_of_controllers_apart_are_found() -> None:
-    check_that_all_are_found(OF_CONTROLLERS_APART, ApartRun, OF_APART)
+    check_that_all_are_found(OF_CONTROLLERS_APART, ControllersApartRun, OF_APART)

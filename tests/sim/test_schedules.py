@@ -14,21 +14,21 @@ import pytest
 from tests.sim.classic import ClassicRun
 from tests.sim.clocks import ClockedRun
 from tests.sim.controllers_apart import PLAN as OF_APART
-from tests.sim.controllers_apart import ApartRun
+from tests.sim.controllers_apart import ControllersApartRun
 from tests.sim.featured import PLAN as FEATURED
 from tests.sim.featured import FeaturedRun
-from tests.sim.follower_fetching import PLAN as NEAR
-from tests.sim.follower_fetching import NearRun
+from tests.sim.follower_fetching import PLAN as OF_FOLLOWER_FETCHING
+from tests.sim.follower_fetching import FollowerFetchingRun
 from tests.sim.loop import run
 from tests.sim.mixed import PLAN as OF_MIXED
 from tests.sim.mixed import MixedRun
 from tests.sim.quotas import PLAN as OF_QUOTAS
 from tests.sim.quotas import QuotasRun
 from tests.sim.schedule import Plan, Run
-from tests.sim.slow_disks import TiredRun
+from tests.sim.slow_disks import SlowDisksRun
 from tests.sim.throttled import PLAN as THROTTLED
 from tests.sim.throttled import ThrottledRun
-from tests.sim.voters import ChangingRun, UpgradedRun
+from tests.sim.voters import UpgradedRun, VotersRun
 
 DEFAULT_SEEDS = "0-10"
 
@@ -46,9 +46,9 @@ def test_schedule(seed: int) -> None:
 
 
 OF_KINDS = {
-    Run: Plan(), MixedRun: OF_MIXED, ApartRun: OF_APART, ClassicRun: Plan(), TiredRun: Plan(), NearRun: NEAR,
-    ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED, ClockedRun: Plan(),
-    QuotasRun: OF_QUOTAS,
+    Run: Plan(), MixedRun: OF_MIXED, ControllersApartRun: OF_APART, ClassicRun: Plan(), SlowDisksRun: Plan(),
+    FollowerFetchingRun: OF_FOLLOWER_FETCHING, ThrottledRun: THROTTLED, UpgradedRun: Plan(), FeaturedRun: FEATURED,
+    ClockedRun: Plan(), QuotasRun: OF_QUOTAS,
 }  # fmt: skip
 OFTEN = {Run, MixedRun}
 
@@ -112,14 +112,14 @@ def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:
 
 @pytest.mark.spec("CLU-05")
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", [ChangingRun, UpgradedRun])
-def test_a_schedule_in_which_voters_come_and_go(kind: type[ChangingRun]) -> None:
+@pytest.mark.parametrize("kind", [VotersRun, UpgradedRun])
+def test_a_schedule_in_which_voters_come_and_go(kind: type[VotersRun]) -> None:
     played = simulate(1, Plan(seconds=20.0), kind)
-    assert isinstance(played, ChangingRun)
+    assert isinstance(played, VotersRun)
     assert played.changes > 5
 
 
 @pytest.mark.spec("CLU-02", "CLU-11", "REP-23")
 @pytest.mark.timeout(120)
 def test_a_schedule_with_five_controllers_apart() -> None:
-    simulate(1, replace(OF_APART, seconds=15.0), ApartRun)
+    simulate(1, replace(OF_APART, seconds=15.0), ControllersApartRun)

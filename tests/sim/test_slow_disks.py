@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.sim.planted import Planting, found_by
 from tests.sim.schedule import Plan
-from tests.sim.slow_disks import TiredRun
+from tests.sim.slow_disks import SlowDisksRun
 from tests.sim.test_many import check_that_all_are_found, check_that_all_hold, many
 from tests.sim.test_schedules import simulate
 
@@ -34,14 +34,14 @@ def test_a_schedule_with_slow_disks(monkeypatch: pytest.MonkeyPatch) -> None:
         return append(log, *arguments, **keywords)
 
     monkeypatch.setattr(slow_append, "append_as_leader", counted)
-    simulate(1, Plan(seconds=20.0), TiredRun)
+    simulate(1, Plan(seconds=20.0), SlowDisksRun)
     assert len(by_thread) > 20
 
 
 @pytest.mark.simulation
 @pytest.mark.timeout(1200)
 def test_everything_holds_while_disks_are_slow() -> None:
-    check_that_all_hold(many(SEEDS), TiredRun)
+    check_that_all_hold(many(SEEDS), SlowDisksRun)
 
 
 @found_by(3)
@@ -53,4 +53,4 @@ def take_no_notice_of_what_happened_meanwhile(patch: Planting) -> None:
 @pytest.mark.interpreted
 @pytest.mark.timeout(600)
 def test_appends_that_go_on_whatever_happened_meanwhile_are_found() -> None:
-    check_that_all_are_found([take_no_notice_of_what_happened_meanwhile], TiredRun)
+    check_that_all_are_found([take_no_notice_of_what_happened_meanwhile], SlowDisksRun)

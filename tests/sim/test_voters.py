@@ -13,7 +13,7 @@ from tests.sim.history import driver, driver_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.schedule import Plan
-from tests.sim.voters import ChangingRun
+from tests.sim.voters import VotersRun
 
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -39,13 +39,13 @@ async def add(client: SimClient, machine: Machine) -> None:
             await asyncio.sleep(0.2)
 
 
-async def until_led(cluster: ChangingRun) -> None:
+async def until_led(cluster: VotersRun) -> None:
     async with asyncio.timeout(30):
         while not all(driver_of(each) is not None and driver(each).leader_id > 0 for each in cluster.machines):  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.1)
 
 
-def play(scenario: Any, kind: type[ChangingRun] = ChangingRun) -> None:
+def play(scenario: Any, kind: type[VotersRun] = VotersRun) -> None:
     async def main() -> None:
         cluster = kind(3, Plan())
         try:
@@ -63,7 +63,7 @@ def play(scenario: Any, kind: type[ChangingRun] = ChangingRun) -> None:
 def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
     """Its properties still say that it bootstraps a quorum."""
 
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         founder, *others = cluster.machines
         for each in others:
             await add(person, each)
@@ -88,7 +88,7 @@ def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
 
 
 def test_a_founder_that_lost_its_disk_founds_nothing_while_the_others_are_without_a_leader() -> None:
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         founder, two, three = cluster.machines
         for each in (two, three):
             await add(person, each)
@@ -115,7 +115,7 @@ def test_a_founder_that_lost_its_disk_founds_nothing_while_the_others_are_withou
 def test_a_founder_that_lost_its_disk_founds_nothing_where_nobody_answers(silent: bool) -> None:
     """All nodes were down, and it is the first to return: the others have what was committed."""
 
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         founder, *others = cluster.machines
         for each in others:
             await add(person, each)
@@ -143,7 +143,7 @@ def test_a_founder_that_lost_its_disk_founds_nothing_where_nobody_answers(silent
 
 
 def test_a_new_quorum_is_founded_when_all_that_are_named_know_of_none() -> None:
-    async def scenario(cluster: ChangingRun) -> None:
+    async def scenario(cluster: VotersRun) -> None:
         founder, two, three = cluster.machines
         founder.start()
         await asyncio.sleep(10.0)
@@ -161,7 +161,7 @@ def test_a_new_quorum_is_founded_when_all_that_are_named_know_of_none() -> None:
 
 
 def test_a_founder_whose_own_address_is_named_otherwise_founds_all_the_same() -> None:
-    async def scenario(cluster: ChangingRun) -> None:
+    async def scenario(cluster: VotersRun) -> None:
         machine = alone(
             cluster,
             controller_quorum_bootstrap_servers="n1:9093",
@@ -176,7 +176,7 @@ def test_a_founder_whose_own_address_is_named_otherwise_founds_all_the_same() ->
 
 
 def test_a_founder_that_is_the_only_voter_founds_nothing_anew_after_a_restart() -> None:
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         founder = cluster.machines[0]
         await asyncio.sleep(5.0)
         directory, mark = driver(founder).directory, driver(founder).high_watermark
@@ -194,7 +194,7 @@ def test_a_founder_that_is_the_only_voter_founds_nothing_anew_after_a_restart() 
 
 
 def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the_bootstrap_servers() -> None:
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         one, two, three = cluster.machines
         await add(person, two)
         two.kill()
@@ -221,7 +221,7 @@ def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the
     play(scenario)
 
 
-class WithABrokerOnly(ChangingRun):
+class WithABrokerOnly(VotersRun):
     def _properties(self, node_id: int) -> dict[str, str]:
         properties = super()._properties(node_id)
         properties["controller.quorum.bootstrap.servers"] = "n1:9093,n2:9093"
@@ -231,7 +231,7 @@ class WithABrokerOnly(ChangingRun):
 
 
 def test_a_broker_that_is_no_controller_follows_the_voters_wherever_they_go() -> None:
-    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+    async def scenario(cluster: VotersRun, person: SimClient) -> None:
         one, two, broker = cluster.machines
         await add(person, two)
         removal = message("RemoveRaftVoterRequest")(
@@ -249,7 +249,7 @@ def test_a_broker_that_is_no_controller_follows_the_voters_wherever_they_go() ->
     play(scenario, WithABrokerOnly)
 
 
-def alone(cluster: ChangingRun, **changed: str | None) -> Machine:
+def alone(cluster: VotersRun, **changed: str | None) -> Machine:
     """A separate machine with the properties of the first one, but for these changes."""
     properties = dict(cluster.machines[0]._properties)
     for name, value in changed.items():
@@ -262,7 +262,7 @@ def alone(cluster: ChangingRun, **changed: str | None) -> Machine:
 
 def play_alone(scenario: Any) -> None:
     async def main() -> None:
-        await scenario(ChangingRun(3, Plan()))
+        await scenario(VotersRun(3, Plan()))
 
     run(main())
 
@@ -271,7 +271,7 @@ def play_alone(scenario: Any) -> None:
 def test_a_node_that_was_its_own_quorum_before_voters_could_change_still_is(servers: str) -> None:
     """Its properties may have named bootstrap servers all the time: they were unknown then and had no effect."""
 
-    async def scenario(cluster: ChangingRun) -> None:
+    async def scenario(cluster: VotersRun) -> None:
         machine = alone(cluster, controller_quorum_standalone=None, controller_quorum_bootstrap_servers=None)
         machine.start()
         await asyncio.sleep(10.0)
@@ -290,7 +290,7 @@ def test_a_node_that_was_its_own_quorum_before_voters_could_change_still_is(serv
 
 
 def test_a_controller_with_an_empty_disk_that_is_told_to_ask_others_founds_nothing() -> None:
-    async def scenario(cluster: ChangingRun) -> None:
+    async def scenario(cluster: VotersRun) -> None:
         machine = alone(cluster, controller_quorum_standalone=None)
         machine.start()
         await asyncio.sleep(30.0)
@@ -308,7 +308,7 @@ def test_a_controller_with_an_empty_disk_that_is_told_to_ask_others_founds_nothi
 
 
 def test_a_founder_that_loses_power_while_it_formats_itself_founds_the_quorum_all_the_same() -> None:
-    async def scenario(cluster: ChangingRun) -> None:
+    async def scenario(cluster: VotersRun) -> None:
         machine = alone(cluster, controller_quorum_bootstrap_servers="n1:9093")
         for after in (0.0, 0.001, 0.002, 0.005, 0.02, 0.1, 0.3):
             machine.start()

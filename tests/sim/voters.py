@@ -23,7 +23,7 @@ ANSWER_S = 20.0
 PAUSE_S = 0.7
 
 
-class ChangingRun(Run):
+class VotersRun(Run):
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.changes = 0
@@ -61,7 +61,7 @@ class ChangingRun(Run):
         self.history.check_everywhere(self.machines)
 
 
-class UpgradedRun(ChangingRun):
+class UpgradedRun(VotersRun):
     """Begins with a static quorum, which is upgraded in the middle of it all."""
 
     def _properties(self, node_id: int) -> dict[str, str]:
@@ -75,9 +75,9 @@ def upgrade() -> Any:
 
 
 class VoterFaults(AimedFaults):
-    run: ChangingRun
+    run: VotersRun
 
-    def __init__(self, run: ChangingRun, hosts: list[str]) -> None:
+    def __init__(self, run: VotersRun, hosts: list[str]) -> None:
         super().__init__(run, hosts)
         self._people = [SimClient(run.fabric, name, hosts) for name in ("somebody", "else")]
 

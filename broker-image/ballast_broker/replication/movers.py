@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.assignments import Assignments
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.replica import Replica
-    from ballast_broker.seams import Clock, Threads
+    from ballast_broker.seams import Clock, DiskUsage, Threads
     from ballast_broker.storage.adoption import CopyAhead, FileCopy, SegmentCopy
     from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import Log
@@ -39,6 +39,7 @@ SEGMENT_PIECE_BYTES = 16 * 1_048_576
 PIECE_S = 1 / 640  # of what a limit allows: 64 KiB at 40 MiB/s
 # If less than this is left of the active segment, it is read and appended instead: that takes fewer steps.
 SMALLEST_COPY_BYTES = 65_536
+COPYING = (Step.COPY_SEGMENT, Step.COPY_TAIL)
 # How many ended moves are remembered, to report how they went.
 REMEMBERED = 1_000
 
@@ -177,7 +178,11 @@ class Movers:
                 move.pause(f"a disk does not answer: {move.source} or {move.destination}")
                 move.convergence.interrupted()
             elif move.paused and self.has_room(move, move.wanted_bytes):
-                move.pause(None)
+                move.pause(None)  # if there was room at the last look; the next step asks again
+        waiting = {move.destination for move in queue.paused} - silent
+        for directory in self._logs.online_directories():
+            if directory.path in waiting:
+                directory.ask_usage()
 
     def is_silent(self, move: Move) -> bool:
         """Whether one of its directories is silent."""
@@ -201,10 +206,13 @@ class Movers:
         if move.goes_on:
             await self._compare(move, source, future)
             return
-        adoption.roll_with(source, future)
-        at = position(source, future)
-        step = next_step(move, at)
-        if step in (Step.COPY_SEGMENT, Step.COPY_TAIL):
+        step, at = _decide(move, source, future)
+        if step in COPYING:
+            await self._ask_room(move)
+            if move.ended:
+                return
+            step, at = _decide(move, source, future)  # much may have happened while the disk was asked
+        if step in COPYING:
             await self._copy(mover, move, source, future, step, at.left_bytes)
         elif step is Step.ASK:
             self._ask(mover, move)
@@ -221,6 +229,7 @@ class Movers:
             await self._swap(move, replica, source, future)
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # truncation must not interfere with a running sync
+            await mover.drop_unwanted()  # once it is cut, nothing tells that what was copied ahead is outdated
             move.synced.clear()
             if move.ended:
                 return
@@ -303,6 +312,7 @@ class Movers:
                         move.wanted_bytes = copy.size_bytes
                         return
                     await mover.wait(LONGEST_WAIT_S)
+                    await self._ask_room(move)
                 else:
                     if move.paused:
                         move.pause(None)
@@ -344,7 +354,13 @@ class Movers:
     async def _copy_piece(self, move: Move, copy: FileCopy) -> None:
         wanted = min(self._piece_bytes(), copy.left_bytes)
         self.rate.record(wanted)  # before the write, so that other movers wait meanwhile
-        size = await to_its_end(self._threads, copy.piece(wanted))
+        copy_piece, directory = copy.piece(wanted), self._destination(move)
+
+        def copy_and_look() -> tuple[int, DiskUsage | None]:
+            return copy_piece(), directory.look_at_usage()
+
+        size, usage = await to_its_end(self._threads, copy_and_look)
+        directory.note_usage(usage)
         move.copied_bytes += size
         if size < wanted and not move.ended and move.cut_at is None:
             raise OSError(f"{move.source}: a segment of {move.topic_partition} is shorter than it was")
@@ -387,9 +403,7 @@ class Movers:
             move.flushed = False
 
     def _ask(self, mover: Mover, move: Move) -> None:
-        destination = self._logs.directory(move.destination)
-        if destination is None:
-            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, move.destination)
+        destination = self._destination(move)
         move.told_controller = True
         move.enter(Stage.ASKING)
         agreed = self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
@@ -429,7 +443,19 @@ class Movers:
         await self._threads.run(finish)
 
     # -- room ---------------------------------------------------------------------------------------------------------
+    async def _ask_room(self, move: Move) -> None:
+        """Ask the destination how full it is: before each step that copies, and after a wait for room within one (each
+        piece looks again anyway). This waits for its disk as long as copying would."""
+        await asyncio.shield(self._destination(move).ask_usage())
+
+    def _destination(self, move: Move) -> LogDirectory:
+        directory = self._logs.directory(move.destination)
+        if directory is None:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, move.destination)
+        return directory
+
     def has_room(self, move: Move, size: int) -> bool:
+        """By what `_ask_room` and the last piece found."""
         promised = sum(
             left
             for other, left in self._promised.items()
@@ -437,6 +463,12 @@ class Movers:
         )
         directory = self._logs.directory(move.destination)
         return directory is None or self._logs.placement.has_room(directory, promised + size)
+
+
+def _decide(move: Move, source: Log, future: Log) -> tuple[Step, Position]:
+    adoption.roll_with(source, future)
+    at = position(source, future)
+    return next_step(move, at), at
 
 
 def position(source: Log, future: Log) -> Position:

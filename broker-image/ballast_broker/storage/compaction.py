@@ -176,6 +176,7 @@ class Compactor:
     async def dirtiest(self, now_ms: int) -> Log | None:
         """The dirtiest of all logs. Yields to the event loop in between."""
         self._forget_who_waits_no_more()
+        await all_but_silent({each: each.ask_usage() for each in self._manager.online_directories()})
         best, most = None, (False, 0.0)
         async for log in self._manager.maintenance.slices(self._manager.logs.values()):
             dirt = self._dirt_of(log, now_ms)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -132,28 +132,40 @@ class LogDirectory:
     def usage(self) -> DiskUsage | None:
         """None while unknown; for a silent directory the last known value. May block as long as the disk does."""
         if self.online and not self.threads.silent:
-            try:
-                self.known_usage = self._disk.usage(self.path)
-            except OSError:
-                self.known_usage = None
+            self.note_usage(self.look_at_usage())
         return self.known_usage
+
+    def look_at_usage(self) -> DiskUsage | None:
+        """For any thread. Hand the result to `note_usage` on the loop."""
+        try:
+            return self._disk.usage(self.path)
+        except OSError:
+            return None
+
+    def note_usage(self, usage: DiskUsage | None) -> None:
+        self.known_usage = usage if self.online else None
 
     async def learn_usage(self) -> None:
         """Update `known_usage` without blocking the loop; a disk that does not answer soon is not waited for."""
-        if not self.online or self.threads.silent:
-            return
+        if self.online and not self.threads.silent:
+            await asyncio.wait({self.ask_usage()}, timeout=USAGE_WAIT_S)
+
+    def ask_usage(self) -> asyncio.Task[None]:
+        """Update `known_usage` in a thread; the task is done when the disk has answered."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask_usage())
-        await asyncio.wait({self._asking}, timeout=USAGE_WAIT_S)
+        return self._asking
 
     async def _ask_usage(self) -> None:
         try:
-            usage = await self.threads.run(partial(self._disk.usage, self.path))
-        except OSError:
-            usage = None
+            self.note_usage(await self.threads.run(self.look_at_usage))
         finally:
             self._asking = None
-        self.known_usage = usage if self.online else None
+
+    def check_that_it_is_there(self) -> None:
+        """For any thread. Raises if its volume was emptied or unmounted: a mount point stays and can be written to."""
+        if not any(self._disk.exists(f"{self.path}/{name}") for name in (META_PROPERTIES, LOCK)):
+            raise FileNotFoundError(errno.ENOENT, f"{META_PROPERTIES} and {LOCK} are gone", self.path)
 
     def fail(self, error: BaseException) -> None:
         """Take the directory offline and call `on_failure`, once."""

@@ -257,6 +257,7 @@ class Maintenance:
             path = f"{directory.path}/{file.name}"
 
             def write() -> None:
+                directory.check_that_it_is_there()
                 self._manager.disk.write_atomically(path, checkpoint.render_offsets(offsets))
 
             try:

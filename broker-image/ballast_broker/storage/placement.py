@@ -60,15 +60,17 @@ class Placement:
             directory.cordoned = "*" in named or directory.path in cordoned
 
     def has_room(self, directory: LogDirectory, size: int) -> bool:
-        """Whether `size` more bytes fit without touching the reserve."""
-        return room_for(size, directory.usage(), self._reserve)
+        """Whether `size` more bytes fit without touching the reserve, by what the disk said last: let it be asked
+        (`ask_usage`) before."""
+        return room_for(size, directory.known_usage, self._reserve)
 
     def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
         """The directories to try in order: preferred, else assigned, else the one with fewest logs that has space; then
-        the rest. Asks a disk for its usage only if needed: it may hang."""
+        the rest, silent ones last. Asks on the loop how full a disk is: the log will be created there on the loop, too.
+        """
         by_count = sorted(
             (directory for directory in self._directories if directory.online and not directory.cordoned),
-            key=lambda directory: self._counts[directory.path],
+            key=lambda directory: (directory.threads.silent, self._counts[directory.path]),
         )
         preferred = self._preferred.get(topic_partition)
         named = None if preferred is None else self.directory(preferred)
@@ -82,7 +84,8 @@ class Placement:
                     topic_partition, uuid_text(assigned),
                 )  # fmt: skip
         if named is None or not named.online:
-            named = next((directory for directory in by_count if self.has_room(directory, 0)), None)
+            answering = (directory for directory in by_count if not directory.threads.silent)
+            named = next((each for each in answering if room_for(0, each.usage(), self._reserve)), None)
         if named is None:
             return by_count
         return [named, *(directory for directory in by_count if directory is not named)]

@@ -618,6 +618,30 @@ async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_an
         await eventually(lambda: node.log(ORDERS).directory.path.endswith("d2"))
 
 
+class Asked(RealDisk):
+    """A disk that notes which threads ask how full it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by: list[int] = []
+
+    def usage(self, path: str) -> Any:
+        self.by.append(threading.get_ident())
+        return super().usage(path)
+
+
+@pytest.mark.spec("DIR-45", "LOG-32")
+async def test_a_move_asks_how_full_its_destination_is_in_a_thread(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        disk = cluster.disk = Asked()
+        node = await holding(cluster, 10)
+        disk.by.clear()
+        assert move(node, node.directories[1]) is ErrorCode.NONE
+        await moved(node, node.directories[1])
+        assert disk.by
+        assert threading.get_ident() not in disk.by
+
+
 class Filling(RealDisk):
     """A disk whose third directory has limited room."""
 

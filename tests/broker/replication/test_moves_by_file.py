@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, records_of
 
+from ballast_broker import turns
 from ballast_broker.replication import mover, movers, moves
 from ballast_broker.replication.moves import Stage
 from ballast_broker.seams import Bytes
@@ -31,8 +32,8 @@ PRODUCER = 77
 SIZE = 3000
 # At which step of the copying, of segments of which size, to how many records.
 CUTS = [
-    *((step, "1000000000", 10) for step in range(4)),
-    *((step, "70000", left) for step in range(9) for left in (10, 30)),  # of the segment, or of the one copied ahead
+    *((step, "1000000000", 10) for step in range(5)),
+    *((step, "70000", left) for step in range(12) for left in (10, 30)),  # of the segment, or of the one copied ahead
 ]
 
 
@@ -115,31 +116,26 @@ class Hurried:
         return
 
 
-class Gated:
-    """Real threads; work waits in its thread while the gate is shut, and its result is noted."""
+class GatedDisk(RealDisk):
+    """Copying waits in its thread while the gate is shut, and its result is noted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = threading.Event()
         self.gate.set()
         self.waiting = 0
         self.ended: list[BaseException | None] = []
 
-    async def run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: self._pass(work))
-
-    def _pass(self, work: Callable[[], T]) -> T:
+    def copy_range(self, *arguments: Any) -> int:
         self.waiting += 1
         self.gate.wait(30)
         try:
-            result = work()
+            size = super().copy_range(*arguments)
         except BaseException as error:
             self.ended.append(error)
             raise
         self.ended.append(None)
-        return result
-
-    def close(self) -> None:
-        return
+        return size
 
 
 async def holding(cluster: Cluster, records: int, **configs: str) -> Node:
@@ -279,6 +275,30 @@ async def test_the_source_is_cut_while_it_is_copied(
         assert records_of(node.log(ORDERS)) == expected
 
 
+@pytest.mark.spec("DIR-28")
+async def test_the_source_is_cut_between_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truncated within the segment that is copied ahead, and written to again: nothing truncated arrives."""
+    ends_if_long = turns.Turn.ends_if_long
+    cuts: list[int] = []
+
+    async def cut_and_end(turn: turns.Turn) -> bool:
+        if not cuts and any(each._ahead is not None for each in node.replication.movers._movers.values()):
+            cuts.append(30)
+            node.replicas._replicas[ORDERS].truncate_to(30)
+            for number in range(30):
+                node.produce(ORDERS, value_of(number, "another"))
+        return await ends_if_long(turn)
+
+    monkeypatch.setattr(turns.Turn, "ends_if_long", cut_and_end)
+    async with Cluster(tmp_path) as cluster:
+        cluster.threads = Interrupted()
+        node = await holding(cluster, 50, **{"segment.bytes": "70000"})
+        await moved(node, ask(node))
+        assert cuts
+        another = [value_of(number, "another") for number in range(30)]
+        assert records_of(node.log(ORDERS)) == [*map(value_of, range(30)), *another]
+
+
 @pytest.mark.spec("LOG-32", "DIR-20")
 @pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
 async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
@@ -401,17 +421,16 @@ async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_
 @pytest.mark.parametrize("crash", [False, True])
 async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(tmp_path: Path, crash: bool) -> None:
     async with Cluster(tmp_path) as cluster:
-        threads = Gated()
-        cluster.threads = threads
+        disk = cluster.disk = GatedDisk()
         node = await holding(cluster, 100, **{"segment.bytes": "100000"})
         await eventually(lambda: not len(node.replication.assignments))
-        threads.gate.clear()
-        threads.waiting = 0
+        disk.gate.clear()
+        disk.waiting = 0
         target = ask(node)
-        await eventually(lambda: threads.waiting == 2, "two pieces are being copied")
+        await eventually(lambda: disk.waiting == 2, "two pieces are being copied")
         ending = asyncio.create_task(node.crash() if crash else node.stop())
         await asyncio.sleep(0)
-        threads.gate.set()
+        disk.gate.set()
         await ending
         assert len(left_ahead(tmp_path)) == 1
         await node.start()
@@ -528,21 +547,20 @@ async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path
 async def test_a_broker_that_stops_waits_for_the_piece_that_is_being_copied(tmp_path: Path) -> None:
     """A thread that went on with closed files would write to whatever is opened next."""
     async with Cluster(tmp_path) as cluster:
-        threads = Gated()
-        cluster.threads = threads
+        disk = cluster.disk = GatedDisk()
         node = await holding(cluster, 60)
-        threads.gate.clear()
-        threads.waiting = 0
+        disk.gate.clear()
+        disk.waiting = 0
         ask(node)
-        await eventually(lambda: threads.waiting == 1)
+        await eventually(lambda: disk.waiting == 1)
         stopping = asyncio.create_task(node.replication.movers.close())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not stopping.done()
-        threads.ended.clear()
-        threads.gate.set()
+        disk.ended.clear()
+        disk.gate.set()
         await stopping
-        assert threads.ended == [None]
+        assert disk.ended == [None]
 
 
 @pytest.mark.spec("DIR-28", "DIR-31")

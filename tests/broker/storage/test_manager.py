@@ -465,6 +465,24 @@ def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world: Wor
     run(story())
 
 
+@pytest.mark.spec("DIR-41")
+def test_a_volume_that_is_emptied_is_found_out_though_its_mount_point_can_be_written_to(world: World) -> None:
+    """So is one that was unmounted."""
+
+    async def story() -> None:
+        manager = await world.started()
+        await manager.maintenance.checkpoint_high_watermarks()
+        os.remove(f"{world.paths[0]}/meta.properties")
+        shutil.rmtree(world.paths[1])
+        os.mkdir(world.paths[1])
+        world.clock.now_ms += int(PROBE_S * 1000)
+        await manager.maintenance.checkpoint_high_watermarks()
+        assert [directory.online for directory in manager.directories] == [True, False, True]
+        assert os.listdir(world.paths[1]) == []
+
+    run(story())
+
+
 @pytest.mark.spec("TOP-24")
 def test_what_a_start_finds_deleted_goes_after_the_delay_that_is_configured(world: World, bench: Bench) -> None:
     async def story() -> None:

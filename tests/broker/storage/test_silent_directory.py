@@ -230,6 +230,48 @@ def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
 
 
 @pytest.mark.spec("LOG-32", "LOG-25")
+def test_whether_there_is_room_to_clean_is_asked_elsewhere(world: World) -> None:
+    async def story() -> None:
+        async with two_directories(world, log_cleaner_backoff_ms=1) as two:
+            compacted = {"cleanup_policy": frozenset({"compact"}), "min_cleanable_dirty_ratio": 0.0}
+            logs = [two.log_in(directory, n, **compacted) for n, directory in enumerate((two.hung, two.well))]
+            for log in logs:
+                write(log, 3)
+                log.roll()
+                log.flush()
+            two.hang()
+            compacting = asyncio.create_task(two.manager.compactor.run())
+            await eventually(lambda: logs[1].cleaned_to == 4)
+            assert logs[0].cleaned_to == 0
+            assert two.disk.asked_on_loop == []
+            two.disk.let_go.set()
+            await eventually(lambda: logs[0].cleaned_to == 4)
+            compacting.cancel()
+            await asyncio.gather(compacting, return_exceptions=True)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-32", "DIR-02")
+def test_a_new_replica_goes_to_a_disk_that_answers(world: World) -> None:
+    """To the other one, though it has fewer logs: creating one is work for the event loop."""
+
+    async def story() -> None:
+        async with two_directories(world) as two:
+            two.log_in(two.well, 0)
+            two.hang()
+            waiting = asyncio.create_task(two.hung.threads.run(two.disk.let_go.wait))
+            await eventually(lambda: two.hung.threads.silent)
+            assert create(two.manager, 1).directory is two.well
+            assert two.disk.asked_on_loop == []
+            two.disk.let_go.set()
+            await waiting
+            assert create(two.manager, 2).directory is two.hung
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-32", "LOG-25")
 def test_logs_are_cleaned_elsewhere_while_the_cleaner_waits_for_its_disk(world: World) -> None:
     async def story() -> None:
         async with two_directories(world, log_cleaner_backoff_ms=1) as two:

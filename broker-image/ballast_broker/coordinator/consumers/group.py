@@ -222,7 +222,7 @@ class ConsumerGroup:
         self._subscribed = None
         known = self.members.get(change.member_id)
         if change.about is not None:
-            self._put(replace(known or Member(change.member_id), about=change.about))
+            self._put(replace(known or Member(change.member_id), about=self._sharing_topics(change.about)))
         elif known is not None:
             self._give_up(known)
             del self.members[change.member_id]
@@ -266,6 +266,14 @@ class ConsumerGroup:
         for partitions in (member.current.assigned, member.current.revoking):
             for each in pairs(partitions):
                 self.owners[each] = member.member_id
+
+    def _sharing_topics(self, about: About) -> About:
+        """Most members of a large group are subscribed alike: one set for all takes little room, and is equal at a
+        glance."""
+        other = next(iter(self.members.values()), None)
+        if other is None or other.about.topics != about.topics:
+            return about
+        return replace(about, topics=other.about.topics)
 
     def _give_up(self, member: Member) -> None:
         for partitions in (member.current.assigned, member.current.revoking):

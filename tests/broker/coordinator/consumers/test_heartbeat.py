@@ -466,6 +466,20 @@ def test_who_changes_what_it_reads_names_its_assignor_anew(coordinator: Coordina
     assert coordinator.group.targets["z"] == {T: frozenset({2, 3})}
 
 
+@pytest.mark.spec("CLI-09")
+def test_members_with_the_same_topics_share_one_set_of_them(coordinator: Coordinator) -> None:
+    """A thousand sets of thousands of names are compared at each join otherwise, and take hundreds of MB."""
+    join(coordinator, "a")
+    join(coordinator, "b")
+    join(coordinator, "c")
+    beat(coordinator, "c", 3, topics=frozenset({"gone"}))
+    for _ in range(2):
+        a, b, c = (coordinator.group.members[each].about.topics for each in "abc")
+        assert a is b
+        assert (a, c) == (frozenset({"t"}), frozenset({"gone"}))
+        coordinator.fail_over(compacted=True)
+
+
 class CountedId(UUID):
     hashed = 0
 
