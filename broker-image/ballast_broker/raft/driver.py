@@ -108,6 +108,8 @@ class RaftDriver:
         self._reading = asyncio.Lock()
         """One snapshot at a time: a later one removes the file of an earlier one, and must be applied last."""
         self._in_run = False
+        self._found_is_flushed = asyncio.Event()
+        """Until then a leader that makes itself known would be sent a fetch, which promises that the log is flushed."""
         self._flush_wanted = asyncio.Event()
         self._generation = 0
         self.stopped = False
@@ -115,10 +117,12 @@ class RaftDriver:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Read the latest snapshot, then take part in the quorum; requests are answered meanwhile."""
+        """Flush what a killed process left, read the latest snapshot, then take part in the quorum; requests are
+        answered from the flush on."""
         end = self.store.position
         await self.threads.run(self.store.log.flush)
         self.store.flushed(end, is_voter=self.core.is_voter)
+        self._found_is_flushed.set()
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
             async with self._reading:
@@ -245,6 +249,7 @@ class RaftDriver:
 
     async def handle(self, api_key: int, request: Any) -> Any:
         """The response to a request among quorum nodes, from `answering` or `voter_requests`."""
+        await self._found_is_flushed.wait()
         if api_key in VOTER_KEYS:
             return await self.voter_requests.handle(api_key, request)
         return await self.answering.handle(api_key, request)

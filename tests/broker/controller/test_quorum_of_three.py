@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster, Node
-from tests.broker.raft.memory import MemoryDisk, MemoryLog
+from tests.broker.raft.memory import InlineThreads, MemoryDisk, MemoryLog
 
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
-from ballast_broker.raft.messages import Fetch, Vote
+from ballast_broker.raft.messages import BeginEpoch, Fetch, Vote
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
@@ -102,6 +103,38 @@ async def test_a_vote_that_could_not_be_written_down_is_not_given(monkeypatch: p
             await voter.driver.handle(wire.VOTE, wire.encode_request(vote, voter.id, voter.driver.quorum))
         assert [type(failure) for failure in voter.failures] == [OSError]
         voter.failures.clear()
+
+
+@pytest.mark.spec("CLU-02")
+async def test_a_voter_fetches_only_when_what_it_found_on_its_disk_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure may take what a killed process left; the offset of a fetch promises that it cannot."""
+    may_flush = asyncio.Event()
+    run = InlineThreads.run
+
+    async with Cluster(voters=3) as cluster:
+        leader = cluster.active
+        voter = next(node for node in cluster.live if node is not leader)
+
+        async def run_later(self: InlineThreads, work: Callable[[], Any]) -> Any:
+            if self is voter.threads:
+                await may_flush.wait()
+            return await run(self, work)
+
+        await voter.kill()
+        assert leader.driver.core.leadership is not None
+        progress = leader.driver.core.leadership.voters[voter.id]
+        heard_at = progress.fetched_at
+        monkeypatch.setattr(InlineThreads, "run", run_later)
+        starting = asyncio.ensure_future(voter.start(broker=False))
+        await cluster.until(lambda: voter.alive)
+        begin = wire.encode_request(BeginEpoch(leader.driver.epoch, leader.id), voter.id, voter.driver.quorum)
+        told = asyncio.ensure_future(voter.driver.handle(wire.BEGIN_QUORUM_EPOCH, begin))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert progress.fetched_at == heard_at
+        may_flush.set()
+        await asyncio.gather(starting, told)
+        await cluster.until(lambda: progress.fetched_at > heard_at)
 
 
 @pytest.mark.spec("CLU-01")
