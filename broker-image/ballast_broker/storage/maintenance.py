@@ -242,17 +242,23 @@ class Maintenance:
             logs = self._manager.held.all_current() + (list(self._manager.future_logs.values()) if copies else [])
             async for log in self.slices(logs, also_closed=True):
                 note(log)
+            writes = {}
             for directory, offsets in values.items():
-                for topic_partition in directory.checkpoints[name].collected():
+                file = directory.checkpoints[name]
+                for topic_partition in file.collected():
                     offsets.pop(topic_partition, None)
                     for log in self._manager.held.named(topic_partition, directory, copies=copies):
                         note(log)
-            await self._in_each(name, {d: self._write(d, d.checkpoints[name], o) for d, o in values.items()})
+                # Begin before anything else can run: whatever goes or is cut from now on has to be marked.
+                writes[directory] = self._write(directory, file, offsets, is_new=file.begin_to_write(offsets))
+            await self._in_each(name, writes)
 
-    async def _write(self, directory: LogDirectory, file: Checkpoint, offsets: dict[TopicPartition, int]) -> None:
+    async def _write(
+        self, directory: LogDirectory, file: Checkpoint, offsets: dict[TopicPartition, int], *, is_new: bool
+    ) -> None:
         if not directory.online:
             return
-        is_new, clock = file.begin_to_write(offsets), self._manager.clock
+        clock = self._manager.clock
         if is_new or clock.monotonic() - file.written_s >= PROBE_S:
             path = f"{directory.path}/{file.name}"
 

@@ -193,6 +193,29 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world:
     run(story())
 
 
+@pytest.mark.spec("LOG-41", "TOP-24")
+def test_a_checkpoint_that_is_about_to_be_written_as_a_log_goes_speaks_of_that(world: World) -> None:
+    """The values are collected already, and the write is only begun in the next turn of the event loop."""
+
+    async def story() -> None:
+        manager = await world.started(log_dirs=(world.paths[0],))
+        log = create(manager)
+        write(log, 9)
+        log.advance_log_start_offset(7)
+
+        async def again() -> None:
+            manager.delete(partition())
+            write(create(manager), 3)
+
+        await asyncio.gather(manager.maintenance.checkpoint_start_offsets(), again())
+        world.kill(manager)
+        another = await world.started(log_dirs=(world.paths[0],))
+        log = another.logs[partition()]
+        assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-41")
 def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world: World) -> None:
     """As after the election of a leader that lacked what DeleteRecords had deleted here."""
