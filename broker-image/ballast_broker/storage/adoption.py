@@ -205,8 +205,11 @@ class SegmentCopy:
 
     def give_up(self) -> None:
         """The source was truncated below what was copied. Drop the copy: a start would take it for a part of the log,
-        and it would occupy the disk until it is copied again."""
+        and it would occupy the disk until it is copied again. So it would the snapshot, which tells of other records.
+        """
         self.file.target.truncate(self._start)
+        if self._sealed:
+            self._future.snapshots.remove(self.end_offset)
 
     def adopt(self) -> None:
         """Make the copied bytes part of the future log."""

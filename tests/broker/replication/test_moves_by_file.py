@@ -299,6 +299,41 @@ async def test_the_source_is_cut_between_two_steps(tmp_path: Path, monkeypatch: 
         assert records_of(node.log(ORDERS)) == [*map(value_of, range(30)), *another]
 
 
+@pytest.mark.spec("DIR-28")
+async def test_what_truncated_records_told_of_producers_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source is cut while the producer snapshot at a segment's end is copied, and rolls there no more."""
+    finish_files = adoption.SegmentCopy.finish_files
+    bases: list[int] = []
+
+    def finish_and_cut(copy: adoption.SegmentCopy) -> None:
+        finish_files(copy)
+        if not bases:
+            bases.append(copy.end_offset)
+            node.replicas._replicas[ORDERS].truncate_to(10)
+            for number in range(40):
+                node.produce(ORDERS, str(number))
+
+    monkeypatch.setattr(adoption.SegmentCopy, "finish_files", finish_and_cut)
+    async with Cluster(tmp_path) as cluster:
+        cluster.threads = Interrupted()
+        node = await holding(cluster, 0, **{"segment.bytes": "70000"})
+        for number in range(30):
+            node.replicas.append(ORDERS, None, numbered(number), 1)
+        await moved(node, ask(node))
+        log = node.log(ORDERS)
+        [cut_base] = bases
+        assert 10 < cut_base < 30
+        assert cut_base not in log.bases
+        log.flush()
+        await node.logs.maintenance.checkpoint_recovery_points()
+        await node.crash()
+        await node.start()
+        for number in range(10, 30):
+            assert not node.replicas.append(ORDERS, None, numbered(number), 1).duplicate, "it is in the log no more"
+
+
 @pytest.mark.spec("LOG-32", "DIR-20")
 @pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
 async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
