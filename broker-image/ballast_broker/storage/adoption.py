@@ -115,8 +115,12 @@ class CopyAhead:
         self.file.end = end
         return self.file
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # of a disk that has failed; nobody needs what was copied
+            self.file.close()
+
     def drop(self) -> None:
-        self.file.close()
+        self.close()
         with contextlib.suppress(OSError):  # the folder is gone with the move, or the disk has failed
             self._disk.remove(self._path())
 

@@ -424,6 +424,41 @@ def link_of(name: str) -> str:
         return ""
 
 
+@pytest.mark.spec("DIR-43")
+async def test_a_part_copied_ahead_that_cannot_be_closed_holds_up_no_other_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    close = RealFile.close
+
+    def closed(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}") if (file.descriptor() or -1) >= 0 else ""
+        close(file)
+        if path.endswith(CLEANED_SUFFIX):
+            refused.append(path)
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    async with Cluster(tmp_path) as cluster:
+        disk = cluster.disk = GatedDisk()
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]] * 3, {"segment.bytes": "100000"})
+        of_same_mover = TopicPartition("orders", 2)
+        assert node.log(of_same_mover).directory.path == node.log(ORDERS).directory.path
+        for number in range(100):
+            node.produce(ORDERS, value_of(number))
+        here = node.log(ORDERS).directory.path
+        monkeypatch.setattr(RealFile, "close", closed)
+        disk.gate.clear()
+        target = ask(node)
+        assert node.replication.directories.alter({of_same_mover: str(target)}) == {of_same_mover: ErrorCode.NONE}
+        await eventually(lambda: disk.waiting == 2, "two pieces are being copied")
+        assert node.replication.directories.alter({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
+        disk.gate.set()
+        await eventually(lambda: not node.replication.movers.moves)
+        assert refused
+        assert node.log(of_same_mover).directory.path == str(target)
+
+
 @pytest.mark.spec("DIR-23")
 @pytest.mark.parametrize(("threads", "limit"), [(1, None), (2, None), (2, "500000000")])
 async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_to_do(
