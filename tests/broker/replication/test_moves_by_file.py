@@ -594,6 +594,42 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
         assert node.stored(ORDERS) == [value_of(number) for number in range(next(numbers))]
 
 
+@pytest.mark.spec("DIR-29", "LOG-30")
+async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would make a producer send again what is in the log. Who comes later is held, and then served."""
+    gate, sync = threading.Event(), RealFile.sync
+    waiting: list[str] = []
+
+    def synced(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        if path.startswith(f"{source.folder.path}/"):
+            waiting.append(path)
+            gate.wait(30)
+        sync(file)
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 0, **{"flush.messages": "1"})
+        await node.replicas.append_own(ORDERS, batch_of("first"), 1)
+        cluster.controller.away = True
+        target = ask(node)
+        move = node.replication.movers.moves[ORDERS]
+        await eventually(lambda: move.stage is Stage.ASKING)
+        source = node.log(ORDERS)
+        monkeypatch.setattr(RealFile, "sync", synced)
+        appends = [node.replicas.append_own(ORDERS, batch_of(value), 1) for value in ("syncing", "queued")]
+        await eventually(lambda: waiting)
+        cluster.controller.away = False
+        await eventually(lambda: move.flushed)  # and waits
+        appends += [node.replicas.append_own(ORDERS, batch_of(value), 1) for value in ("held", "last")]
+        gate.set()
+        await moved(node, target)
+        assert [info.last_offset for info in await asyncio.gather(*appends)] == [1, 2, 3, 4]
+        log = node.log(ORDERS)
+        assert log.recovery_point == 5
+        assert not log.slow_appends
+        assert records_of(log) == ["first", "syncing", "queued", "held", "last"]
+
+
 @pytest.mark.spec("DIR-29")
 async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path) -> None:
     """The copy then has other segments than the log; how much is left is reported all the same."""
