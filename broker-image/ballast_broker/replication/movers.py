@@ -382,6 +382,9 @@ class Movers:
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset
         piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
+        if not piece.size:
+            adoption.skip_gap(source, future)
+            return
         self.rate.record(piece.size)  # before the write, so that other movers wait meanwhile
         try:
             data = await self._threads.run(piece.read)
@@ -430,6 +433,9 @@ class Movers:
             piece = source.read(
                 future.log_end_offset, TAIL_READ_BYTES, upper_offset=source.log_end_offset, from_first_file=True
             )
+            if not piece.size:
+                adoption.skip_gap(source, future)
+                break
             data = piece.read()
             piece.release()
             self.rate.record(len(data))

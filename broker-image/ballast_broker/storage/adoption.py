@@ -315,6 +315,13 @@ def roll_with(source: Log, future: Log) -> None:
         future.roll()
 
 
+def skip_gap(source: Log, future: Log) -> None:
+    """The source has no more batches before its end: it was cut inside of the last one, or that was compacted away."""
+    future.truncations += 1  # its records no longer reach its end
+    future.end_offset = future.producers.map_end_offset = source.end_offset
+    roll_with(source, future)
+
+
 def take_over_state(source: Log, future: Log) -> None:
     """Copy the state that does not follow from the records alone; both logs end at the same offset."""
     _take_over_epochs(future, source.epochs.entries)

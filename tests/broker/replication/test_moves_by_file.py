@@ -334,6 +334,24 @@ async def test_what_truncated_records_told_of_producers_does_not_come_back(
             assert not node.replicas.append(ORDERS, None, numbered(number), 1).duplicate, "it is in the log no more"
 
 
+@pytest.mark.spec("DIR-28")
+@pytest.mark.parametrize("count", [5, 50])
+async def test_a_log_that_was_cut_inside_of_its_last_batch_moves(tmp_path: Path, count: int) -> None:
+    """All of that batch is gone, but the log ends where it was cut, as its leader does."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, count)
+        node.produce(ORDERS, *map(value_of, range(5)))
+        node.replicas._replicas[ORDERS].truncate_to(count + 3)
+        await moved(node, ask(node))
+        log = node.log(ORDERS)
+        assert log.log_end_offset == count + 3
+        log.roll()
+        assert node.produce(ORDERS, "afterwards") == count + 3
+        await node.crash()
+        await node.start()
+        assert records_of(node.log(ORDERS)) == [*map(value_of, range(count)), "afterwards"]
+
+
 @pytest.mark.spec("LOG-32", "DIR-20")
 @pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
 async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
