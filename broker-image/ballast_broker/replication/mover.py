@@ -57,7 +57,7 @@ class Mover:
             await asyncio.gather(self._task, return_exceptions=True)
         ahead = await self._end_ahead()
         if ahead is not None:
-            ahead.file.close()  # the next start removes the partial copy
+            ahead.close()  # the next start removes the partial copy
         await asyncio.gather(self.synced(), return_exceptions=True)
 
     async def _run(self) -> None:

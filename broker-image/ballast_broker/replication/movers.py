@@ -226,7 +226,12 @@ class Movers:
                     await self._logs.maintenance.checkpoint_start_offsets()
                 move.flushed = True
         elif step is Step.SWAP:
-            await self._swap(move, replica, source, future)
+            finish = None
+            async with slow_append.turns_of(source):  # what is in the log, but not synced yet, must not be sent again
+                if not move.ended and _decide(move, source, future)[0] is Step.SWAP:
+                    finish = self._swap(move, replica, source, future)
+            if finish is not None:
+                await self._threads.run(finish)
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # truncation must not interfere with a running sync
             await mover.drop_unwanted()  # once it is cut, nothing tells that what was copied ahead is outdated
@@ -377,6 +382,9 @@ class Movers:
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset
         piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
+        if not piece.size:
+            adoption.skip_gap(source, future)
+            return
         self.rate.record(piece.size)  # before the write, so that other movers wait meanwhile
         try:
             data = await self._threads.run(piece.read)
@@ -419,12 +427,15 @@ class Movers:
 
         agreed.add_done_callback(answered)
 
-    async def _swap(self, move: Move, replica: Replica, source: Log, future: Log) -> None:
+    def _swap(self, move: Move, replica: Replica, source: Log, future: Log) -> Callable[[], None] | None:
         began_s = self._clock.monotonic()
         while future.log_end_offset < source.log_end_offset:
             piece = source.read(
                 future.log_end_offset, TAIL_READ_BYTES, upper_offset=source.log_end_offset, from_first_file=True
             )
+            if not piece.size:
+                adoption.skip_gap(source, future)
+                break
             data = piece.read()
             piece.release()
             self.rate.record(len(data))
@@ -433,14 +444,15 @@ class Movers:
             adoption.roll_with(source, future)
         if future.recovery_point < source.recovery_point:
             move.flushed = False
-            return
+            return None
         adoption.take_over_state(source, future)
         finish = self._logs.swap_future(move.topic_partition)
+        slow_append.hand_over(source, future)
         replica.use(future)
         move.pause_ms = (self._clock.monotonic() - began_s) * 1000
         self._end(move, Stage.DONE, assign_back=False)
         log.info("%s is in %s now; appends waited %.1f ms", move.topic_partition, move.destination, move.pause_ms)
-        await self._threads.run(finish)
+        return finish
 
     # -- room ---------------------------------------------------------------------------------------------------------
     async def _ask_room(self, move: Move) -> None:

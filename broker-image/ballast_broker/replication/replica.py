@@ -169,7 +169,8 @@ class Replica:
 
         async def append() -> AppendInfo:
             info = await appending
-            self._appended(log, info)  # the role is unchanged: a change would have interrupted the append
+            assert self.log is not None  # perhaps another one: the replica may have moved meanwhile
+            self._appended(self.log, info)  # the role is unchanged: a change would have interrupted the append
             return info
 
         return append()

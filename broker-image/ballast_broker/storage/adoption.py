@@ -115,8 +115,12 @@ class CopyAhead:
         self.file.end = end
         return self.file
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # of a disk that has failed; nobody needs what was copied
+            self.file.close()
+
     def drop(self) -> None:
-        self.file.close()
+        self.close()
         with contextlib.suppress(OSError):  # the folder is gone with the move, or the disk has failed
             self._disk.remove(self._path())
 
@@ -205,8 +209,11 @@ class SegmentCopy:
 
     def give_up(self) -> None:
         """The source was truncated below what was copied. Drop the copy: a start would take it for a part of the log,
-        and it would occupy the disk until it is copied again."""
+        and it would occupy the disk until it is copied again. So it would the snapshot, which tells of other records.
+        """
         self.file.target.truncate(self._start)
+        if self._sealed:
+            self._future.snapshots.remove(self.end_offset)
 
     def adopt(self) -> None:
         """Make the copied bytes part of the future log."""
@@ -306,6 +313,13 @@ def roll_with(source: Log, future: Log) -> None:
     end = future.end_offset
     if end != future.active.base_offset and end in source.bases:
         future.roll()
+
+
+def skip_gap(source: Log, future: Log) -> None:
+    """The source has no more batches before its end: it was cut inside of the last one, or that was compacted away."""
+    future.truncations += 1  # its records no longer reach its end
+    future.end_offset = future.producers.map_end_offset = source.end_offset
+    roll_with(source, future)
 
 
 def take_over_state(source: Log, future: Log) -> None:

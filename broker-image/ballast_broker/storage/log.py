@@ -74,6 +74,7 @@ class Log:
         "interruptions",
         "known_positions",
         "last_flush_s",
+        "moved_to",
         "on_start_moved",
         "recovery_point",
         "segments",
@@ -138,6 +139,7 @@ class Log:
         self.interruptions = 0
         self.last_flush_s = float("-inf")
         self.closed = False
+        self.moved_to: Log | None = None  # the log in another directory that has taken this one's place
         self.cleaning_paused = 0
         self.cleaned_to = 0
         self.on_start_moved: Callable[[], None] | None = None  # called when the log start offset has moved

@@ -4,7 +4,7 @@ Callers check `Log.append_is_slow` first, and use these instead of the log's own
 Guarantees: appends to one log are made in the order of the calls; the log end moves only when the bytes are in the
 file. Other events of the log (a new leader epoch, truncation, closing) do not wait: they interrupt the append
 (`Log.interrupt_appends`), which fails with NOT_LEADER_OR_FOLLOWER, so that clients retry. The bytes that it left behind
-the log end are cut off before the next append writes.
+the log end are cut off before the next append writes. A move waits for its turn, and takes along who waits behind it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ballast_broker.seams import File
 from ballast_broker.storage import appending
 from ballast_broker.storage.directories import SLOW_WRITE_S
+from ballast_broker.storage.directory_threads import DirectoryThreads
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.producers import Verification
 from ballast_broker.storage.segment import Segment
@@ -43,6 +44,7 @@ def append_as_leader(
     """Queues the append at once; the caller must await the coroutine or make a task of it."""
 
     async def append(turn: _Turn) -> AppendInfo:
+        log = turn.log
         ready = appending.check_batches(log, memoryview(batches), now_ms, origin, verified)
         if isinstance(ready, AppendInfo):
             await turn.flush_if_due()  # the flush may have failed the first time
@@ -62,7 +64,7 @@ def append_as_leader(
 
 def append_as_follower(log: Log, batches: memoryview) -> Coroutine[Any, Any, AppendInfo]:
     async def append(turn: _Turn) -> AppendInfo:
-        view = memoryview(batches)
+        log, view = turn.log, memoryview(batches)
         parts = appending.ready_for_follower_batches(log, view)
         now_ms = log.context.clock.wall_ms()
         for position, header in parts:
@@ -82,9 +84,7 @@ def _in_turn(log: Log, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]
     """Counts the append from the call on, so that no later one is written on the loop and overtakes it."""
     log.slow_appends += 1
     turn = _Turn(log)
-    if log.slow_append_turn is None:
-        log.slow_append_turn = asyncio.Lock()  # fair: first come, first served
-    lock = log.slow_append_turn
+    lock = turns_of(log)
 
     async def wait_and_append() -> AppendInfo:
         try:
@@ -92,9 +92,23 @@ def _in_turn(log: Log, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]
                 turn.check()
                 return await append(turn)
         finally:
-            log.slow_appends -= 1
+            turn.log.slow_appends -= 1
 
     return wait_and_append()
+
+
+def turns_of(log: Log) -> asyncio.Lock:
+    """Held by the append that is under way."""
+    if log.slow_append_turn is None:
+        log.slow_append_turn = asyncio.Lock()  # fair: first come, first served
+    return log.slow_append_turn
+
+
+def hand_over(log: Log, moved_to: Log) -> None:
+    """Another log has taken the place of this one: it gets the appends that wait, before any later one."""
+    moved_to.slow_append_turn, moved_to.slow_appends = log.slow_append_turn, log.slow_appends
+    moved_to.interruptions = log.interruptions
+    log.moved_to = moved_to
 
 
 class _Turn:
@@ -102,13 +116,23 @@ class _Turn:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._threads = log.directory.threads
         self._interruptions = log.interruptions
         self._cancelled = False
 
     @property
+    def log(self) -> Log:
+        """Where it is now: no move ends during a turn, but while one is waited for."""
+        while self._log.moved_to is not None:
+            self._log = self._log.moved_to
+        return self._log
+
+    @property
+    def _threads(self) -> DirectoryThreads:
+        return self.log.directory.threads
+
+    @property
     def _over(self) -> bool:
-        return self._cancelled or self._log.closed or self._log.interruptions != self._interruptions
+        return self._cancelled or self.log.closed or self.log.interruptions != self._interruptions
 
     def check(self) -> None:
         if self._cancelled:
@@ -117,7 +141,7 @@ class _Turn:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
-        log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
+        log, clock, max_timestamp = self.log, self.log.context.clock, header.max_timestamp
         if self._threads.silent:  # `segment_for_append` may create a segment, on the loop
             await self._threads.answers()
             self.check()
@@ -144,13 +168,13 @@ class _Turn:
             log.account_appended(segment, len(batch), last_offset, max_timestamp, now_ms)
 
     async def flush_if_due(self) -> None:
-        if self._log.flush_is_due:
-            await self._finish(self._threads.run(self._log.flush))
+        if self.log.flush_is_due:
+            await self._finish(self._threads.run(self.log.flush))
             self.check()
 
     def _write(self, file: File, batch: memoryview, position: int) -> tuple[float, bool]:
         """In the thread, so that only the disk is measured. Returns how long the write took and whether it blocked."""
-        directory, monotonic = self._log.directory, self._log.context.clock.monotonic
+        directory, monotonic = self.log.directory, self.log.context.clock.monotonic
         waits, began_s = directory.waits(), monotonic()
         file.pwrite(batch, position)
         return monotonic() - began_s, directory.waits() != waits

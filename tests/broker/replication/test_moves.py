@@ -19,6 +19,7 @@ from tests.sim.disk import Usage
 
 from ballast_broker.replication import movers
 from ballast_broker.replication.assignments import ASSIGN_VERSION, Wish
+from ballast_broker.replication.mover import Mover
 from ballast_broker.replication.movers import Movers
 from ballast_broker.replication.moves import Move, Stage
 from ballast_broker.replication.quotas import ByteRate
@@ -129,15 +130,16 @@ async def test_what_is_told_of_an_earlier_move_and_comes_after_this_one_was_agre
         node = await holding(cluster)
         second = node.directories[1]
         assignments, source = node.replication.assignments, node.log(ORDERS).directory.id
-        swap = Movers._swap
+        step = Movers.step
 
-        async def after_a_late_request(self: Movers, move: Move, *logs: Any) -> None:
-            late = assignments._request([Wish((move.topic_id, ORDERS.partition), source)])
-            await cluster.controller.call(late, ASSIGN_VERSION)
-            assert cluster.controller.registration(ORDERS).directories == (source,)
-            await swap(self, move, *logs)
+        async def after_a_late_request(self: Movers, mover: Mover, move: Move) -> None:
+            if move.flushed:
+                late = assignments._request([Wish((move.topic_id, ORDERS.partition), source)])
+                await cluster.controller.call(late, ASSIGN_VERSION)
+                assert cluster.controller.registration(ORDERS).directories == (source,)
+            await step(self, mover, move)
 
-        monkeypatch.setattr(Movers, "_swap", after_a_late_request)
+        monkeypatch.setattr(Movers, "step", after_a_late_request)
         move(node, second)
         await moved(node, second)
         await eventually(lambda: not len(assignments))

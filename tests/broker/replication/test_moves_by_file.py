@@ -299,6 +299,59 @@ async def test_the_source_is_cut_between_two_steps(tmp_path: Path, monkeypatch: 
         assert records_of(node.log(ORDERS)) == [*map(value_of, range(30)), *another]
 
 
+@pytest.mark.spec("DIR-28")
+async def test_what_truncated_records_told_of_producers_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source is cut while the producer snapshot at a segment's end is copied, and rolls there no more."""
+    finish_files = adoption.SegmentCopy.finish_files
+    bases: list[int] = []
+
+    def finish_and_cut(copy: adoption.SegmentCopy) -> None:
+        finish_files(copy)
+        if not bases:
+            bases.append(copy.end_offset)
+            node.replicas._replicas[ORDERS].truncate_to(10)
+            for number in range(40):
+                node.produce(ORDERS, str(number))
+
+    monkeypatch.setattr(adoption.SegmentCopy, "finish_files", finish_and_cut)
+    async with Cluster(tmp_path) as cluster:
+        cluster.threads = Interrupted()
+        node = await holding(cluster, 0, **{"segment.bytes": "70000"})
+        for number in range(30):
+            node.replicas.append(ORDERS, None, numbered(number), 1)
+        await moved(node, ask(node))
+        log = node.log(ORDERS)
+        [cut_base] = bases
+        assert 10 < cut_base < 30
+        assert cut_base not in log.bases
+        log.flush()
+        await node.logs.maintenance.checkpoint_recovery_points()
+        await node.crash()
+        await node.start()
+        for number in range(10, 30):
+            assert not node.replicas.append(ORDERS, None, numbered(number), 1).duplicate, "it is in the log no more"
+
+
+@pytest.mark.spec("DIR-28")
+@pytest.mark.parametrize("count", [5, 50])
+async def test_a_log_that_was_cut_inside_of_its_last_batch_moves(tmp_path: Path, count: int) -> None:
+    """All of that batch is gone, but the log ends where it was cut, as its leader does."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, count)
+        node.produce(ORDERS, *map(value_of, range(5)))
+        node.replicas._replicas[ORDERS].truncate_to(count + 3)
+        await moved(node, ask(node))
+        log = node.log(ORDERS)
+        assert log.log_end_offset == count + 3
+        log.roll()
+        assert node.produce(ORDERS, "afterwards") == count + 3
+        await node.crash()
+        await node.start()
+        assert records_of(node.log(ORDERS)) == [*map(value_of, range(count)), "afterwards"]
+
+
 @pytest.mark.spec("LOG-32", "DIR-20")
 @pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
 async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
@@ -387,6 +440,41 @@ def link_of(name: str) -> str:
         return os.readlink(f"/proc/self/fd/{name}")
     except FileNotFoundError:  # of the listing itself
         return ""
+
+
+@pytest.mark.spec("DIR-43")
+async def test_a_part_copied_ahead_that_cannot_be_closed_holds_up_no_other_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    close = RealFile.close
+
+    def closed(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}") if (file.descriptor() or -1) >= 0 else ""
+        close(file)
+        if path.endswith(CLEANED_SUFFIX):
+            refused.append(path)
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    async with Cluster(tmp_path) as cluster:
+        disk = cluster.disk = GatedDisk()
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]] * 3, {"segment.bytes": "100000"})
+        of_same_mover = TopicPartition("orders", 2)
+        assert node.log(of_same_mover).directory.path == node.log(ORDERS).directory.path
+        for number in range(100):
+            node.produce(ORDERS, value_of(number))
+        here = node.log(ORDERS).directory.path
+        monkeypatch.setattr(RealFile, "close", closed)
+        disk.gate.clear()
+        target = ask(node)
+        assert node.replication.directories.alter({of_same_mover: str(target)}) == {of_same_mover: ErrorCode.NONE}
+        await eventually(lambda: disk.waiting == 2, "two pieces are being copied")
+        assert node.replication.directories.alter({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
+        disk.gate.set()
+        await eventually(lambda: not node.replication.movers.moves)
+        assert refused
+        assert node.log(of_same_mover).directory.path == str(target)
 
 
 @pytest.mark.spec("DIR-23")
@@ -522,6 +610,42 @@ async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Pa
         threads.meanwhile = lambda: None
         assert node.log(ORDERS).directory.path == str(target), threads.runs
         assert node.stored(ORDERS) == [value_of(number) for number in range(next(numbers))]
+
+
+@pytest.mark.spec("DIR-29", "LOG-30")
+async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would make a producer send again what is in the log. Who comes later is held, and then served."""
+    gate, sync = threading.Event(), RealFile.sync
+    waiting: list[str] = []
+
+    def synced(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        if path.startswith(f"{source.folder.path}/"):
+            waiting.append(path)
+            gate.wait(30)
+        sync(file)
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 0, **{"flush.messages": "1"})
+        await node.replicas.append_own(ORDERS, batch_of("first"), 1)
+        cluster.controller.away = True
+        target = ask(node)
+        move = node.replication.movers.moves[ORDERS]
+        await eventually(lambda: move.stage is Stage.ASKING)
+        source = node.log(ORDERS)
+        monkeypatch.setattr(RealFile, "sync", synced)
+        appends = [node.replicas.append_own(ORDERS, batch_of(value), 1) for value in ("syncing", "queued")]
+        await eventually(lambda: waiting)
+        cluster.controller.away = False
+        await eventually(lambda: move.flushed)  # and waits
+        appends += [node.replicas.append_own(ORDERS, batch_of(value), 1) for value in ("held", "last")]
+        gate.set()
+        await moved(node, target)
+        assert [info.last_offset for info in await asyncio.gather(*appends)] == [1, 2, 3, 4]
+        log = node.log(ORDERS)
+        assert log.recovery_point == 5
+        assert not log.slow_appends
+        assert records_of(log) == ["first", "syncing", "queued", "held", "last"]
 
 
 @pytest.mark.spec("DIR-29")
