@@ -621,6 +621,40 @@ async def test_a_group_that_is_deleted_as_its_last_member_leaves_stays_deleted(t
         assert scene.groups.list_groups() == (await scene.next_one()).list_groups() == []
 
 
+@pytest.mark.spec("CLI-08")
+async def test_a_group_is_not_kept_waiting_by_an_earlier_one_of_its_name(tmp_path: Path) -> None:
+    """A consumer that is closed as soon as it has its member id leaves a timer behind, and then nothing else."""
+    async with coordinating(tmp_path, classic_limits=GroupLimits(initial_rebalance_delay_ms=200)) as scene:
+        scene.groups.classic._sessions_ms = (100, 60_000)
+        closed = replace(ask("closed"), requires_known_member_id=True, session_timeout_ms=100)
+        assert (await scene.groups.join("g", closed)).error is ErrorCode.MEMBER_ID_REQUIRED
+        assert await scene.groups.leave("g", [("closed", None)]) == [ErrorCode.NONE]
+        refused = CommittedOffset(5, -1, "m" * 5000, RealClock().wall_ms())
+        assert await scene.groups.commit("g", "", None, -1, {T0: refused}) == {T0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        assert scene.groups.describe("g") is None
+        joining = asyncio.ensure_future(scene.groups.join("g", ask("m")))
+        await eventually(joining.done, "the group's first generation begins")
+        assert joining.result().generation == 1
+
+
+@pytest.mark.spec("CLI-08")
+async def test_what_was_under_way_for_a_deleted_group_does_not_stop_the_next_one_of_its_name(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, classic_limits=GroupLimits(initial_rebalance_delay_ms=200)) as scene:
+        leader = await scene.groups.join("g", ask("m"))
+        scene.cut()
+        given = SyncAsk(leader.member_id, None, 1, None, None, {leader.member_id: b"all"})
+        under_way = await scene.begin(scene.groups.sync("g", given))
+        assert await scene.groups.leave("g", [(leader.member_id, None)]) == [ErrorCode.NONE]
+        deleting = await scene.begin(scene.groups.delete_group("g"))
+        scene.heal()
+        while scene.groups.describe("g") is not None:  # noqa: ASYNC110 - the next turn is too late
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert (await scene.groups.join("g", ask("n"))).generation == 1
+        assert await deleting == [ErrorCode.NONE]
+        await under_way
+
+
 async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_path: Path) -> None:
     """As when the reassignment of a partition of the offsets topic ends and its leader stays."""
     async with coordinating(tmp_path) as scene:
