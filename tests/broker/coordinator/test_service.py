@@ -44,7 +44,8 @@ from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.persistent import at_once
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.real_world import RealRandom
-from ballast_broker.seams import Threads
+from ballast_broker.storage.directory_threads import DirectoryThreads
+from ballast_broker.storage.slices import LogSlice
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -73,20 +74,23 @@ class SlowClock(RealClock):
 
 
 class Reads:
-    """Threads that read the log; the next `failing` reads fail, and each takes `takes_s`."""
+    """The reads of a log in a directory's threads; the next `failing` reads fail, and each takes `takes_s`."""
 
-    def __init__(self, threads: Threads, clock: SlowClock) -> None:
+    def __init__(self, threads: DirectoryThreads, clock: SlowClock) -> None:
         self.failing = 0
         self.takes_s = 0.0
         self._clock = clock
-        self._threads = threads
+        self._run = threads.run
+        threads.run = self.run  # type: ignore[method-assign]
 
     async def run(self, work: Callable[[], Any]) -> Any:
+        if not isinstance(getattr(work, "__self__", None), LogSlice):
+            return await self._run(work)
         if self.failing:
             self.failing -= 1
             raise OSError(errno.EIO, "a sector that cannot be read")
         self._clock.ahead_s += self.takes_s
-        return await self._threads.run(work)
+        return await self._run(work)
 
 
 AT_ONCE = GroupLimits(initial_rebalance_delay_ms=0)
@@ -110,7 +114,7 @@ class Coordinating:
         self._cut_timeout_ms = cut_timeout_ms
         self._stores: list[CoordinatorStore] = []
         self.clock = SlowClock()
-        self.reads = Reads(cluster.threads, self.clock)
+        self.reads = Reads(node.log(OFFSETS).directory.threads, self.clock)
         self._all: list[GroupCoordinator] = []
         self.groups = self._another()
         self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
@@ -124,9 +128,7 @@ class Coordinating:
 
     def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         clock = self.clock
-        store = CoordinatorStore(
-            OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=PATIENT_MS, load_bytes=load_bytes
-        )
+        store = CoordinatorStore(OFFSETS_TOPIC, self.node.replicas, clock, timeout_ms=PATIENT_MS, load_bytes=load_bytes)
         self._stores.append(store)
         config = CoordinatorConfig(1, RETENTION_MS, limits=self._classic_limits, consumers=self._consumers)
         groups = GroupCoordinator(store, clock, config, lambda: self.cluster.controller.image)
