@@ -117,9 +117,7 @@ class BrokerHalf:
 
     def _store(self, topic: str, timeout_ms: int, load_bytes: int) -> CoordinatorStore:
         world = self._node.world
-        return CoordinatorStore(
-            topic, self.replicas, world.clock, world.threads, timeout_ms=timeout_ms, load_bytes=load_bytes
-        )
+        return CoordinatorStore(topic, self.replicas, world.clock, timeout_ms=timeout_ms, load_bytes=load_bytes)
 
     def _transaction_coordinator(self, ids: ProducerIds) -> TransactionCoordinator:
         node, config, world = self._node, self._node.config, self._node.world

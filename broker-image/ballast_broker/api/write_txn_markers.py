@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation
@@ -12,6 +12,7 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.coordinator.markers import Marking, Outcomes
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_broker.coordinator.transactions import BUMPS_EPOCH
+from ballast_broker.storage.directories import LOOK_AGAIN_S
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_broker.storage.transactions import render_marker
 from ballast_broker.storage.validation import END_WITH_NEW_EPOCH
@@ -22,6 +23,7 @@ from ballast_wire.names import TopicPartition
 
 ACKS_ALL = -1
 COORDINATOR = "coordinator"
+SILENT = ErrorCode.REQUEST_TIMED_OUT
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -39,22 +41,30 @@ def _asked(request: Any) -> Iterator[Marking]:
 
 
 async def write_markers(broker: BrokerServices, markings: Iterable[Marking]) -> Outcomes:
-    """Append all markers in this order before waiting for any."""
+    """Append all markers in this order before waiting for any.
+
+    Those for a silent directory are to be sent again: other transactions' markers would wait for it as well.
+    """
     outcomes: Outcomes = {}
-    later: list[tuple[Marking, Awaitable[ErrorCode]]] = []
+    later: list[tuple[Marking, asyncio.Future[ErrorCode]]] = []
     async for marking in InTurns(markings):
         outcome = _write(broker, marking)
         outcomes[marking.producer_id, marking.partition] = outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE
         if not isinstance(outcome, ErrorCode):
             later.append((marking, outcome))
-    if later:
-        found = await asyncio.gather(*[waiting for _, waiting in later])
-        for (marking, _), outcome in zip(later, found, strict=True):
-            outcomes[marking.producer_id, marking.partition] = outcome
+    while going := [each for marking, each in later if not each.done() and _answers(broker, marking.partition)]:
+        await asyncio.wait(going, timeout=LOOK_AGAIN_S)
+    for marking, found in later:
+        outcomes[marking.producer_id, marking.partition] = found.result() if found.done() else SILENT
     return outcomes
 
 
-def _write(broker: BrokerServices, marking: Marking) -> ErrorCode | Awaitable[ErrorCode]:
+def _answers(broker: BrokerServices, partition: TopicPartition) -> bool:
+    log = broker.replicas.local_log(partition)
+    return log is not None and not log.directory.threads.silent
+
+
+def _write(broker: BrokerServices, marking: Marking) -> ErrorCode | asyncio.Future[ErrorCode]:
     partition = marking.partition
     if broker.replicas.local_log(partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -65,6 +75,8 @@ def _write(broker: BrokerServices, marking: Marking) -> ErrorCode | Awaitable[Er
     try:
         info = broker.replicas.append(partition, None, batch, ACKS_ALL, origin=_origin(marking))
     except DirectoryStalls:
+        if not _answers(broker, partition):
+            return SILENT
         return asyncio.ensure_future(_write_by_thread(broker, marking, batch))
     except ApiError as refused:
         return refused.code

@@ -39,7 +39,7 @@ class ClassicGroups:
         self._host = host
         self._sessions_ms = sessions_ms
         self._limits = limits
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, tuple[Group, asyncio.TimerHandle]] = {}  # a later group may have the same name
 
     # -- membership -----------------------------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
@@ -230,6 +230,8 @@ class ClassicGroups:
             log.warning("empty group %s could not be stored: %s", group.group_id, error.name)
 
     def _set_timer(self, shard: Shard, group: Group) -> None:
+        if shard.classic_groups.get(group.group_id) is not group:
+            return  # it is gone: the timer is of the next group of that name
         due_ms = None if group.is_in(GroupState.DEAD) else group.next_deadline_ms()
         if due_ms is None:
             self.forget_timer(group)
@@ -237,16 +239,16 @@ class ClassicGroups:
         loop = asyncio.get_running_loop()
         at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
         standing = self._timers.get(group.group_id)
-        if standing is not None and not standing.cancelled() and standing.when() <= at:
+        if standing is not None and standing[0] is group and standing[1].when() <= at:
             return  # it fires early enough; deadlines that moved back are found then
         self.forget_timer(group)
-        self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
+        self._timers[group.group_id] = group, loop.call_at(at, self._wake, shard, group)
 
     def _wake(self, shard: Shard, group: Group) -> None:
         self._timers.pop(group.group_id, None)
         self._carry_out(shard, group, rebalance.tick(group, self._limits, self._host.now()))
 
     def forget_timer(self, group: Group) -> None:
-        handle = self._timers.pop(group.group_id, None)
-        if handle is not None:
-            handle.cancel()
+        standing = self._timers.pop(group.group_id, None)
+        if standing is not None:
+            standing[1].cancel()

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
-from ballast_broker.seams import Clock, Threads
+from ballast_broker.seams import Clock
 from ballast_broker.seldom import Seldom
 from ballast_broker.storage.producers import GOING_ON, Verification
 from ballast_wire.errors import ApiError, ErrorCode
@@ -112,13 +112,10 @@ class _Appending:
 
 
 class CoordinatorStore:
-    def __init__(
-        self, topic: str, replicas: Replicas, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int
-    ) -> None:
+    def __init__(self, topic: str, replicas: Replicas, clock: Clock, *, timeout_ms: int, load_bytes: int) -> None:
         self._topic = topic
         self._replicas = replicas
         self._clock = clock
-        self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
         self._too_large = Seldom()  # clients try again
@@ -249,7 +246,7 @@ class CoordinatorStore:
             # Look the log up each time: it may have moved to another directory, and its old files are deleted.
             piece = self._log_of(partition).read(offset, self._load_bytes, upper_offset=end)
             try:
-                data = await self._threads.run(piece.read)
+                data = await piece.threads.run(piece.read)
             finally:
                 piece.release()
             if not data:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from tests.broker import turning
 from tests.broker.api.asking import Asker, Peer
+from tests.broker.api.test_produce_by_thread import Gate
 from tests.broker.controller.scene import Scene
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
+from ballast_broker.api import write_txn_markers
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
 from ballast_broker.metrics.requests import RequestMetrics
@@ -23,6 +25,7 @@ from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealRandom
 from ballast_broker.replication.reading import READ_COMMITTED, READ_UNCOMMITTED
+from ballast_broker.storage import directory_threads
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -262,6 +265,36 @@ async def test_markers_while_the_disk_stalls(tmp_path: Path) -> None:
         assert log.last_stable_offset == 2
         assert [each.producer_id for each in log.aborted_transactions(0, 2)] == [7]
         assert broker.groups.told == [(0, 7, False)]
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.spec("LOG-32")
+async def test_the_markers_of_other_directories_do_not_wait_for_one_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_threads, "SILENT_AFTER_S", 0.2)
+    monkeypatch.setattr(write_txn_markers, "LOOK_AGAIN_S", 0.01)
+    bills = TopicPartition("bills", 0)
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        for name in ("orders", "bills"):
+            cluster.controller.create_topic(name, [[1]])
+        broker, log = Desk(cluster, node), node.log(ORDERS)
+        assert log.directory is not node.log(bills).directory
+        broker.write(7, 0)
+        broker.write(7, 0, partition=bills)
+        log.directory.slow_until = asyncio.get_running_loop().time() + 3600
+        gate = Gate(monkeypatch)
+        try:
+            async with asyncio.timeout(10):
+                assert await broker.end(7, ORDERS, bills, committed=True) == [ErrorCode.REQUEST_TIMED_OUT, NONE]
+                for _ in range(3):
+                    assert await broker.end(7, ORDERS, committed=True) == [ErrorCode.REQUEST_TIMED_OUT]
+        finally:
+            gate.open.set()
+        await eventually(lambda: not log.directory.threads.silent)
+        assert await broker.end(7, ORDERS, committed=True) == [NONE]
+        assert (log.last_stable_offset, log.log_end_offset) == (3, 3)  # the first marker and the last
 
 
 @pytest.mark.spec("CLI-05")

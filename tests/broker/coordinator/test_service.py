@@ -44,7 +44,8 @@ from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.persistent import at_once
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.real_world import RealRandom
-from ballast_broker.seams import Threads
+from ballast_broker.storage.directory_threads import DirectoryThreads
+from ballast_broker.storage.slices import LogSlice
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -73,20 +74,23 @@ class SlowClock(RealClock):
 
 
 class Reads:
-    """Threads that read the log; the next `failing` reads fail, and each takes `takes_s`."""
+    """The reads of a log in a directory's threads; the next `failing` reads fail, and each takes `takes_s`."""
 
-    def __init__(self, threads: Threads, clock: SlowClock) -> None:
+    def __init__(self, threads: DirectoryThreads, clock: SlowClock) -> None:
         self.failing = 0
         self.takes_s = 0.0
         self._clock = clock
-        self._threads = threads
+        self._run = threads.run
+        threads.run = self.run  # type: ignore[method-assign]
 
     async def run(self, work: Callable[[], Any]) -> Any:
+        if not isinstance(getattr(work, "__self__", None), LogSlice):
+            return await self._run(work)
         if self.failing:
             self.failing -= 1
             raise OSError(errno.EIO, "a sector that cannot be read")
         self._clock.ahead_s += self.takes_s
-        return await self._threads.run(work)
+        return await self._run(work)
 
 
 AT_ONCE = GroupLimits(initial_rebalance_delay_ms=0)
@@ -110,7 +114,7 @@ class Coordinating:
         self._cut_timeout_ms = cut_timeout_ms
         self._stores: list[CoordinatorStore] = []
         self.clock = SlowClock()
-        self.reads = Reads(cluster.threads, self.clock)
+        self.reads = Reads(node.log(OFFSETS).directory.threads, self.clock)
         self._all: list[GroupCoordinator] = []
         self.groups = self._another()
         self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
@@ -124,9 +128,7 @@ class Coordinating:
 
     def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         clock = self.clock
-        store = CoordinatorStore(
-            OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=PATIENT_MS, load_bytes=load_bytes
-        )
+        store = CoordinatorStore(OFFSETS_TOPIC, self.node.replicas, clock, timeout_ms=PATIENT_MS, load_bytes=load_bytes)
         self._stores.append(store)
         config = CoordinatorConfig(1, RETENTION_MS, limits=self._classic_limits, consumers=self._consumers)
         groups = GroupCoordinator(store, clock, config, lambda: self.cluster.controller.image)
@@ -619,6 +621,40 @@ async def test_a_group_that_is_deleted_as_its_last_member_leaves_stays_deleted(t
         await scene.become_empty("g")
         assert await scene.groups.delete_group("g") is ErrorCode.NONE
         assert scene.groups.list_groups() == (await scene.next_one()).list_groups() == []
+
+
+@pytest.mark.spec("CLI-08")
+async def test_a_group_is_not_kept_waiting_by_an_earlier_one_of_its_name(tmp_path: Path) -> None:
+    """A consumer that is closed as soon as it has its member id leaves a timer behind, and then nothing else."""
+    async with coordinating(tmp_path, classic_limits=GroupLimits(initial_rebalance_delay_ms=200)) as scene:
+        scene.groups.classic._sessions_ms = (100, 60_000)
+        closed = replace(ask("closed"), requires_known_member_id=True, session_timeout_ms=100)
+        assert (await scene.groups.join("g", closed)).error is ErrorCode.MEMBER_ID_REQUIRED
+        assert await scene.groups.leave("g", [("closed", None)]) == [ErrorCode.NONE]
+        refused = CommittedOffset(5, -1, "m" * 5000, RealClock().wall_ms())
+        assert await scene.groups.commit("g", "", None, -1, {T0: refused}) == {T0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        assert scene.groups.describe("g") is None
+        joining = asyncio.ensure_future(scene.groups.join("g", ask("m")))
+        await eventually(joining.done, "the group's first generation begins")
+        assert joining.result().generation == 1
+
+
+@pytest.mark.spec("CLI-08")
+async def test_what_was_under_way_for_a_deleted_group_does_not_stop_the_next_one_of_its_name(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, classic_limits=GroupLimits(initial_rebalance_delay_ms=200)) as scene:
+        leader = await scene.groups.join("g", ask("m"))
+        scene.cut()
+        given = SyncAsk(leader.member_id, None, 1, None, None, {leader.member_id: b"all"})
+        under_way = await scene.begin(scene.groups.sync("g", given))
+        assert await scene.groups.leave("g", [(leader.member_id, None)]) == [ErrorCode.NONE]
+        deleting = await scene.begin(scene.groups.delete_group("g"))
+        scene.heal()
+        while scene.groups.describe("g") is not None:  # noqa: ASYNC110 - the next turn is too late
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert (await scene.groups.join("g", ask("n"))).generation == 1
+        assert await deleting == [ErrorCode.NONE]
+        await under_way
 
 
 async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_path: Path) -> None:

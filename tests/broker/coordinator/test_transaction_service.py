@@ -145,7 +145,6 @@ class Scene:
             TRANSACTIONS_TOPIC,
             node.replicas,
             RealClock(),
-            self.cluster.threads,
             timeout_ms=self._timeout_ms,
             load_bytes=1 << 20,
         )
