@@ -198,7 +198,7 @@ class RaftCore(Elections):
         self._send_fetch()
 
     def records_refused(self, now: float) -> None:
-        """The fetched records are corrupt, and none were appended: fetch them again."""
+        """The fetched records are corrupt, or could not all be appended: fetch the rest again."""
         self._ask_later(now)
 
     def _ask_later(self, now: float) -> None:
