@@ -181,8 +181,9 @@ class RaftCore(Elections):
     def _truncate(self, diverging: tuple[int, int]) -> None:
         epoch, end_offset = diverging
         known_end = self._log.epoch_end_offset(epoch)[1]
-        # If the log has nothing that old, all of it is from leaders later than the last common one.
-        cut = min(end_offset, known_end) if known_end >= 0 else self._log.start_offset
+        # If the log has nothing that old, all of it is from leaders later than the last common one, and so is the
+        # snapshot after which it begins, if there is one.
+        cut = min(end_offset, known_end) if known_end >= 0 else 0
         if cut < self.high_watermark:
             raise QuorumLostData(cut, self.high_watermark)
         cut = max(cut, self._log.start_offset)
@@ -198,7 +199,7 @@ class RaftCore(Elections):
         self._send_fetch()
 
     def records_refused(self, now: float) -> None:
-        """The fetched records are corrupt, and none were appended: fetch them again."""
+        """The fetched records are corrupt, or could not all be appended: fetch the rest again."""
         self._ask_later(now)
 
     def _ask_later(self, now: float) -> None:

@@ -321,6 +321,7 @@ class RaftDriver:
         self.core.resign(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:
+        end_offset = self.store.end_offset
         try:
             self.store.append_fetched(effect.records)
         except ApiError as error:
@@ -329,7 +330,7 @@ class RaftDriver:
             elif not lacks_handles(error):
                 raise
             self.core.records_refused(self.now())
-        else:
+        if self.store.end_offset > end_offset:  # perhaps by some of the batches only: fetching resumes after a flush
             self._flush_wanted.set()
 
     def _truncate(self, effect: Truncate) -> None:

@@ -31,6 +31,7 @@ from ballast_broker.raft.messages import NOBODY, SnapshotId
 from ballast_broker.raft.terms import Persisted, Position
 from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
 from ballast_broker.seams import Disk, File
+from ballast_wire.errors import ApiError
 from ballast_wire.records import LOG_OVERHEAD
 
 logger = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ class MetadataStore:
 
     def _note_voters(self, batches: bytes | bytearray | memoryview, first: int = 0) -> None:
         for offset, voters in voters_in(batches):
-            if offset >= first and offset > self._history.offset:
+            if first <= offset < self.end_offset and offset > self._history.offset:
                 self._history.add(offset, voters)
 
     def _voters_of(self, snapshot: SnapshotId) -> VoterSet | None:
@@ -337,7 +338,13 @@ class MetadataStore:
         return info.first_offset, info.last_offset
 
     def append_fetched(self, batches: bytes | memoryview) -> None:
-        self.log.append_as_follower(memoryview(batches))
+        """For want of file descriptors only the first of the batches may be appended."""
+        try:
+            self.log.append_as_follower(memoryview(batches))
+        except ApiError as error:
+            if lacks_handles(error):
+                self._note_voters(batches)
+            raise
         self._note_voters(batches)
 
     def read(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.raft.simulator import Faults, SimNode, World
-from tests.broker.seams import DrawnRandom
+from tests.broker.raft.simulator import Faults, SimLog, SimNode, World
+from tests.broker.seams import DrawnRandom, SeededRandom
 
 from ballast_broker.raft import wire
-from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
+from ballast_broker.raft.core import OBSERVER_SESSION_S, QuorumLostData, RaftCore
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import BeginEpoch, Fetch, FetchReply, Send, SnapshotId, Vote
 from ballast_broker.raft.terms import Persisted, Role
@@ -200,6 +200,18 @@ def test_who_was_told_of_a_leader_before_it_started_follows_it_in_patience() -> 
     core.tick(world.now + 0.4)
     assert (core.role, core.leader, core.patience) == (Role.FOLLOWER, leader, 1.0)
     assert not [each for each in core.take_effects() if isinstance(each, Send) and isinstance(each.request, Vote)]
+
+
+@pytest.mark.spec("CLU-02")
+def test_a_leader_that_lacks_even_what_the_snapshot_contains_has_lost_data() -> None:
+    """The log begins after a snapshot: there is nothing to cut, and the leader would say the same again, for ever."""
+    log = SimLog(voter_set(STATIC, [Voter(1), Voter(2)]))
+    log.begin_after(SnapshotId(10, 3), None)
+    core = RaftCore(7, Persisted(9), log, SeededRandom(), bootstrap=(-2,))
+    core.handle_begin_epoch(0.0, BeginEpoch(9, 1))
+    [fetch] = [each.request for each in core.take_effects() if isinstance(each, Send)]
+    with pytest.raises(QuorumLostData):
+        core.replied(0.1, 1, fetch, FetchReply(9, 1, diverging=(1, 4)))
 
 
 def as_it_arrives(request: Vote | BeginEpoch, to: int, version: int) -> Any:

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from tests.broker.raft.memory import LocalNetwork, LoopClock
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog
 from tests.broker.raft.test_loading_snapshots import SNAPSHOT, piece, snapshot_of_nothing
 from tests.broker.raft.test_spoilt_records import Applied, records_of_the_leader
 from tests.broker.raft.test_store import Threads, batch, open_store
@@ -19,11 +20,12 @@ from tests.broker.seams import SeededRandom
 from tests.broker.storage.test_out_of_handles import OutOfHandlesDisk
 
 from ballast_broker.raft import wire
+from ballast_broker.raft.control_records import voters_batch
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, Persisted, Timeouts
-from ballast_broker.raft.voters import Endpoint
+from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, voter_set
 from ballast_broker.storage.disk import RealFile
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -176,6 +178,28 @@ async def test_what_a_follower_cannot_store_is_asked_for_again(tmp_path: Path) -
         assert found.asked == [0] * len(found.asked)
         found.disk.let_all_be_opened()
         await until(lambda: found.applied.batches == sound)
+
+
+@pytest.mark.spec("LOG-35", "CLU-02")
+async def test_a_follower_that_could_store_only_a_part_goes_on_after_that_part(tmp_path: Path) -> None:
+    """The next batch needs a new segment. The voters are in the part that is stored."""
+    voters = voter_set(DYNAMIC, [Voter(each, directory=UUID(int=each)) for each in (1, 2, 3)])
+    named = voters_batch(voters, 1, with_version=True)
+    log = MemoryLog()
+    for epoch, each in [(4, batch(4)), (5, named), (5, batch(2))]:
+        log.append_as_leader(bytearray(each), epoch, now_ms=1, origin="raft")
+    async with node(tmp_path, earlier=4, segment_bytes=len(batch(4)) + len(named)) as found:
+        records = log.read(4, 1 << 20, upper_offset=8).read()
+        found.replies = [FetchReply(5, 2, high_watermark=8, records=records)]
+        await found.driver.start()
+        found.disk.let_nothing_be_opened()
+        found.follow()
+        await until(lambda: found.driver.end_offset == 6 or found.applied.failures)
+        found.disk.let_all_be_opened()
+        await until(lambda: found.asked[-1:] == [6] or found.applied.failures)
+        assert found.disk.refusals
+        assert found.driver.store.voters == voters
+        assert found.driver.applied_offset == 6
 
 
 @pytest.mark.spec("LOG-35", "CLU-02")
