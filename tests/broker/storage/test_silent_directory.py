@@ -231,7 +231,7 @@ def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
 
 @pytest.mark.spec("DIR-41", "LOG-40", "LOG-41")
 def test_a_stop_marks_a_directory_clean_when_its_checkpoints_are_written(world: World) -> None:
-    """A clean start believes them: a broker killed in between must not begin its logs where others of these names did."""
+    """A clean start believes them: a broker killed in between must not begin its logs where others of that name did."""
 
     async def story() -> None:
         async with two_directories(world) as two:
