@@ -25,6 +25,7 @@ async def close_directories(manager: LogManager, broker_epoch: int) -> None:
     loop = asyncio.get_running_loop()
     online = [directory for directory in manager.all_directories if directory.online]
     closing = {each: loop.create_task(close_logs(each, manager.held.all_in(each), manager.disk)) for each in online}
+    leaving = []
     while closing:
         await all_but_silent(closing)
         closed = [directory for directory, task in closing.items() if task.done()]
@@ -32,15 +33,17 @@ async def close_directories(manager: LogManager, broker_epoch: int) -> None:
             closing.pop(directory).result()
         await manager.maintenance.done(closed)
         await manager.maintenance.checkpoint_everything()
-        for directory in closed:
-            await _leave(directory, broker_epoch)
+        leaving += [loop.create_task(_leave(manager, directory, broker_epoch)) for directory in closed]
         if closing:
             silent = ", ".join(each.path for each in closing)
             logger.error("log directories that are not closed yet, as they do not answer: %s", silent)
             await asyncio.wait(closing.values(), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*leaving)
 
 
-async def _leave(directory: LogDirectory, broker_epoch: int) -> None:
+async def _leave(manager: LogManager, directory: LogDirectory, broker_epoch: int) -> None:
+    # A clean start believes the checkpoints, and a disk may have fallen silent over them.
+    await manager.maintenance.done([directory])
     if directory.online and directory.is_settled:
         await directory.threads.run(lambda: _mark(directory, broker_epoch))
     directory.unlock()

@@ -86,7 +86,7 @@ class Maintenance:
             await chores.remove_everything_waiting()
 
     def _chores_at(self, path: str) -> Chores:
-        return next(chores for directory, chores in self._chores.items() if path.startswith(directory.path + "/"))
+        return self._chores[self._manager.directory_around(path)]
 
     # Tasks
 

@@ -130,6 +130,11 @@ class LogManager:
         """By path (absolute) or by id."""
         return self.placement.directory(path_or_id)
 
+    def directory_around(self, path: str) -> LogDirectory:
+        """Where this file or folder is. Directories may be inside of one another: the innermost."""
+        around = [each for each in self.all_directories if path.startswith(each.path + "/")]
+        return max(around, key=lambda each: len(each.path))
+
     def online_directories(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if directory.online]
 
@@ -398,7 +403,7 @@ class LogManager:
     def _could_not_close(self, path: str, error: OSError) -> None:
         """Its directory fails once the log that needed room, perhaps one of another directory, has its file."""
         assert self._loop is not None
-        directory = next(each for each in self.all_directories if path.startswith(each.path + "/"))
+        directory = self.directory_around(path)
         self._loop.call_soon_threadsafe(directory.fail, error)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
@@ -416,7 +421,7 @@ class LogManager:
     def _tell(self, directory: LogDirectory) -> None:
         for callback in self.on_directory_failure:
             callback(directory)
-        self.context.open_files.abandon(directory.path)
+        self.context.open_files.abandon(lambda path: self.directory_around(path) is directory)
         directory.unlock()
 
     # The metadata log

@@ -74,9 +74,9 @@ class OpenFiles:
         if len(self._opened) >= self.limit:
             self._sweep()
 
-    def abandon(self, folder: str) -> None:
-        """The disk with this folder has failed."""
-        for item in [item for item in self._opened if item.path().startswith(folder + "/")]:
+    def abandon(self, is_lost: Callable[[str], bool]) -> None:
+        """A disk has failed; `is_lost` tells by its path whether a file is there."""
+        for item in [item for item in self._opened if is_lost(item.path())]:
             item.abandon()
 
     def forget(self, item: Closable) -> None:

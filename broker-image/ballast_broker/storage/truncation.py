@@ -51,6 +51,8 @@ def truncate_to(log: Log, offset: int) -> None:
         return
     segment = log.segments[log.segment_number(offset)]
     found = lookup.trusting_index(log, segment, lambda: segment.find(offset))  # before anything is changed
+    if found is None:  # a sealed segment becomes the active one as it is
+        lookup.trusting_index(log, segment, segment.largest_timestamp)
     _forget_after(log, offset)
     going = [later for later in log.segments if later.base_offset > offset]
     for later in reversed(going):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.storage.conftest import PARTITION, Bench, ReadAll, position_of
+from tests.broker.storage.conftest import NOW_MS, PARTITION, Bench, ReadAll, position_of
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage.conversion import prepare
@@ -431,6 +431,23 @@ def test_truncation_and_a_restart_give_the_same_log(bench: Bench, read_all: Read
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (500, 500, 0)
     bench.append(again)
     assert [record.offset for record in read_all(again)] == [500]
+
+
+@pytest.mark.spec("LOG-20", "LOG-41")
+def test_a_log_truncated_to_a_gap_between_segments_keeps_what_is_young(bench: Bench) -> None:
+    """Nothing is cut from the segment before the gap, which becomes the active one and gets a record of an old time."""
+    log = bench.create()
+    bench.append(log)
+    bench.append(log, 5)
+    log.truncate_to(3)  # all five go
+    log.roll()
+    bench.append(log)
+    log.close()
+    again = bench.load(clean=True)
+    again.truncate_to(2)
+    bench.append(again, timestamp=NOW_MS - again.config.retention_ms - 1)
+    assert again.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
+    assert again.delete_old_segments(NOW_MS) == 0
 
 
 @pytest.mark.parametrize("sizes", [[5000] * 12, [100] * 90, [5000, 100, 100, 9000, 100, 5000, 5000, 100]])

@@ -830,6 +830,49 @@ def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_othe
     run(story())
 
 
+async def one_inside_of_the_other(world: World) -> tuple[Log, Log]:
+    """A log in a directory, and one in a directory below that, perhaps another disk's mount point."""
+    manager = await world.started(log_dirs=(world.paths[0], f"{world.paths[0]}/more"))
+    outer, inner = (
+        create(manager, number, assigned_directory=directory.id) for number, directory in enumerate(manager.directories)
+    )
+    for log in (outer, inner):
+        write(log)
+    return outer, inner
+
+
+@pytest.mark.spec("DIR-01", "DIR-41")
+def test_a_directory_that_failed_leaves_one_inside_of_it_alone(world: World) -> None:
+    """Its segments counted as deleted, so that the cleaner put nothing in place and took them for clean."""
+
+    async def story() -> None:
+        outer, inner = await one_inside_of_the_other(world)
+        outer.directory.fail(OSError("gone"))
+        assert outer.active.deleted
+        assert inner.directory.online
+        assert not inner.active.deleted
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-01", "DIR-41")
+def test_what_cannot_be_removed_is_held_against_the_inner_of_two_directories(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: RealDisk, path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    async def story() -> None:
+        outer, inner = await one_inside_of_the_other(world)
+        manager = world.managers[-1]
+        monkeypatch.setattr(RealDisk, "remove_tree", refuse)
+        manager.delete(inner.topic_partition)
+        await manager.maintenance.remove_everything_waiting()
+        assert (outer.directory.online, inner.directory.online) == (True, False)
+
+    run(story())
+
+
 @pytest.mark.spec("DIR-01")
 @pytest.mark.parametrize("inside", ["orders-1", "orders-1/deep/down", f"orders-1.{'0' * 32}-stray"])
 def test_a_directory_inside_of_a_partitions_folder_is_refused(world: World, inside: str) -> None:

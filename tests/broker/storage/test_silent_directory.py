@@ -229,6 +229,27 @@ def test_a_stop_leaves_the_other_directories_clean(world: World) -> None:
     run(story())
 
 
+@pytest.mark.spec("DIR-41", "LOG-40", "LOG-41")
+def test_a_stop_marks_a_directory_clean_when_its_checkpoints_are_written(world: World) -> None:
+    """A clean start believes them: a broker killed in between must not begin its logs where others of that name did."""
+
+    async def story() -> None:
+        async with two_directories(world) as two:
+            log = two.log_in(two.hung, 0)
+            log.advance_log_start_offset(1)
+            path = f"{two.hung.path}/{checkpoint.LOG_START_OFFSETS}"
+            two.disk.hang(path)
+            stopping = asyncio.create_task(two.manager.shutdown())
+            await eventually(lambda: os.path.exists(f"{two.well.path}/{CLEAN_SHUTDOWN}"))
+            assert not two.disk.exists(f"{two.hung.path}/{CLEAN_SHUTDOWN}")
+            two.disk.let_go.set()
+            await stopping
+            assert two.disk.exists(f"{two.hung.path}/{CLEAN_SHUTDOWN}")
+            assert checkpoint.read_offsets(two.disk, path) == {partition(): 1}
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-32", "LOG-25")
 def test_whether_there_is_room_to_clean_is_asked_elsewhere(world: World) -> None:
     async def story() -> None:
