@@ -98,6 +98,9 @@ class Answer:
         def done(found: asyncio.Future[list[FetchResult]]) -> None:
             if found.cancelled():
                 reply.cancel()
+            elif (failure := found.exception()) is not None:
+                if not reply.done():  # close the connection instead of waiting forever
+                    reply.set_exception(failure)
             elif reply.done():  # the client is gone
                 give_back(found.result(), None if self._session is None else self._session.watch)
             elif self._asks_for_many(found.result()):

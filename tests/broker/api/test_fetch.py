@@ -355,3 +355,21 @@ async def test_a_fetch_whose_client_is_gone_waits_no_more() -> None:
     reply.future.cancel()
     await asyncio.sleep(0)
     assert scene.parked.cancelled()
+
+
+@pytest.mark.spec("REP-06")
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_fetch_that_fails_while_it_waits_ends_its_connection(gone: bool) -> None:
+    """Otherwise the client would wait for an answer that never comes."""
+    scene = stage(p0=b"")
+    scene.parked = asyncio.get_running_loop().create_future()
+    reply = scene.ask((0, 0))
+    assert isinstance(reply, Pending)
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    scene.parked.set_exception(RuntimeError("a bug"))
+    if gone:
+        reply.future.cancel()
+    await asyncio.sleep(0)
+    assert failures == []
+    assert reply.future.cancelled() if gone else isinstance(reply.future.exception(), RuntimeError)
