@@ -433,6 +433,6 @@ def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     for name, reason in refused.items():
         print(f"not cancelled: {name}: {reason}", file=sys.stderr)
     moves = counted(len(back) - len(left), "move")
-    print(f"Cancelled: {counted(len(running), 'reassignment')}, {moves} between directories")
+    print(f"Cancelled: {counted(len(running) - len(stay), 'reassignment')}, {moves} between directories")
     cleared = args.preserve_throttles or _clear_throttles(cluster, plan, seen)
     return 1 if refused or not cleared else 0
