@@ -505,6 +505,56 @@ async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_
         assert left_ahead(tmp_path) == []
 
 
+@pytest.mark.spec("DIR-23", "DIR-24")
+async def test_what_was_copied_ahead_goes_with_its_move_to_another_mover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk falls silent under the move that the mover is just working on."""
+    other = TopicPartition("orders", 2)
+    gate, sync = threading.Event(), RealFile.sync
+    waiting: list[str] = []
+
+    def synced(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        if "orders-2" in path:
+            waiting.append(path)
+            gate.wait(30)
+        sync(file)
+
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=2) as cluster:
+        disk = cluster.disk = GatedDisk()
+        [node] = await cluster.add(1, directories=3)
+        cluster.controller.create_topic("orders", [[1]] * 3, {"segment.bytes": "100000"})
+        for number in range(100):
+            node.produce(ORDERS, value_of(number))
+        node.produce(other, "record")
+        first, second, third = node.directories
+        assert [node.log(each).directory.path for each in (ORDERS, other)] == [str(first), str(third)]
+        cluster.controller.away = True
+        alter, moving = node.replication.directories.alter, node.replication.movers
+        assert alter({other: str(first)}) == {other: ErrorCode.NONE}
+        await eventually(lambda: moving.moves[other].stage is Stage.ASKING)
+        disk.gate.clear()
+        disk.waiting = 0
+        assert alter({ORDERS: str(second)}) == {ORDERS: ErrorCode.NONE}
+        await eventually(lambda: disk.waiting == 2, "two pieces are being copied")
+        cluster.controller.away = False
+        await eventually(lambda: moving.moves[other].stage is Stage.AGREED)
+        monkeypatch.setattr(RealFile, "sync", synced)
+        disk.gate.set()
+        await eventually(lambda: waiting)
+        assert len(left_ahead(tmp_path)) == 1
+        disk.gate.clear()
+        moving._hand_over(node.logs.directories[2])
+        gate.set()
+        await eventually(lambda: list(moving.moves) == [ORDERS])
+        disk.gate.set()
+        await eventually(lambda: not moving.moves)
+        assert [node.log(each).directory.path for each in (ORDERS, other)] == [str(second), str(first)]
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+        assert left_ahead(tmp_path) == []
+
+
 @pytest.mark.spec("DIR-31")
 @pytest.mark.parametrize("crash", [False, True])
 async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(tmp_path: Path, crash: bool) -> None:
