@@ -94,9 +94,9 @@ class Movers:
 
     def metadata_says(self, move: Move, assigned: UUID | None) -> None:
         """An assignment for an earlier move may take effect after the controller agreed to this one: correct it."""
-        destination = self._logs.directory(move.destination)
-        move.assigned = destination is not None and assigned == destination.id
-        if move.stage is Stage.AGREED and destination is not None and not move.assigned:
+        source, destination = self._logs.directory(move.source), self._logs.directory(move.destination)
+        move.assigned_elsewhere = source is not None and assigned != source.id
+        if move.stage is Stage.AGREED and destination is not None and assigned != destination.id:
             self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
 
     def cancel(self, move: Move, *, assign_back: bool = True) -> None:
@@ -141,7 +141,7 @@ class Movers:
         source = self._logs.directory(move.source)
         if topic_partition in self._logs.future_logs and source is not None and source.online:
             self._logs.abort_future(topic_partition)
-        if assign_back and (move.told_controller or move.assigned) and replica.log is not None:
+        if assign_back and (move.told_controller or move.assigned_elsewhere) and replica.log is not None:
             number = topic_partition.partition
             self._assignments.assign(move.topic_id, number, replica.log.directory.id)
 
