@@ -112,11 +112,13 @@ class Mover:
         """Sync the copy while the next segment is copied, so that the flush before the swap is short. A disk reports a
         failed write only once, so an error here fails the move even if another one is being worked on by then."""
 
+        synced = move.synced  # where the copy is cut meanwhile, by another mover, another set counts
+
         async def sync_and_close() -> None:
             try:
                 segment = await to_its_end(threads, copy.sync)
                 if segment is not None:
-                    move.synced.add(segment)
+                    synced.add(segment)
             except OSError as error:
                 self._movers.disk_failed(move, error)
             finally:

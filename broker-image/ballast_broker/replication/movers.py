@@ -236,7 +236,7 @@ class Movers:
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # truncation must not interfere with a running sync
             await mover.drop_unwanted()  # once it is cut, nothing tells that what was copied ahead is outdated
-            move.synced.clear()
+            move.synced = set()
             if move.ended:
                 return
             if step is Step.CUT:
