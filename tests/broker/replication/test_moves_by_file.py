@@ -709,9 +709,11 @@ async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, mon
     """An error would make a producer send again what is in the log. Who comes later is held, and then served."""
     gate, sync = threading.Event(), RealFile.sync
     waiting: list[str] = []
+    threads: list[int] = []
 
     def synced(file: RealFile) -> None:
         path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        threads.append(threading.get_ident())
         if path.startswith(f"{source.folder.path}/"):
             waiting.append(path)
             gate.wait(30)
@@ -734,6 +736,7 @@ async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, mon
         gate.set()
         await moved(node, target)
         assert [info.last_offset for info in await asyncio.gather(*appends)] == [1, 2, 3, 4]
+        assert threading.get_ident() not in threads
         log = node.log(ORDERS)
         assert log.recovery_point == 5
         assert not log.slow_appends
