@@ -95,12 +95,11 @@ class Directories:
         if assigned is not None:
             self._assignments.known(replica.topic_id, number, assigned)
         move = self._movers.moves.get(replica.topic_partition)
+        future = self._logs.get_future(replica.topic_partition)
+        if move is None and future is not None:
+            move = self._movers.start(replica, future.directory)
         if move is not None:
             self._movers.metadata_says(move, assigned)
-            return
-        future = self._logs.get_future(replica.topic_partition)
-        if future is not None:
-            self._movers.start(replica, future.directory)
         elif assigned == DIRECTORY_UNASSIGNED:
             self._assignments.assign_in_time(replica.topic_id, number, directory.id)
         elif assigned != directory.id:

@@ -45,11 +45,14 @@ class Mover:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"mover-{self._number}")
 
     def hand_over(self, other: Mover) -> None:
-        """Hand over all moves except the one being worked on."""
+        """Hand over all moves except the one being worked on, and what is copied ahead for one of them."""
         for move in self.queue:
             if move is not self.working_on:
                 self.queue.remove(move)
                 other.add(move)
+        ahead = self._ahead
+        if ahead is not None and ahead.move is not self.working_on and not ahead.task.cancelling():  # not being dropped
+            other._ahead, self._ahead = ahead, None
 
     async def close(self) -> None:
         if self._task is not None:
@@ -109,11 +112,13 @@ class Mover:
         """Sync the copy while the next segment is copied, so that the flush before the swap is short. A disk reports a
         failed write only once, so an error here fails the move even if another one is being worked on by then."""
 
+        synced = move.synced  # where the copy is cut meanwhile, by another mover, another set counts
+
         async def sync_and_close() -> None:
             try:
                 segment = await to_its_end(threads, copy.sync)
                 if segment is not None:
-                    move.synced.add(segment)
+                    synced.add(segment)
             except OSError as error:
                 self._movers.disk_failed(move, error)
             finally:

@@ -94,7 +94,8 @@ class Movers:
 
     def metadata_says(self, move: Move, assigned: UUID | None) -> None:
         """An assignment for an earlier move may take effect after the controller agreed to this one: correct it."""
-        destination = self._logs.directory(move.destination)
+        source, destination = self._logs.directory(move.source), self._logs.directory(move.destination)
+        move.assigned_elsewhere = source is not None and assigned != source.id
         if move.stage is Stage.AGREED and destination is not None and assigned != destination.id:
             self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
 
@@ -140,7 +141,7 @@ class Movers:
         source = self._logs.directory(move.source)
         if topic_partition in self._logs.future_logs and source is not None and source.online:
             self._logs.abort_future(topic_partition)
-        if assign_back and move.told_controller and replica.log is not None:
+        if assign_back and (move.told_controller or move.assigned_elsewhere) and replica.log is not None:
             number = topic_partition.partition
             self._assignments.assign(move.topic_id, number, replica.log.directory.id)
 
@@ -226,16 +227,11 @@ class Movers:
                     await self._logs.maintenance.checkpoint_start_offsets()
                 move.flushed = True
         elif step is Step.SWAP:
-            finish = None
-            async with slow_append.turns_of(source):  # what is in the log, but not synced yet, must not be sent again
-                if not move.ended and _decide(move, source, future)[0] is Step.SWAP:
-                    finish = self._swap(move, replica, source, future)
-            if finish is not None:
-                await self._threads.run(finish)
+            await self._hold_and_swap(move, replica, source, future)
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # truncation must not interfere with a running sync
             await mover.drop_unwanted()  # once it is cut, nothing tells that what was copied ahead is outdated
-            move.synced.clear()
+            move.synced = set()
             if move.ended:
                 return
             if step is Step.CUT:
@@ -426,6 +422,19 @@ class Movers:
                 self.cancel(move, assign_back=False)  # the replica is gone
 
         agreed.add_done_callback(answered)
+
+    async def _hold_and_swap(self, move: Move, replica: Replica, source: Log, future: Log) -> None:
+        def can_swap() -> bool:
+            return not move.ended and _decide(move, source, future)[0] is Step.SWAP
+
+        finish = None
+        async with slow_append.turns_of(source):  # what is in the log, but not synced yet, must not be sent again
+            if can_swap() and future.append_is_slow() and future.log_end_offset < source.log_end_offset:
+                await self._copy_tail(move, source, future, TAIL_READ_BYTES)
+            if can_swap():
+                finish = self._swap(move, replica, source, future)
+        if finish is not None:
+            await self._threads.run(finish)
 
     def _swap(self, move: Move, replica: Replica, source: Log, future: Log) -> Callable[[], None] | None:
         began_s = self._clock.monotonic()

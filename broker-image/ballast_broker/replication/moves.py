@@ -72,6 +72,7 @@ class Move:
     # Sealed segments of the future log that are durable already, so that the flush before the swap is short.
     synced: set[Segment] = field(default_factory=set)
     told_controller: bool = False
+    assigned_elsewhere: bool = False  # the metadata has another directory than the source, as before a restart
     paused: str | None = None
     wanted_bytes: int = 0  # while paused: the disk space it waits for
     not_converging: bool = False

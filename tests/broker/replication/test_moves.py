@@ -21,7 +21,7 @@ from ballast_broker.replication import movers
 from ballast_broker.replication.assignments import ASSIGN_VERSION, Wish
 from ballast_broker.replication.mover import Mover
 from ballast_broker.replication.movers import Movers
-from ballast_broker.replication.moves import Move, Stage
+from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step
 from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.disk import RealDisk
@@ -145,6 +145,32 @@ async def test_what_is_told_of_an_earlier_move_and_comes_after_this_one_was_agre
         await eventually(lambda: not len(assignments))
         registration = cluster.controller.registration(ORDERS)
         assert registration.directories == (node.log(ORDERS).directory.id,) != (source,)
+
+
+@pytest.mark.spec("DIR-16", "DIR-29", "DIR-31")
+async def test_a_move_that_was_agreed_to_before_a_crash_is_cancelled_and_the_controller_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the replica for one of a directory in which it is not, should either of the two fail."""
+
+    def before_the_swap(wanted: Move, at: Position) -> Step:
+        return Step.WAIT if wanted.stage is Stage.AGREED else next_step(wanted, at)
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        first, second = node.directories
+        with monkeypatch.context() as patched:
+            patched.setattr(movers, "next_step", before_the_swap)
+            move(node, second)
+            await eventually(lambda: node.replication.movers.moves[ORDERS].stage is Stage.AGREED)
+            await node.crash()
+        await node.start()
+        [destination] = [each.id for each in node.logs.directories if each.path == str(second)]
+        assert cluster.controller.registration(ORDERS).directories == (destination,)
+        assert node.replication.movers.moves[ORDERS].stage is Stage.COPYING
+        assert move(node, first) is ErrorCode.NONE
+        source = node.log(ORDERS).directory.id
+        await eventually(lambda: cluster.controller.registration(ORDERS).directories == (source,))
 
 
 @pytest.mark.spec("DIR-16")

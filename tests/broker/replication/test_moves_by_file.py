@@ -28,6 +28,7 @@ from ballast_wire.records import Record, encode_batch
 
 T = TypeVar("T")
 ORDERS = TopicPartition("orders", 0)
+LATER = TopicPartition("orders", 2)
 PRODUCER = 77
 SIZE = 3000
 # At which step of the copying, of segments of which size, to how many records.
@@ -505,6 +506,97 @@ async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_
         assert left_ahead(tmp_path) == []
 
 
+async def agreed_while_another_is_copied(cluster: Cluster, disk: GatedDisk) -> Node:
+    """Two moves of one mover: of `LATER`, from the third disk to the first, and of `ORDERS`, to the second."""
+    cluster.disk = disk
+    [node] = await cluster.add(1, directories=3, num_replica_alter_log_dirs_threads=2)
+    cluster.controller.create_topic("orders", [[1]] * 3, {"segment.bytes": "100000"})
+    for number in range(100):
+        node.produce(ORDERS, value_of(number))
+    node.produce(LATER, "record")
+    first, second, third = node.directories
+    assert [node.log(each).directory.path for each in (ORDERS, LATER)] == [str(first), str(third)]
+    cluster.controller.away = True
+    alter, moving = node.replication.directories.alter, node.replication.movers
+    assert alter({LATER: str(first)}) == {LATER: ErrorCode.NONE}
+    await eventually(lambda: moving.moves[LATER].stage is Stage.ASKING)
+    disk.gate.clear()
+    disk.waiting = 0
+    assert alter({ORDERS: str(second)}) == {ORDERS: ErrorCode.NONE}
+    await eventually(lambda: disk.waiting == 2, "two pieces are being copied")
+    cluster.controller.away = False
+    await eventually(lambda: moving.moves[LATER].stage is Stage.AGREED)
+    return node
+
+
+class GatedSync:
+    """Syncing a file whose path contains this waits in its thread until the gate is open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+        self.gate = threading.Event()
+        self.begun: list[str] = []
+        sync = RealFile.sync
+
+        def synced(file: RealFile) -> None:
+            path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+            if of in path:
+                self.begun.append(path)
+                self.gate.wait(30)
+            sync(file)
+
+        monkeypatch.setattr(RealFile, "sync", synced)
+
+
+@pytest.mark.spec("DIR-23", "DIR-24")
+async def test_what_was_copied_ahead_goes_with_its_move_to_another_mover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk falls silent under the move that the mover is just working on."""
+    async with Cluster(tmp_path) as cluster:
+        disk = GatedDisk()
+        node = await agreed_while_another_is_copied(cluster, disk)
+        moving = node.replication.movers
+        syncing = GatedSync(monkeypatch, "/orders-2")
+        disk.gate.set()
+        await eventually(lambda: syncing.begun)
+        assert len(left_ahead(tmp_path)) == 1
+        disk.gate.clear()
+        moving._hand_over(node.logs.directories[2])
+        syncing.gate.set()
+        await eventually(lambda: list(moving.moves) == [ORDERS])
+        disk.gate.set()
+        await eventually(lambda: not moving.moves)
+        assert node.log(ORDERS).directory.path == str(node.directories[1])
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+        assert left_ahead(tmp_path) == []
+
+
+@pytest.mark.spec("DIR-23", "DIR-28")
+async def test_a_segment_that_was_cut_while_it_was_synced_does_not_count_as_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk falls silent under another move of the mover that has it synced, so that one does not wait for it."""
+    async with Cluster(tmp_path) as cluster:
+        disk = GatedDisk()
+        node = await agreed_while_another_is_copied(cluster, disk)
+        moving = node.replication.movers
+        syncing = GatedSync(monkeypatch, f"{node.directories[1]}/orders-0")
+        disk.gate.set()
+        await eventually(lambda: syncing.begun)
+        cluster.controller.away = True
+        moving._hand_over(node.logs.directories[2])
+        node.replicas._replicas[ORDERS].truncate_to(10)
+        for number in range(50):
+            node.produce(ORDERS, str(number))
+        await eventually(lambda: moving.moves[ORDERS].stage is Stage.ASKING)
+        syncing.gate.set()
+        await eventually(lambda: list(moving.moves) == [ORDERS])
+        cluster.controller.away = False
+        await eventually(lambda: not moving.moves)
+        assert node.stored(ORDERS) == [*map(value_of, range(10)), *map(str, range(50))]
+        assert [Path(path).name for path in syncing.begun].count(f"{0:020d}.log") == 2
+
+
 @pytest.mark.spec("DIR-31")
 @pytest.mark.parametrize("crash", [False, True])
 async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(tmp_path: Path, crash: bool) -> None:
@@ -617,9 +709,11 @@ async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, mon
     """An error would make a producer send again what is in the log. Who comes later is held, and then served."""
     gate, sync = threading.Event(), RealFile.sync
     waiting: list[str] = []
+    threads: list[int] = []
 
     def synced(file: RealFile) -> None:
         path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        threads.append(threading.get_ident())
         if path.startswith(f"{source.folder.path}/"):
             waiting.append(path)
             gate.wait(30)
@@ -642,6 +736,7 @@ async def test_a_swap_waits_for_who_is_syncing_what_it_wrote(tmp_path: Path, mon
         gate.set()
         await moved(node, target)
         assert [info.last_offset for info in await asyncio.gather(*appends)] == [1, 2, 3, 4]
+        assert threading.get_ident() not in threads
         log = node.log(ORDERS)
         assert log.recovery_point == 5
         assert not log.slow_appends
