@@ -244,7 +244,8 @@ class CoordinatorStore:
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             # Look the log up each time: it may have moved to another directory, and its old files are deleted.
-            piece = self._log_of(partition).read(offset, self._load_bytes, upper_offset=end)
+            looking = self._replicas.read_own(TopicPartition(self._topic, partition), offset, self._load_bytes, end)
+            piece = await looking if isinstance(looking, asyncio.Task) else looking
             try:
                 data = await piece.threads.run(piece.read)
             finally:
