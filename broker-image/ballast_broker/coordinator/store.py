@@ -186,8 +186,12 @@ class CoordinatorStore:
             first.told.set_result(first.error)
 
     async def _answer(self, appending: asyncio.Future[AppendInfo], write: _Write) -> ErrorCode:
+        if not appending.done():
+            await asyncio.wait((appending,), timeout=self._timeout_ms / 1000)
+            if not appending.done():
+                return CLIENT_ERROR[ErrorCode.REQUEST_TIMED_OUT]
         try:
-            await appending
+            appending.result()
         except ApiError as refused:
             return CLIENT_ERROR.get(refused.code, refused.code)
         if not write.told.done():
