@@ -186,8 +186,12 @@ class CoordinatorStore:
             first.told.set_result(first.error)
 
     async def _answer(self, appending: asyncio.Future[AppendInfo], write: _Write) -> ErrorCode:
+        if not appending.done():
+            await asyncio.wait((appending,), timeout=self._timeout_ms / 1000)
+            if not appending.done():
+                return CLIENT_ERROR[ErrorCode.REQUEST_TIMED_OUT]
         try:
-            await appending
+            appending.result()
         except ApiError as refused:
             return CLIENT_ERROR.get(refused.code, refused.code)
         if not write.told.done():
@@ -244,7 +248,8 @@ class CoordinatorStore:
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             # Look the log up each time: it may have moved to another directory, and its old files are deleted.
-            piece = self._log_of(partition).read(offset, self._load_bytes, upper_offset=end)
+            looking = self._replicas.read_own(TopicPartition(self._topic, partition), offset, self._load_bytes, end)
+            piece = await looking if isinstance(looking, asyncio.Task) else looking
             try:
                 data = await piece.threads.run(piece.read)
             finally:

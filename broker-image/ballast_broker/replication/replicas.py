@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ballast_broker.seams import Clock
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.producers import Verification
-    from ballast_broker.storage.slices import AppendInfo
+    from ballast_broker.storage.slices import AppendInfo, LogSlice
 
 
 class Replicas:
@@ -165,6 +165,15 @@ class Replicas:
     def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
         """Fetch for a session: a result for each of its partitions that is due."""
         return self._reader.fetch_watched(params, watch)
+
+    def read_own(
+        self, topic_partition: TopicPartition, offset: int, max_bytes: int, upper_offset: int
+    ) -> LogSlice | asyncio.Task[LogSlice]:
+        """For coordinators: as `Log.read`, of this broker's own log, but without waiting for the disk on the loop."""
+        return self._reader.cold.look(
+            lambda replica: replica.online_log().read(offset, max_bytes, upper_offset=upper_offset),
+            self._replica(topic_partition),
+        )
 
     def list_offset(
         self,

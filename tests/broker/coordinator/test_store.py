@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.broker.api.test_produce_by_thread import Gate
 from tests.broker.replication.cluster import Cluster, RealClock, eventually
 
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, OUTSIDE, CoordinatorStore
@@ -137,6 +138,25 @@ async def test_what_is_written_in_pieces_is_told_before_what_lies_behind_it(tmp_
         assert await store.append(0, [(b"0", b"value")], lambda _: told.append("behind")) is ErrorCode.NONE
         assert await first is ErrorCode.NONE
         assert told == [*pieces, "behind"]
+
+
+@pytest.mark.spec("CLI-04", "LOG-32")
+async def test_what_a_disk_takes_too_long_to_write_is_answered_in_time_and_counts_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1]])
+        store = CoordinatorStore(OFFSETS_TOPIC, node.replicas, RealClock(), timeout_ms=50, load_bytes=1)
+        node.log(OFFSETS).directory.slow_until = asyncio.get_running_loop().time() + 3600
+        gate, told = Gate(monkeypatch), list[bool]()
+        try:
+            async with asyncio.timeout(10):
+                error = await store.append(0, [(b"key", b"value")], told.append)
+            assert (error, told) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
+        finally:
+            gate.open.set()
+        await eventually(lambda: told == [True])
 
 
 @pytest.mark.spec("LOG-41", "CLI-04")

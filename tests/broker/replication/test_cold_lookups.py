@@ -9,8 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.broker.replication.cluster import Cluster, Node
+from tests.broker.replication.cluster import Cluster, Node, RealClock
 
+from ballast_broker.coordinator.store import CoordinatorStore
 from ballast_broker.replication.offsets import LATEST, MAX_TIMESTAMP
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.seams import NotInMemory
@@ -18,7 +19,7 @@ from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.segment import UNKNOWN
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import Record, decode_records, iterate_batches
+from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
 COLD, WELL = TopicPartition("cold", 0), TopicPartition("well", 0)
 WAITS_MS = 20_000
@@ -126,6 +127,18 @@ async def test_a_disk_that_does_not_answer_holds_up_who_reads_there_and_nobody_e
         results = await alone
         assert disk.waited_on_loop == 0
         assert first_of(results[0]) == "50"
+        assert disk.read_by_threads > 0
+
+
+@pytest.mark.spec("LOG-32", "CLI-04")
+async def test_a_coordinator_reads_its_log_likewise(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        node.replicas.append(COLD, None, encode_batch([Record(key=b"key", value=b"value", timestamp=1)]), 1)
+        store = CoordinatorStore("cold", node.replicas, RealClock(), timeout_ms=WAITS_MS, load_bytes=1000)
+        disk.let_go.set()
+        assert [found async for found in store.read_all(0)] == [(b"key", b"value")]
+        assert disk.waited_on_loop == 0
         assert disk.read_by_threads > 0
 
 

@@ -44,12 +44,14 @@ class PatternResolver:
             life.resolve_again = True
         elif group.patterns():
             life.resolving, life.resolved_ms = True, self._host.now().monotonic_ms
-            self._host.start(self._resolve(life, shard, group))
+            self._host.start(self._resolve(life, shard, group.group_id))
 
-    async def _resolve(self, life: VolatileGroupState, shard: Shard, group: ConsumerGroup) -> None:
-        """Resolve the group's patterns; the result takes effect once it is committed."""
+    async def _resolve(self, life: VolatileGroupState, shard: Shard, group_id: str) -> None:
+        """Resolve the group's patterns, or then those of the next one of its name; the result takes effect once it is
+        committed.
+        """
         try:
-            while self._host.is_current(shard):
+            while self._host.is_current(shard) and (group := shard.consumer_groups.get(group_id)) is not None:
                 life.resolve_again = False
                 image = self._host.image()
                 found: list[PatternChange] = []
@@ -57,11 +59,11 @@ class PatternResolver:
                     resolved = await resolve(pattern, image, self._host.now().wall_ms, life.may_describe)
                     found.append(PatternChange(pattern, resolved))
                 try:
-                    async with self._turn(shard, group.group_id) as turn:
-                        if shard.consumer_groups.get(group.group_id) is group:
+                    async with self._turn(shard, group_id) as turn:
+                        if shard.consumer_groups.get(group_id) is group:
                             await turn.write(shard, group, patterns_resolved(group, found, image.topics))
                 except ApiError as error:
-                    log.warning("patterns of group %s could not be stored: %s", group.group_id, error.code.name)
+                    log.warning("patterns of group %s could not be stored: %s", group_id, error.code.name)
                     await asyncio.sleep(RETRY_S)
                     continue
                 if not life.resolve_again:

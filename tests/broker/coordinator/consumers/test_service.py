@@ -19,9 +19,9 @@ from tests.broker.replication.cluster import RealClock, eventually
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.consumers import pattern_resolver, resolving
 from ballast_broker.coordinator.consumers.config import ConsumerConfig
-from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
+from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions, Resolved
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
-from ballast_broker.coordinator.consumers.resolving import resolve
+from ballast_broker.coordinator.consumers.resolving import MayDescribe, resolve
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.shard import Shard
@@ -371,6 +371,30 @@ async def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert errors == [unknown, unknown, ErrorCode.NONE, ErrorCode.NONE]
         assert group(scene).state is GroupState.EMPTY
+
+
+async def test_the_pattern_of_a_group_is_resolved_though_that_of_an_earlier_one_of_its_name_still_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on = asyncio.Event()
+
+    async def slow(text: str, image: MetadataImage, wall_ms: int, may_describe: MayDescribe | None = None) -> Resolved:
+        await going_on.wait()
+        return await resolve(text, image, wall_ms, may_describe)
+
+    monkeypatch.setattr(pattern_resolver, "resolve", slow)
+    async with coordinating(tmp_path) as scene:
+        await beat(scene, "m", topics=None, pattern="t")
+        await beat(scene, "m", -1)
+        scene.cut()
+        deleting = await scene.begin(scene.groups.delete_group("g"))
+        joining = asyncio.ensure_future(beat(scene, "n", topics=None, pattern="t"))
+        await asyncio.sleep(0)
+        scene.heal()
+        assert await deleting == [ErrorCode.NONE]
+        assert (await joining).epoch == 1
+        going_on.set()
+        await eventually(lambda: group(scene).resolved, "the pattern is resolved")
 
 
 async def test_others_have_their_turn_while_a_pattern_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
