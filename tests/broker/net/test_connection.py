@@ -615,7 +615,7 @@ async def test_what_a_thread_reads_stays_open_though_its_connection_ends(
         return reads(descriptor, buffers, position, flags)
 
     def produce_or_fetch(peer: Peer, frame: memoryview) -> Reply:
-        return Pending(produces[int(frame[1:])], pipelined=True) if frame[:1] == b"p" else from_file(peer, frame)
+        return Pending(produces[int(frame[1:])], pipelined=True) if bytes(frame[:1]) == b"p" else from_file(peer, frame)
 
     monkeypatch.setattr(os, "preadv", wait_and_read)
     async with Serving(produce_or_fetch) as serving:
