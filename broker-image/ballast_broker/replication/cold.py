@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ballast_broker.seams import NotInMemory
+from ballast_wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from ballast_broker.replication.replica import Replica
@@ -59,6 +60,8 @@ class ColdLookups:
     async def _ask_again(self, replica: Replica, log: Log, lacking: NotInMemory, ask: Callable[[], T]) -> T:
         while self.lacks(replica, log, lacking):
             await asyncio.shield(self._reading[lacking.path, lacking.position, lacking.size])
+            if replica.log is None or replica.log.closed:  # deleted: its files may be gone
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             try:
                 with log.context.disk.not_waiting():
                     return ask()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -597,3 +598,36 @@ async def test_data_that_cannot_be_read_ends_the_connection_and_is_told_to_whose
             client.send(b"0 100")
         assert await client.closed_by_server()
         assert [(part.released, part.errors) for part in from_file.slices] == [(1, [errno.EIO])]
+
+
+@pytest.mark.spec("LOG-32", "DIR-41")
+async def test_what_a_thread_reads_stays_open_though_its_connection_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its next read fails, as from a broken disk, or reads what has got the descriptor since."""
+    random_file(tmp_path / "f", 3 * MIB)
+    cold, reads, let_go = Cold(monkeypatch), os.preadv, threading.Event()
+    produces: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    from_file = FromFile(tmp_path / "f")
+
+    def wait_and_read(descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
+        assert flags & os.RWF_NOWAIT or let_go.wait(20)
+        return reads(descriptor, buffers, position, flags)
+
+    def produce_or_fetch(peer: Peer, frame: memoryview) -> Reply:
+        return Pending(produces[int(frame[1:])], pipelined=True) if bytes(frame[:1]) == b"p" else from_file(peer, frame)
+
+    monkeypatch.setattr(os, "preadv", wait_and_read)
+    async with Serving(produce_or_fetch) as serving:
+        client = await serving.connect()
+        client.send(b"p0", b"0 %d" % (3 * MIB), b"p1")
+        await until(lambda: bool(from_file.slices), "the data is asked for")
+        produces[0].set_result((framed(b"done"),))
+        assert await client.receive() == b"done"
+        produces[1].set_exception(ConnectionAbortedError())
+        await until(lambda: not serving.server.connections, "the connection ends")
+        assert (from_file.slices[0].released, cold.read_from) == (0, [])
+        let_go.set()
+        await until(lambda: from_file.slices[0].released == 1, "it is let go")
+        assert from_file.slices[0].errors == []
+        assert cold.read_from == [*range(0, 3 * MIB, READ_BY_THREAD_BYTES)]

@@ -179,6 +179,23 @@ async def test_who_asks_for_a_time_is_told_of_what_became_of_the_partition_meanw
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.spec("LOG-32", "DIR-41")
+async def test_a_topic_deleted_while_an_offset_is_looked_up_costs_nobody_the_disk(tmp_path: Path) -> None:
+    """Its files may be gone by then, which must not count as a failure of their directory."""
+    async with Cluster(tmp_path) as cluster:
+        node, disk = await two_partitions(cluster)
+        found = node.replicas.list_offset(COLD, 0)
+        assert isinstance(found, asyncio.Task)
+        log = node.log(COLD)
+        cluster.controller.delete_topic("cold")
+        disk.remove_tree(log.folder.path)
+        disk.let_go.set()
+        with pytest.raises(ApiError) as refused:
+            await found
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert log.directory.online
+
+
 @pytest.mark.spec("LOG-32")
 async def test_what_no_memory_keeps_is_waited_for(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
