@@ -418,6 +418,7 @@ class Connection:
         def done(warmed: asyncio.Future[None]) -> None:
             self._warming = False
             if self.closed:
+                part.release()
                 warmed.cancelled() or warmed.exception()  # mark as retrieved
             elif warmed.cancelled() or warmed.exception() is not None:
                 self.close(None if warmed.cancelled() else warmed.exception())
@@ -449,6 +450,8 @@ class Connection:
         if self._held is not None:
             self._held.cancel()
         self._loop.wait_for(self, 0)
+        if self._warming:
+            self._out.popleft()  # a thread reads it: let go of when that is done
         _release(self._out)
         self._out.clear()
         slots, self._slots = self._slots, deque()
