@@ -42,9 +42,9 @@ async def close_directories(manager: LogManager, broker_epoch: int) -> None:
 
 
 async def _leave(manager: LogManager, directory: LogDirectory, broker_epoch: int) -> None:
-    # A clean start believes the checkpoints, and a disk may have fallen silent over them.
+    # A clean start believes the checkpoints. The disk may have fallen silent over one, or it could not be opened.
     await manager.maintenance.done([directory])
-    if directory.online and directory.is_settled:
+    if directory.online and directory.is_settled and all(file.is_written for file in directory.checkpoints):
         await directory.threads.run(lambda: _mark(directory, broker_epoch))
     directory.unlock()
 

@@ -31,19 +31,21 @@ class HeldLogs:
     # Facts
 
     def all_current(self) -> list[Log]:
-        """The logs that checkpoints cover: the metadata log, too."""
-        return [*self._current.values(), *([self.of_metadata] if self.of_metadata else [])]
+        """The logs that checkpoints cover: the metadata log, too, and namesakes not yet decided upon."""
+        namesakes = itertools.chain.from_iterable(self._namesakes.values())
+        return [*self._current.values(), *namesakes, *([self.of_metadata] if self.of_metadata else [])]
 
     def named(self, topic_partition: TopicPartition, directory: LogDirectory, *, copies: bool) -> list[Log]:
-        """The partition's logs in this directory: current or metadata log, and with `copies` the future one."""
+        """The partition's logs in this directory: current or metadata log or namesake, with `copies` the future one."""
         named = [self._current.get(topic_partition), self._future.get(topic_partition) if copies else None]
+        named += self._namesakes.get(topic_partition, ())
         if self.of_metadata is not None and self.of_metadata.topic_partition == topic_partition:
             named.append(self.of_metadata)
         return [log for log in named if log is not None and log.directory is directory]
 
     def all_in(self, directory: LogDirectory) -> list[Log]:
         """All logs open in this directory: future logs, too, and namesakes not yet decided upon."""
-        every = itertools.chain(self.all_current(), self._future.values(), *self._namesakes.values())
+        every = itertools.chain(self.all_current(), self._future.values())
         return [log for log in every if log.directory is directory]
 
     # Coming

@@ -277,8 +277,7 @@ class Maintenance:
         file.settled()
 
     async def _forget_marks(self, directory: LogDirectory, file: Checkpoint) -> None:
-        """Remove outdated marks. Those of a log that the manager does not hold stay: of several namesakes it holds none
-        until the metadata decides."""
+        """Remove outdated marks. Those of a log that the manager does not hold stay."""
         manager = self._manager
         for topic_partition in file.marked():
             marks = file.outdated_marks(topic_partition)

@@ -102,6 +102,11 @@ class Checkpoint:
         self._may_say.append(offsets)
         return True
 
+    @property
+    def is_written(self) -> bool:
+        """False if the last write is not done, or could not be."""
+        return len(self._may_say) == 1
+
     def written(self, now_s: float) -> None:
         self._may_say = self._may_say[-1:]
         self.written_s = now_s

@@ -7,10 +7,12 @@ import asyncio
 import os
 import threading
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from tests.broker.storage.managing import BadDisk, SideBySide, World, create, partition, run, write
+from tests.broker.storage.managing import TOPIC_ID, BadDisk, SideBySide, World, create, partition, run, write
 
+from ballast_broker.config.logs import LogConfig
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
@@ -62,6 +64,37 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) 
         again = await world.started(log_dirs=(world.paths[0],))
         log = again.logs[partition()]
         assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+
+    run(story())
+
+
+@pytest.mark.spec("TOP-24", "LOG-22", "LOG-41")
+@pytest.mark.parametrize("clean", [False, True])
+def test_of_two_topics_logs_the_right_one_begins_where_it_did_however_late_that_is_known(
+    world: World, clean: bool
+) -> None:
+    """Brokers are restarted while no controller is there, too. What DeleteRecords had deleted came back."""
+
+    async def story() -> None:
+        other = UUID(int=7)
+        for directory, topic_ids in zip(world.paths, ((other, TOPIC_ID), (TOPIC_ID, other)), strict=False):
+            manager = await world.started(log_dirs=(directory,))
+            for number, topic_id in enumerate(topic_ids):
+                log = manager.get_or_create(partition(number), topic_id, LogConfig(), is_new=True)
+                write(log, 9)
+                log.advance_log_start_offset(7)
+            await manager.shutdown()
+        manager = await world.started(log_dirs=tuple(world.paths[:2]))
+        await manager.maintenance.checkpoint_everything()
+        if clean:
+            await manager.shutdown()
+        else:
+            world.kill(manager)
+        manager = await world.started(log_dirs=tuple(world.paths[:2]))
+        for number in range(2):
+            manager.set_aside_namesakes(partition(number), TOPIC_ID)
+            log = manager.logs[partition(number)]
+            assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (TOPIC_ID, 7, 9)
 
     run(story())
 

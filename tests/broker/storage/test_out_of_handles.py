@@ -12,9 +12,12 @@ import pytest
 from tests.broker.storage.conftest import NOW_MS, Bench, ReadAll
 from tests.broker.storage.managing import World, create, partition, run, write
 
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.directories import CLEAN_SHUTDOWN
 from ballast_broker.storage.disk import RealDisk, RealFile, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure, OutOfHandles
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.outdated_checkpoints import CHECKPOINTS
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.errors import ErrorCode
@@ -243,6 +246,29 @@ def test_a_stop_without_handles_is_no_clean_one(world: World) -> None:
     run(again.start())
     assert sorted(directory.was_clean for directory in again.directories) == [False, True, True]
     assert [again.logs[partition(number)].log_end_offset for number in (0, 1)] == [1, 1]
+
+
+@pytest.mark.spec("LOG-40", "LOG-41")
+def test_a_stop_is_clean_only_if_the_checkpoints_are_written(world: World) -> None:
+    """Whichever file cannot be opened: a clean start believes them."""
+    disk = world.disk = OutOfHandlesDisk()
+
+    async def stopped(without: int) -> bool:
+        manager = await world.started(log_dirs=(world.paths[0],))
+        log = manager.get(partition()) or create(manager)
+        write(log)
+        log.advance_log_start_offset(log.log_end_offset)
+        disk.first, disk.many = disk.openings + without, 1
+        await manager.shutdown()
+        disk.many = 0
+        said = checkpoint.read_offsets(disk, f"{world.paths[0]}/{checkpoint.LOG_START_OFFSETS}")
+        assert said == {partition(): log.start_offset} or not disk.exists(f"{world.paths[0]}/{CLEAN_SHUTDOWN}")
+        return disk.openings > disk.first
+
+    refused = 0
+    while run(stopped(without=refused)):
+        refused += 1
+    assert refused > len(CHECKPOINTS)
 
 
 def test_a_start_without_handles_is_refused_and_says_what_to_raise(world: World) -> None:
