@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.net.serving import PATIENCE_S, Serving, Slice, echo, file_reply, framed, random_file, until
+from tests.broker.net.serving import Serving, Slice, echo, file_reply, framed, random_file, until
 
 from ballast_broker.net import connection
 from ballast_broker.net.connection import MAX_PIPELINED, REQUESTS_PER_TURN
@@ -574,40 +574,6 @@ async def test_what_memory_does_not_keep_is_read_once_and_sent(tmp_path: Path, m
         assert await client.call(b"0 %d" % (3 * MIB)) == b"<" + content + b">"
         assert await client.call(b"7 7") == b"<" + content[7:14] + b">"
         assert cold.read_from == [*range(0, 3 * MIB, READ_BY_THREAD_BYTES), 7]
-
-
-class SlowAfterEachRead(Cold):
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(monkeypatch)
-        self.goes_on = threading.Event()
-
-    def _preadv(self, descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
-        count = super()._preadv(descriptor, buffers, position, flags)
-        assert flags or self.goes_on.wait(PATIENCE_S)
-        return count
-
-
-@pytest.mark.spec("LOG-32", "DIR-41")
-async def test_what_a_thread_still_reads_for_a_closed_connection_is_let_go_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for one that was idle for ten minutes of a hanging disk. Reading on from a closed file looked like a failure
-    of the disk."""
-    random_file(tmp_path / "f", MIB)
-    cold = SlowAfterEachRead(monkeypatch)
-    from_file = FromFile(tmp_path / "f")
-    async with Serving(from_file) as serving:
-        client = await serving.connect()
-        client.send(b"0 %d" % MIB)
-        await until(lambda: bool(cold.read_from), "a thread reads")
-        (served,) = serving.server.connections
-        served.close(None)
-        (part,) = from_file.slices
-        assert part.released == 0
-        cold.goes_on.set()
-        await until(lambda: part.released == 1, "it is let go")
-        assert cold.read_from == [*range(0, MIB, READ_BY_THREAD_BYTES)]
-        assert part.errors == []
 
 
 def refuse_to_send(out: int, source: int, offset: int | None, count: int) -> int:
