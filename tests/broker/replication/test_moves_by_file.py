@@ -594,7 +594,7 @@ async def test_a_segment_that_was_cut_while_it_was_synced_does_not_count_as_dura
         cluster.controller.away = False
         await eventually(lambda: not moving.moves)
         assert node.stored(ORDERS) == [*map(value_of, range(10)), *map(str, range(50))]
-        assert [Path(path).name for path in syncing.begun].count(f"{0:020d}.log") == 2
+        assert [Path(path).name for path in syncing.begun].count(f"{0:020d}.log") >= 2
 
 
 @pytest.mark.spec("DIR-31")

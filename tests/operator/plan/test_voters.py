@@ -20,7 +20,7 @@ from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.plan.voters import Kind, Step
 from ballast_operator.resources.layout import Identity
 
-pytestmark = pytest.mark.spec("OPR-42", "CLU-05")
+pytestmark = [pytest.mark.spec("OPR-42", "CLU-05"), pytest.mark.timeout(180)]
 NOW, END = 1_000_000, 100
 COMBINED, DEDICATED = {"mode": "Combined"}, {"mode": "Dedicated"}
 OWN = (100_000, 100_001, 100_002)
