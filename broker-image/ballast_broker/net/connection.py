@@ -108,7 +108,7 @@ class Connection:
         self._file_sent = 0
         self._working = False  # a request that must not run beside others
         self._held: asyncio.TimerHandle | None = None  # set while the client is over its quota
-        self._warming: FileData | None = None  # a thread reads it
+        self._warming = False
         self._warmed: FileData | None = None  # read by a thread; send it without another check of the page cache
         self._close_callbacks: list[Callable[[], None]] = []
         self.events = 0
@@ -367,7 +367,7 @@ class Connection:
         if self._unsent:
             out.appendleft(b"".join(self._unsent))
             self._unsent.clear()
-        if self._warming is not None:
+        if self._warming:
             return
         if self.time is not None:
             self.time.begins()
@@ -391,7 +391,7 @@ class Connection:
             return
         if self.time is not None:
             self.time.ends()
-        wanted = EVENT_WRITE if out and self._warming is None else 0
+        wanted = EVENT_WRITE if out and not self._warming else 0
         self._loop.wait_for(self, self.events & ~EVENT_WRITE | wanted)
 
     def _send_file(self, part: FileData) -> bool:
@@ -413,10 +413,10 @@ class Connection:
 
     def _warm(self, part: FileData) -> None:
         """The data is not cached: let a thread read it first, so that the loop does not wait for the disk."""
-        self._warming = part
+        self._warming = True
 
         def done(warmed: asyncio.Future[None]) -> None:
-            self._warming = None
+            self._warming = False
             if self.closed:
                 part.release()
                 warmed.cancelled() or warmed.exception()  # mark as retrieved
@@ -450,7 +450,9 @@ class Connection:
         if self._held is not None:
             self._held.cancel()
         self._loop.wait_for(self, 0)
-        _release([part for part in self._out if part is not self._warming])
+        if self._warming:
+            self._out.popleft()  # a thread reads it: let go of when that is done
+        _release(self._out)
         self._out.clear()
         slots, self._slots = self._slots, deque()
         for slot in slots:
