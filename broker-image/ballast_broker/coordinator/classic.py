@@ -164,11 +164,10 @@ class ClassicGroups:
     def begin(self, shard: Shard, group: Group, rejoins: bool) -> ExtraWrite:
         """Start a classic group converted from a consumer-protocol group.
 
-        If its members have to rejoin, the record gets a generation that none of them has or will get, so that they also
-        have to rejoin if another coordinator loads it.
+        If its members have to rejoin, the record gets a generation that none of them has, so that they also have to
+        rejoin if another coordinator loads it.
         """
         stored = replace(group, generation=group.generation + rejoins)
-        group.reserved = stored.generation
 
         def settled(committed: bool) -> None:
             if committed:

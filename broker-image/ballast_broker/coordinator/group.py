@@ -77,7 +77,6 @@ class Group:
     previous_state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = -1  # wall clock: it is stored, and offset retention counts from it
     generation: int = 0
-    reserved: int = NO_GENERATION  # the last generation that members are not given: the log may have it with old plans
     planned: int = NO_GENERATION  # the generation whose assignments are being or have been stored
     protocol_type: str | None = None
     protocol_name: str | None = None

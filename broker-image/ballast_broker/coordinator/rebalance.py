@@ -261,7 +261,7 @@ def _complete_join(group: Group, now: Now) -> list[Effect]:
         # Only static members, none back yet: keep waiting, without a busy loop if their own timeout is 0.
         group.join_deadline_ms = now.monotonic_ms + max(group.rebalance_timeout_ms(), WAIT_ON_MS)
         return []
-    group.generation = max(group.generation, group.reserved) + 1
+    group.generation += 1
     group.pending_sync.clear()
     if not group.members:
         group.protocol_name = None
