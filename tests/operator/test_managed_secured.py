@@ -309,7 +309,7 @@ def test_a_certificate_of_somebody_else_is_told_before_brokers_lose_each_other(w
     world.until_ready("KafkaCluster", "demo", 60)
     world.secret("demo-internal", world.inside, "/CN=stranger")
     message = world.until_reason("KafkaCluster", "demo", "SubjectChanged")
-    assert "is of CN=stranger, and the brokers know CN=demo-internal,O=ballast" in message
+    assert "is of CN=stranger, and the brokers take only CN=demo-internal,O=ballast" in message
     world.secret("demo-internal", world.inside, SUBJECT)
     world.until_shown(9091, "demo-internal", world.inside)
     world.until_ready("KafkaCluster", "demo", 60)
