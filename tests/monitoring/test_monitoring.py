@@ -282,6 +282,22 @@ def test_the_dashboard_counts_the_directories_that_the_alert_is_about(tmp_path: 
     require_answers(tmp_path, {"interval": "1m", "input_series": series, "promql_expr_test": tests})
 
 
+def require_answer(tmp_path: Path, query: str, told: dict[str, int], expected: dict[str, int]) -> None:
+    """The query's answer, by labels, where each of these series has had one value for a while."""
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
+        "promql_expr_test": [
+            {
+                "expr": as_prometheus_is_asked(query),
+                "eval_time": "2m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+            }
+        ],
+    }
+    require_answers(tmp_path, case)
+
+
 @pytest.mark.prometheus
 def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: Path) -> None:
     """The coordinator, broker 1, tells the lag of what it has itself; of topic `far` it has nothing."""
@@ -298,18 +314,7 @@ def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: 
         'ballast_group_lag{job="k",group="h",topic="small",partition="0",broker="1"}': 7,
     }
     expected = {'{group="g",topic="far"}': 40, '{group="g",topic="near"}': 0, '{group="h",topic="small"}': 7}
-    case = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
-        "promql_expr_test": [
-            {
-                "expr": as_prometheus_is_asked(query),
-                "eval_time": "2m",
-                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
-            }
-        ],
-    }
-    require_answers(tmp_path, case)
+    require_answer(tmp_path, query, told, expected)
 
 
 @pytest.mark.prometheus
@@ -322,21 +327,8 @@ def test_copies_are_not_others_and_others_are_told_of_where_no_replica_is(tmp_pa
         'ballast_replica_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/from"}': 100,
         'ballast_replica_future_size_bytes{job="k",topic="t",partition="0",broker="1",log_dir="/to"}': 40,
     }
-    expected = {"/from": 10, "/to": 5, "/empty": 7}
-    case = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
-        "promql_expr_test": [
-            {
-                "expr": as_prometheus_is_asked(query),
-                "eval_time": "2m",
-                "exp_samples": [
-                    {"labels": f'{{broker="1",log_dir="{path}"}}', "value": value} for path, value in expected.items()
-                ],
-            }
-        ],
-    }
-    require_answers(tmp_path, case)
+    expected = {f'{{broker="1",log_dir="{path}"}}': value for path, value in (("/from", 10), ("/to", 5), ("/empty", 7))}
+    require_answer(tmp_path, query, told, expected)
 
 
 @pytest.mark.prometheus
