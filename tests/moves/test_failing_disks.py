@@ -207,7 +207,8 @@ def test_compaction_waits_for_room_on_a_disk_that_is_nearly_full(mounts: ExitSta
     writer = Writer(brokers, "compacted", key=b"the same")
     assert writer.write(4000)
     filler = disk.path / "filler"
-    filler.write_bytes(bytes(shutil.disk_usage(disk.path).free - 2 * MIB - MIB // 2))
+    # Nothing above the reserve: how small the oldest segment is depends on how the producer filled its batches.
+    filler.write_bytes(bytes(shutil.disk_usage(disk.path).free - 2 * MIB))
     may_be_compacted(brokers, "compacted")
     eventually(lambda: cleaner(brokers, "uncleanable_partitions") == 1, "it is left alone, visibly")
     assert cleaner(brokers, "passes_total") == 0
