@@ -47,7 +47,7 @@ def measure_by_admin(
             moving = client.list_partition_reassignments()
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = moving or client.list_partition_reassignments()
-            answers = client.describe_log_dirs(brokers=sorted(_live(cluster["brokers"])))
+            answers = [each for broker in sorted(_live(cluster["brokers"])) for each in _log_dirs(client, broker)]
         finally:
             client.close()
     except AuthorizationError as error:
@@ -62,6 +62,18 @@ def measure_by_admin(
         text = f"a reassignment of {counted(len(moving), 'partition')} is running; ask again after that"
         raise Refusal("ReassignmentInProgress", text)
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
+
+
+def _log_dirs(client: Admin, broker: int) -> list[dict[str, Any]]:
+    """Asked one by one, as the library does too, so that a refusal can name a broker that hangs unfenced."""
+    try:
+        answers: list[dict[str, Any]] = client.describe_log_dirs(brokers=[broker])
+        return answers
+    except AuthorizationError:
+        raise
+    except KafkaError as error:
+        text = f"broker {broker} does not describe its directories: {error}"
+        raise Refusal("ClusterUnavailable", text) from error
 
 
 def measured_of(
