@@ -6,6 +6,7 @@ only.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,10 @@ from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 
 UNKNOWN_BYTES = -1
 STORAGE_ERROR = 56
+CONNECT_SECONDS = 3.0
+# A pod's first connections may fail: its network policy may take effect a moment after its start.
+PATIENCE_SECONDS = 3.0
+RETRY_SECONDS = 0.2
 Place = tuple[str, int]
 
 
@@ -33,6 +38,23 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
             if hasattr(self, "_client"):
                 self._client.close()
             raise
+
+
+def require_listener(bootstrap: str, patience_s: float = PATIENCE_SECONDS) -> None:
+    """Raises Refusal if no address accepts a connection: the library tries for half a minute and gives no cause."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        failures = []
+        for address in bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+                return
+            except OSError as error:
+                failures.append(f"{address}: {error.strerror or error}")
+        if time.monotonic() >= deadline:
+            raise Refusal("ClusterUnavailable", f"no broker answers at {', '.join(failures)}")
+        time.sleep(RETRY_SECONDS)
 
 
 def measure_by_admin(

@@ -195,7 +195,7 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         assert says in capsys.readouterr().err
     for text in ("0.5", "2.3Gi", "0.3", "1"):
         assert quantity(text) == parse_quantity(text), "as the operator reads it"
-    assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
+    assert parsed("--bootstrap", "h,[::1],k.example:1").bootstrap == "h:9092,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))
@@ -314,15 +314,36 @@ class Told:
         pass
 
 
+def no_spark(master: str | None = None, memory: str | None = None) -> Any:
+    raise AssertionError("Spark is started for nothing")
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("with_prometheus", [False, True])
+def test_brokers_that_are_away_are_told_and_reported_without_spark(
+    with_prometheus: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: Any = Told()
+    monkeypatch.setattr(session, "lasting_session", no_spark)
+    monkeypatch.setattr(command, "_store", lambda args: told)
+    with (
+        socket.socket() as deaf,
+        contextlib.closing(FakePrometheus(lambda *_: (200, vector(({}, 1.0))))) as server,
+    ):
+        deaf.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        prometheus = ("--prometheus", server.url) if with_prometheus else ()
+        assert command.run(parsed(*prometheus, "--bootstrap", address, "--cluster", "demo", "--apply")) == 3
+    assert capsys.readouterr().out == f"ClusterUnavailable: no broker answers at {address}: Connection refused\n"
+    assert told.looks == [("demo", "ClusterUnavailable")]
+
+
 @pytest.mark.spec("REB-08")
 def test_a_prometheus_that_is_away_is_told_and_reported_without_spark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(master: str | None = None, memory: str | None = None) -> Any:
-        raise AssertionError("Spark is started for nothing")
-
     told: Any = Told()
-    monkeypatch.setattr(session, "lasting_session", never)
+    monkeypatch.setattr(session, "lasting_session", no_spark)
     monkeypatch.setattr(command, "_store", lambda args: told)
     with contextlib.closing(FakePrometheus(lambda *_: (422, {"error": "away"}))) as server:
         assert command.run(parsed("--prometheus", server.url, "--cluster", "demo", "--apply")) == 3
