@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -349,6 +350,32 @@ def test_a_prometheus_that_is_away_is_told_and_reported_without_spark(
         assert command.run(parsed("--prometheus", server.url, "--cluster", "demo", "--apply")) == 3
     assert capsys.readouterr().out == f"PrometheusUnavailable: {server.url}/api/v1/query: HTTP 422 away\n"
     assert told.looks == [("demo", "PrometheusUnavailable")]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_prometheus_that_is_slow_and_knows_no_time_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All attempts at one that hangs take four minutes, of which nothing was said."""
+    heard: list[str] = []
+    told = threading.Event()
+
+    def hear(text: str, *words: object) -> None:
+        heard.append(text % words)
+        told.set()
+
+    def slow(*_: object) -> Answer:
+        assert told.wait(60)
+        return 200, vector()
+
+    monkeypatch.setattr(session, "lasting_session", no_spark)
+    monkeypatch.setattr(command.log, "warning", hear)
+    monkeypatch.setattr(command, "SILENT_SECONDS", 0.05)
+    with contextlib.closing(FakePrometheus(slow)) as server:
+        assert command.run(parsed("--prometheus", server.url)) == 3
+    assert heard == [f"waiting for an answer of {server.url}"]
+    said = f"PrometheusUnavailable: {server.url} answers time() with nothing: is it a Prometheus?\n"
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize("option", ["--out", "--report"])
