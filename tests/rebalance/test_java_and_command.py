@@ -360,8 +360,8 @@ def test_a_prometheus_that_is_slow_and_knows_no_time_is_told(
     heard: list[str] = []
     told = threading.Event()
 
-    def hear(text: str, *words: object) -> None:
-        heard.append(text % words)
+    def hear(msg: object, *args: object, **_: Any) -> None:
+        heard.append(str(msg) % args)
         told.set()
 
     def slow(*_: object) -> Answer:
