@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -289,7 +289,7 @@ class Cluster:
         current: dict[tuple[Key, int], Place] = {}
         future: dict[tuple[Key, int], Place] = {}
         directories = []
-        for answer in self._admin.describe_log_dirs(brokers=[broker for broker, _ in brokers]):
+        for answer in self._log_dirs(broker for broker, _ in brokers):
             for found in answer["log_dirs"]:
                 directories.append(_directory(answer["broker"], found))
                 _add_places(answer["broker"], found, current, future)
@@ -297,6 +297,18 @@ class Cluster:
             time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories),
             frozenset(adding), tuple(sorted(away.items())), adding,
         )  # fmt: skip
+
+    def _log_dirs(self, brokers: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Asked one by one, as the library does too, so that an error can name a broker that hangs unfenced."""
+        from kafka.errors import AuthorizationError, KafkaError
+
+        for broker in brokers:
+            try:
+                yield from self._admin.describe_log_dirs(brokers=[broker])
+            except AuthorizationError:
+                raise
+            except KafkaError as error:
+                raise type(error)(f"broker {broker} does not describe its directories") from error
 
     # -- doing --------------------------------------------------------------------------------------------------------
     def reassign(self, replicas: Mapping[Key, tuple[int, ...] | None]) -> dict[Key, str]:

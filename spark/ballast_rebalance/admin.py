@@ -6,6 +6,7 @@ only.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,10 @@ from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 
 UNKNOWN_BYTES = -1
 STORAGE_ERROR = 56
+CONNECT_SECONDS = 3.0
+# A pod's first connections may fail: its network policy may take effect a moment after its start.
+PATIENCE_SECONDS = 3.0
+RETRY_SECONDS = 0.2
 Place = tuple[str, int]
 
 
@@ -35,6 +40,23 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]  # the library has no types
             raise
 
 
+def require_listener(bootstrap: str, patience_s: float = PATIENCE_SECONDS) -> None:
+    """Raises Refusal if no address accepts a connection: the library tries for half a minute and gives no cause."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        failures = []
+        for address in bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+                return
+            except OSError as error:
+                failures.append(f"{address}: {error.strerror or error}")
+        if time.monotonic() >= deadline:
+            raise Refusal("ClusterUnavailable", f"no broker answers at {', '.join(failures)}")
+        time.sleep(RETRY_SECONDS)
+
+
 def measure_by_admin(
     bootstrap: str, client_options: Mapping[str, Any] | None = None, capacity_bytes: int | None = None
 ) -> Measured:
@@ -47,7 +69,7 @@ def measure_by_admin(
             moving = client.list_partition_reassignments()
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = moving or client.list_partition_reassignments()
-            answers = client.describe_log_dirs(brokers=sorted(_live(cluster["brokers"])))
+            answers = [each for broker in sorted(_live(cluster["brokers"])) for each in _log_dirs(client, broker)]
         finally:
             client.close()
     except AuthorizationError as error:
@@ -62,6 +84,18 @@ def measure_by_admin(
         text = f"a reassignment of {counted(len(moving), 'partition')} is running; ask again after that"
         raise Refusal("ReassignmentInProgress", text)
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
+
+
+def _log_dirs(client: Admin, broker: int) -> list[dict[str, Any]]:
+    """Asked one by one, as the library does too, so that a refusal can name a broker that hangs unfenced."""
+    try:
+        answers: list[dict[str, Any]] = client.describe_log_dirs(brokers=[broker])
+        return answers
+    except AuthorizationError:
+        raise
+    except KafkaError as error:
+        text = f"broker {broker} does not describe its directories: {error}"
+        raise Refusal("ClusterUnavailable", text) from error
 
 
 def measured_of(

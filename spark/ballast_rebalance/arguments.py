@@ -13,6 +13,7 @@ from pathlib import Path
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+KAFKA_PORT = 9092
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -200,11 +201,13 @@ def port(text: str) -> int:
 
 def addresses(text: str) -> str:
     """HOST:PORT, or several separated by commas; without a port it is Kafka's, 9092."""
+    listed = []
     for one in text.split(","):
         found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?", one)
-        if found is None or not 0 < int(found[1] or 9092) < 65536:
+        if found is None or not 0 < int(found[1] or KAFKA_PORT) < 65536:
             raise argparse.ArgumentTypeError(f"{one!r} is not a broker address such as localhost:9092")
-    return text
+        listed.append(one if found[1] else f"{one}:{KAFKA_PORT}")
+    return ",".join(listed)
 
 
 def throttle(text: str) -> str:

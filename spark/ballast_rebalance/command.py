@@ -10,7 +10,10 @@ import json
 import logging
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 4_000
 # How often in a row the stream may fail without a single look.
 MAX_FAILURES = 10
+# How long somebody is waited for in silence: all attempts at a Prometheus that hangs take four minutes.
+SILENT_SECONDS = 5.0
 # Reasons that mean all is well; any other makes the exit code 3.
 QUIET = frozenset(
     {"Proposed", "Balanced", "TooLittleToGain", "AlreadyProposed", "ReassignmentInProgress", "Confirming"}
@@ -57,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"rebalance cannot start: {error}", file=sys.stderr)
         return 2
     try:
-        if metrics is None and (away := unanswered(options)):
+        away = None
+        if metrics is None:
+            with _told_if_slow(" and ".join(filter(None, (args.prometheus, args.bootstrap)))):
+                away = unanswered(options)
+        if away is not None:
             outcome = report_outcome(away, args.cluster, store)
         else:
             with lasting_session(args.master, args.memory) as spark:
@@ -164,6 +173,17 @@ def show(outcome: Outcome, as_json: bool) -> None:
         if outcome.plan is not None:
             document |= plan_as_dict(outcome.plan) | {"plan": json.loads(to_kafka_json(outcome.plan.moves))}
         print(json.dumps(document))
+
+
+@contextmanager
+def _told_if_slow(where: str) -> Iterator[None]:
+    timer = threading.Timer(SILENT_SECONDS, log.warning, ("waiting for an answer of %s", where))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _require_writable(folder: Path | None, page: Path | None) -> None:

@@ -74,11 +74,12 @@ class Outcome:
 
 
 def unanswered(options: JobOptions) -> Outcome | None:
-    """What a look would come to if Prometheus does not answer: known without Spark, which takes long to start."""
-    if options.metrics is None:
-        return None
+    """What a look would come to if Prometheus or all brokers are away: known without Spark, which starts slowly."""
     try:
-        metrics_source.require_answer(options.metrics)
+        if options.metrics is not None:
+            metrics_source.require_answer(options.metrics)
+        if options.bootstrap is not None:
+            admin.require_listener(options.bootstrap)
     except Refusal as refusal:
         return Outcome(refusal.reason, str(refusal))
     return None

@@ -90,7 +90,8 @@ class Endpoint:
     def now(self) -> float:
         """The time by the server's clock."""
         found = self.scalar("time()")
-        assert found is not None
+        if found is None:
+            raise PrometheusError(f"{self.url} answers time() with nothing: is it a Prometheus?")
         return found
 
     def ask(self, path: str, parameters: Mapping[str, str]) -> Any:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
@@ -28,6 +28,7 @@ from ballast_cli.reassignment import (
     read_plan,
     write_plan,
 )
+from ballast_operator.kafka_client import Admin
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -249,6 +250,21 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
         (state,) = progress(plan, cluster.look())
         assert not state.failed, state.text
     eventually(lambda: main(["reassign", "verify", *words[:4]]) == 0)
+
+
+def test_a_broker_that_hangs_but_is_not_fenced_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    describe = Admin.describe_log_dirs
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+
+        def hangs(admin: Any, **asked: object) -> object:
+            two[1].pause()
+            return describe(admin, **asked)
+
+        monkeypatch.setattr(Admin, "describe_log_dirs", hangs)
+        assert main(["reassign", "generate", "--bootstrap", two.bootstrap]) == 2
+    assert "Error: broker 1 does not describe its directories. Nothing was changed." in capsys.readouterr().err
 
 
 @pytest.mark.spec("CLU-32", "DIR-40")

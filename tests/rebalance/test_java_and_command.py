@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -195,7 +196,7 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         assert says in capsys.readouterr().err
     for text in ("0.5", "2.3Gi", "0.3", "1"):
         assert quantity(text) == parse_quantity(text), "as the operator reads it"
-    assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
+    assert parsed("--bootstrap", "h,[::1],k.example:1").bootstrap == "h:9092,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))
@@ -314,20 +315,67 @@ class Told:
         pass
 
 
+def no_spark(master: str | None = None, memory: str | None = None) -> Any:
+    raise AssertionError("Spark is started for nothing")
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("with_prometheus", [False, True])
+def test_brokers_that_are_away_are_told_and_reported_without_spark(
+    with_prometheus: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: Any = Told()
+    monkeypatch.setattr(session, "lasting_session", no_spark)
+    monkeypatch.setattr(command, "_store", lambda args: told)
+    with (
+        socket.socket() as deaf,
+        contextlib.closing(FakePrometheus(lambda *_: (200, vector(({}, 1.0))))) as server,
+    ):
+        deaf.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        prometheus = ("--prometheus", server.url) if with_prometheus else ()
+        assert command.run(parsed(*prometheus, "--bootstrap", address, "--cluster", "demo", "--apply")) == 3
+    assert capsys.readouterr().out == f"ClusterUnavailable: no broker answers at {address}: Connection refused\n"
+    assert told.looks == [("demo", "ClusterUnavailable")]
+
+
 @pytest.mark.spec("REB-08")
 def test_a_prometheus_that_is_away_is_told_and_reported_without_spark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(master: str | None = None, memory: str | None = None) -> Any:
-        raise AssertionError("Spark is started for nothing")
-
     told: Any = Told()
-    monkeypatch.setattr(session, "lasting_session", never)
+    monkeypatch.setattr(session, "lasting_session", no_spark)
     monkeypatch.setattr(command, "_store", lambda args: told)
     with contextlib.closing(FakePrometheus(lambda *_: (422, {"error": "away"}))) as server:
         assert command.run(parsed("--prometheus", server.url, "--cluster", "demo", "--apply")) == 3
     assert capsys.readouterr().out == f"PrometheusUnavailable: {server.url}/api/v1/query: HTTP 422 away\n"
     assert told.looks == [("demo", "PrometheusUnavailable")]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_prometheus_that_is_slow_and_knows_no_time_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All attempts at one that hangs take four minutes, of which nothing was said."""
+    heard: list[str] = []
+    told = threading.Event()
+
+    def hear(msg: object, *args: object, **_: Any) -> None:
+        heard.append(str(msg) % args)
+        told.set()
+
+    def slow(*_: object) -> Answer:
+        assert told.wait(60)
+        return 200, vector()
+
+    monkeypatch.setattr(session, "lasting_session", no_spark)
+    monkeypatch.setattr(command.log, "warning", hear)
+    monkeypatch.setattr(command, "SILENT_SECONDS", 0.05)
+    with contextlib.closing(FakePrometheus(slow)) as server:
+        assert command.run(parsed("--prometheus", server.url)) == 3
+    assert heard == [f"waiting for an answer of {server.url}"]
+    said = f"PrometheusUnavailable: {server.url} answers time() with nothing: is it a Prometheus?\n"
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize("option", ["--out", "--report"])

@@ -481,6 +481,23 @@ def test_a_broker_that_is_away_is_not_asked(tmp_path: Path) -> None:
     assert found.load().replicas.directory.tolist().count(-1) == 1
 
 
+@pytest.mark.spec("REB-08")
+@pytest.mark.timeout(120)
+def test_a_broker_that_hangs_but_is_not_fenced_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = admin.Admin.describe_log_dirs
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+
+        def hangs(client: Any, **asked: object) -> object:
+            two[1].pause()
+            return describe(client, **asked)
+
+        two.create("orders", [[0, 1]])
+        monkeypatch.setattr(admin.Admin, "describe_log_dirs", hangs)
+        with pytest.raises(Refusal, match=r"broker 1 does not describe its directories: .*RequestTimedOut") as caught:
+            measure_by_admin(two.bootstrap, {"request_timeout_ms": 1000})
+    assert caught.value.reason == "ClusterUnavailable"
+
+
 class Moving:
     """A cluster in which a reassignment ends, or begins, while it is described."""
 
