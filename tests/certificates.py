@@ -27,13 +27,15 @@ def believing(ca: Path) -> ssl.SSLContext:
 class Authority:
     """A certificate authority. Others trust the file `ca`; `issue` returns a file with a key and its certificate."""
 
-    def __init__(self, folder: Path, name: str = "tests") -> None:
+    def __init__(self, folder: Path, name: str = "tests", under: Authority | None = None) -> None:
+        """`under`: the authority that issues this one's certificate; by default it issues its own."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.ca = folder / f"{name}-ca.crt"
         self._key = folder / f"{name}-ca.key"
         _new_key(self._key)
-        openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", DAYS, "-out", self.ca)
+        by = () if under is None else ("-CA", under.ca, "-CAkey", under._key)
+        openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", DAYS, "-out", self.ca, *by)
 
     def issue(
         self, name: str, *, subject: str | None = None, names: str = HERE, days: int = DAYS, password: str | None = None

@@ -71,6 +71,10 @@ class Peer(Protocol):
     @property
     def principal(self) -> Principal: ...
     @property
+    def is_known(self) -> bool:
+        """False until it has logged in, where its listener asks for that."""
+
+    @property
     def host(self) -> str:
         """As Kafka prints it: "/127.0.0.1"."""
 

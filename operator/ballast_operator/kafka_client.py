@@ -138,6 +138,7 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.hosts = dict(settings.hosts)
     if settings.ca_pem:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Java: trusted, also where the own issuer is not
         context.load_verify_locations(cadata=as_ascii(settings.ca_pem))
     else:
         context.load_default_certs()

@@ -143,11 +143,28 @@ def test_at_the_address_of_a_pod_the_certificate_has_to_have_the_name_of_the_pod
 def test_an_api_is_believed_by_what_the_kubeconfig_holds_with_every_python(tmp_path: Path, believed: str) -> None:
     """As by kubectl: an authority without a key usage, which Python 3.13 refuses by itself, and the API's own
     certificate, which those before refuse."""
-    authority, _ = Authority(tmp_path), Authority(tmp_path, "others")
+    api = ApiAccess("https://127.0.0.1", ca_pem=_authorities(tmp_path, believed)).ssl_context()
+    assert api is not None
+    _believes(api, tmp_path / "api.pem", believed)
+
+
+@pytest.mark.spec("CLI-06")
+@pytest.mark.parametrize("believed", ["tests-ca.crt", "api.crt", "others-ca.crt"])
+def test_brokers_are_believed_by_what_the_truststore_holds_as_in_java(tmp_path: Path, believed: str) -> None:
+    trusted = _authorities(tmp_path, believed).decode()
+    context = client_options(ConnectionSettings("127.0.0.1:9093", tls=True, ca_pem=trusted))["ssl_context"]
+    _believes(context, tmp_path / "api.pem", believed)
+
+
+def _authorities(folder: Path, believed: str) -> bytes:
+    authority, _ = Authority(folder), Authority(folder, "others")
+    authority.issue("api")
+    return (folder / believed).read_bytes()
+
+
+def _believes(context: ssl.SSLContext, shown: Path, believed: str) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(authority.issue("api"))
-    context = ApiAccess("https://127.0.0.1", ca_pem=(tmp_path / believed).read_bytes()).ssl_context()
-    assert context is not None
+    server.load_cert_chain(shown)
     here, there = socket.socketpair()
     with here, there:
         answering = threading.Thread(target=answer, args=(server, there))

@@ -157,6 +157,7 @@ class SimPeer:
         self.host = f"/{host}"
         self.listener = listener
         self.principal = ANONYMOUS
+        self.is_known = True
         self.time: Time | None = None
         self.callbacks: list[Callable[[], None]] = []
         self.may_be_held = False  # True only for clients with a quota: nobody else may be throttled

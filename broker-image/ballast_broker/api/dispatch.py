@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.client_quotas import NO_NAME, ByteQuotas, ClientQuotas, Throttle
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.fetch import Fetch
@@ -73,8 +74,9 @@ class Dispatcher:
         produce: Produce | None = None,
         fetch: Fetch | None = None,
         handlers: Callable[[Api], Handler] = lambda api: handler_of(api.module),
-        is_of_nodes: Callable[[RequestContext, Any], bool] = lambda context, request: is_between_brokers(
-            context.api_key, context.version, request
+        is_of_nodes: Callable[[RequestContext, Any], bool] = lambda context, request: (
+            is_between_brokers(context.api_key, context.version, request)
+            and context.may(Operation.CLUSTER_ACTION, CLUSTER)
         ),
     ) -> None:
         self._broker = cast(BrokerServices, broker)  # a controller's handlers use only what it has
@@ -176,7 +178,8 @@ class Dispatcher:
         else:
             request = self._decode(api, context.version, self._body(api, context.version, frame, body))
         time = None
-        if self._quotas.on_requests and not self._is_of_nodes(context, request):
+        # Who has not logged in names any client id: as in Kafka, nobody's time is used up by that.
+        if self._quotas.on_requests and context.connection.is_known and not self._is_of_nodes(context, request):
             time = self._time_of(context.connection, context.client_id or NO_NAME, began)
         work = self._run(api, request, context, began, time)
         reply = self._later(work if time is None else Timed(work, time))

@@ -193,6 +193,10 @@ class BrokerConfig:
         return set(self.quorum_bootstrap) <= own
 
     @cached_property
+    def asks_other_controllers(self) -> bool:
+        return bool(self.voters) or (bool(self.quorum_bootstrap) and not self.is_its_own_quorum)
+
+    @cached_property
     def has_authorizer(self) -> bool:
         return bool(self.values["authorizer.class.name"])
 
@@ -377,7 +381,7 @@ def _check_security(config: BrokerConfig) -> None:
             raise ConfigError(
                 f"listener.security.protocol.map gives {listener} {protocol}: there are {', '.join(PROTOCOLS)}"
             )
-    if config.voters and config.controller_listener not in config.security_map:
+    if config.asks_other_controllers and config.controller_listener not in config.security_map:
         raise ConfigError(
             f"controller.listener.names names {config.controller_listener}, which listener.security.protocol.map does "
             "not map: say how controllers are to be reached"
@@ -390,7 +394,7 @@ def _check_security(config: BrokerConfig) -> None:
     if config.is_broker:
         mechanism = config.values["sasl.mechanism.inter.broker.protocol"]
         ways.append((config.inter_broker_listener, "sasl.mechanism.inter.broker.protocol", mechanism))
-    if config.voters:
+    if config.asks_other_controllers:
         mechanism = config.values["sasl.mechanism.controller.protocol"]
         ways.append((config.controller_listener, "sasl.mechanism.controller.protocol", mechanism))
     for listener, name, mechanism in ways:

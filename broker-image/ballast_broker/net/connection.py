@@ -76,6 +76,7 @@ class Connection:
         "events",
         "fd",
         "host",
+        "is_known",
         "last_active",
         "listener",
         "max_frame_bytes",
@@ -92,6 +93,7 @@ class Connection:
         self.host = host
         self.listener = listener
         self.principal = ANONYMOUS
+        self.is_known = True
         self.time: Time | None = None  # measures the time used, if there is a request quota
         self.max_frame_bytes = server.max_request_bytes
         self.closed = False

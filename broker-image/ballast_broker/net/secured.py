@@ -50,12 +50,14 @@ class SecuredConnection(Connection):
         super().__init__(server, sock, host, listener, dispatch)
         self._deadline = self._loop.call_later(SETTLED_WITHIN_S, self._too_late)
         if access.sasl is not None:
+            self.is_known = False
             self.max_frame_bytes = access.sasl.frame_bytes
             self._dispatch = Authentication(access.sasl, dispatch, self, self._loop)
 
     def settled(self, principal: Principal, dispatch: Dispatch) -> None:
         """The client is authenticated; from now on `dispatch` handles its requests."""
         self.principal = principal
+        self.is_known = True
         self._dispatch = dispatch
         self.max_frame_bytes = self._server.max_request_bytes
         if self._deadline is not None:

@@ -41,7 +41,11 @@ def parse_login_module(text: str) -> LoginModule:
     options: dict[str, str] = {}
     while tokens and tokens[0] != (";", True):
         key = tokens.pop(0)
-        if key.is_mark or len(tokens) < 2 or tokens[0] != ("=", True) or tokens[1].is_mark:
+        is_option = not key.is_mark and tokens[:1] == [("=", True)]
+        if options and not is_option:  # it may be the rest of a password
+            said = f"The value of key '{next(reversed(options))}' in JAAS config is followed by something else"
+            raise JaasError(f"{said}: with a blank or = in it, it has to be in quotes")
+        if not is_option or len(tokens) < 2 or tokens[1].is_mark:
             raise JaasError(f"Value not specified for key '{key.text}' in JAAS config")
         options[key.text] = tokens[1].text
         del tokens[:2]

@@ -237,6 +237,8 @@ def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
     authorities = "".join(block for kind, block in _blocks(text) if kind == "CERTIFICATE")
     if not authorities:
         raise ConfigError(f"{where} has no certificate in it")
+    # As in Java whatever is in it is trusted, also where its own issuer is not: an authority below another, or a peer.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=authorities)
     except (ssl.SSLError, ValueError) as error:

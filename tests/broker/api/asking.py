@@ -34,6 +34,7 @@ class Peer:
     host = "/127.0.0.1"
     listener = "PLAINTEXT"
     time: Any = None
+    is_known = True
 
     def __init__(self, principal: Principal = ANONYMOUS) -> None:
         self.principal = principal

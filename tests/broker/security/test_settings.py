@@ -92,8 +92,11 @@ def test_a_controllers_listener_is_not_open_by_default_where_another_is_not() ->
         broker_config(TLS | {"listeners": "SSL://a:1,CONTROLLER://a:2", "controller.quorum.voters": "1@a:2"})
 
 
-def test_how_controllers_are_reached_must_be_said_by_a_broker_as_well() -> None:
-    broker = {"process.roles": "broker", "controller.quorum.voters": "9@c:1", "controller.listener.names": "QUORUM"}
+@pytest.mark.parametrize(
+    "where", [{"controller.quorum.voters": "9@c:1"}, {"controller.quorum.bootstrap.servers": "c:1"}]
+)
+def test_how_controllers_are_reached_must_be_said_by_a_broker_as_well(where: dict[str, str]) -> None:
+    broker = {"process.roles": "broker", "controller.listener.names": "QUORUM"} | where
     with pytest.raises(ConfigError, match=r"names QUORUM, which listener\.security\.protocol\.map does not map"):
         broker_config(TLS | broker)
     explicit = {"listener.security.protocol.map": "SSL:SSL,QUORUM:SSL"}
@@ -159,6 +162,15 @@ def test_what_cannot_be_of_tls(changes: dict[str, str], says: str) -> None:
                 "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
             },
             "which controllers have only once they know each other; use PLAIN",
+        ),
+        (
+            {
+                "listeners": "PLAINTEXT://a:1,SASL_PLAINTEXT://a:2",
+                "controller.listener.names": "SASL_PLAINTEXT",
+                "controller.quorum.bootstrap.servers": "a:2,b:2",
+                "sasl.mechanism.controller.protocol": "PLAIN",
+            },
+            f"{JAAS} has no username and password",
         ),
     ],
 )

@@ -136,6 +136,22 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str
     return first, second
 
 
+@pytest.mark.spec("CLI-06")
+@pytest.mark.parametrize("believed", ["the authority between", "the certificate itself"])
+def test_what_is_in_the_truststore_is_believed_whoever_issued_it(
+    authority: Authority, tmp_path: Path, believed: str
+) -> None:
+    """As in Java: a company's nodes often know the authority that issues their certificates, and not its root."""
+    between = Authority(tmp_path, "between", under=authority)
+    node = between.issue("node")
+    trusted = between.ca if believed == "the authority between" else tmp_path / "node.crt"
+    known = settings(
+        authority, ssl_client_auth="required", ssl_keystore_location=str(node), ssl_truststore_location=str(trusted)
+    )
+    server, client = (TlsContexts(known, float, server=each).current() for each in (True, False))
+    assert _handshake(server, client) == ("node", "node")
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
