@@ -130,7 +130,8 @@ class Log:
         self.flush_lock = threading.Lock()
         self.truncations = 0
         # Lets `flush` skip what is synced already; of a log just opened nothing is known to be.
-        self.epochs_written, self.epochs_synced = 1, 0  # how often, and up to which of those times
+        self.epochs_written = 1  # how often
+        self.epochs_synced = 0  # the last of those times that is durable
         self.synced_names: tuple[str, int, bool, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
