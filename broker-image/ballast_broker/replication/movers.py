@@ -348,8 +348,11 @@ class Movers:
             mover.begin_ahead(move, adoption.CopyAhead(segment, future))
 
     async def copy_ahead(self, move: Move, copy: CopyAhead) -> None:
-        """Copy as much as rate and space allow: whoever takes the segment over copies the rest."""
+        """Copy as much as rate and space allow: whoever takes the segment over copies the rest. A cut ends it as well:
+        the source may have less now than there is to copy."""
         while copy.file.left_bytes and not self.rate.limited and self.has_room(move, SEGMENT_PIECE_BYTES):
+            if move.ended or move.cut_at is not None:
+                return
             await self._copy_piece(move, copy.file)
 
     async def _copy_piece(self, move: Move, copy: FileCopy) -> None:

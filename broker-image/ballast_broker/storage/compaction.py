@@ -289,7 +289,6 @@ class Compactor:
         await log.directory.threads.answers()
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
-        complete = not result.out_of_room
         with log.disk_faults():
             if result.out_of_room:
                 done = {group.replaced[0] for group in result.groups}
@@ -297,21 +296,23 @@ class Compactor:
             if log.cleaning_paused or log.closed or log.truncations != truncations:
                 self._throw_away(log, [group.replaced[0] for group in result.groups])
                 return result
+            whole = True
             for group in result.groups:
                 sources = [segments[base] for base in group.replaced]
-                if any(source.deleted for source in sources):
-                    self._throw_away(log, group.replaced[:1])
-                    complete = complete and all(source.deleted for source in sources)
-                else:
+                # Where retention took a part, the rest stays as it is: then no later one may lack a tombstone for it.
+                whole = whole and len({source.deleted for source in sources}) == 1
+                if whole and not sources[0].deleted:
                     swap_in(log, sources, group)
+                else:
+                    self._throw_away(log, group.replaced[:1])
         # Sync the renames before `cleaned_to` moves: after a power failure old segments could count as cleaned, and one
-        # day lose a tombstone but not what it deletes. The same holds where retention took part of a group meanwhile.
+        # day lose a tombstone but not what it deletes.
         await log.directory.threads.run(lambda: flushing.sync_names(log))
         if result.out_of_room:
             self._has_to_wait_for_room(log, self._manager.clock.monotonic() + PAUSE_WITHOUT_ROOM_S)
         else:
             self.without_room.pop(log.topic_partition, None)
-        if complete and log.truncations == truncations:
+        if whole and not result.out_of_room and log.truncations == truncations:
             log.cleaned_to = result.end_offset
             await self._manager.maintenance.checkpoint_cleaned_offsets()
         return result

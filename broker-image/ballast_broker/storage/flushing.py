@@ -45,7 +45,7 @@ def write_epochs(log: Log) -> None:
     with log.flush_lock:
         if log.epochs.changed:
             log.epochs.changed = False
-            log.epochs_unsynced = True
+            log.epochs_written += 1
             try:
                 write_unsynced(log.context.disk, f"{log.folder.path}/{LEADER_EPOCHS}", log.epochs.render())
             except OSError:
@@ -82,36 +82,34 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment], for_s: float
     going = segments[first:]
     write_epochs(log)
     with log.flush_lock:
-        epochs, log.epochs_unsynced = log.epochs_unsynced, False
+        written = log.epochs_written
+        epochs = log.epochs_synced < written  # also if another flush is about to sync them: it may fail
     now, whole = log.context.clock.monotonic, True
     until_s = now() + for_s
     names = (log.folder.path, segments[-1].base_offset, segments[-1].aborted.there, truncations)
-    try:
-        if epochs:
-            with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
-                _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
+    if epochs:
+        with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
+            _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
+    for segment in going:
+        if segment.base_offset >= end:
+            break
+        if segment is not going[0] and now() >= until_s:
+            end, whole = segment.base_offset, False
+            break
+        if segment not in synced:
+            _sync_log(log, segment)
+            sync_beside_log(log, segment, sealed=segment is not segments[-1])
+    if log.synced_names is None or log.synced_names[0] != log.folder.path:
+        _sync_identity(log)
+    if epochs or log.synced_names != names:
         for segment in going:
-            if segment.base_offset >= end:
-                break
-            if segment is not going[0] and now() >= until_s:
-                end, whole = segment.base_offset, False
-                break
-            if segment not in synced:
-                _sync_log(log, segment)
-                sync_beside_log(log, segment, sealed=segment is not segments[-1])
-        if log.synced_names is None or log.synced_names[0] != log.folder.path:
-            _sync_identity(log)
-        if epochs or log.synced_names != names:
-            for segment in going:
-                if segment.base_offset <= end:
-                    forget_unflushed(log, segment)
-            _sync_folder(log)
-            if whole:
-                log.synced_names = names
-    except BaseException:
-        log.epochs_unsynced = log.epochs_unsynced or epochs
-        raise
+            if segment.base_offset <= end:
+                forget_unflushed(log, segment)
+        _sync_folder(log)
+        if whole:
+            log.synced_names = names
     with log.flush_lock:
+        log.epochs_synced = max(log.epochs_synced, written)
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
             log.last_flush_s = now()

@@ -380,6 +380,8 @@ class _Loading:
         for segment in self.segments[number:]:
             self._retire(segment)
         del self.segments[number:]
+        # Before anything is appended: if the power failed again they would come back, and seem to continue the log.
+        self.disk.sync_directory(self.folder.path)
 
     def _retire(self, segment: Segment) -> None:
         """In a thread, but before maintenance runs on the loop: so its list of removals may be used."""

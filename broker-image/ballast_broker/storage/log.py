@@ -66,7 +66,8 @@ class Log:
         "directory",
         "end_offset",
         "epochs",
-        "epochs_unsynced",
+        "epochs_synced",
+        "epochs_written",
         "flush_lock",
         "flushed_often",
         "folder",
@@ -129,7 +130,8 @@ class Log:
         self.flush_lock = threading.Lock()
         self.truncations = 0
         # Lets `flush` skip what is synced already; of a log just opened nothing is known to be.
-        self.epochs_unsynced = True
+        self.epochs_written = 1  # how often
+        self.epochs_synced = 0  # the last of those times that is durable
         self.synced_names: tuple[str, int, bool, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`

@@ -205,7 +205,8 @@ class LogManager:
         deleted_folders = self._deleted_folders.partitions()
         for partition in list(self.held.future):
             if partition in deleted_folders:
-                self.use_lone_future(partition)
+                with contextlib.suppress(LogDirectoryFailure):  # it is offline now, as if it had failed while loading
+                    self.use_lone_future(partition)
 
     def use_lone_future(self, topic_partition: TopicPartition) -> None:
         """Make the future log the current one, unless there is a current one, or may be in an offline directory."""

@@ -65,8 +65,9 @@ class Placement:
         return room_for(size, directory.known_usage, self._reserve)
 
     def candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
-        """The directories to try in order: preferred, else assigned, else the one with fewest logs that has space; then
-        the rest, silent ones last. Asks on the loop how full a disk is: the log will be created there on the loop, too.
+        """The directories to try in order: preferred, else assigned, else (also if that one is silent) the one with
+        fewest logs that has space; then the rest, silent ones last. Asks on the loop how full a disk is: the log will
+        be created there on the loop, too.
         """
         by_count = sorted(
             (directory for directory in self._directories if directory.online and not directory.cordoned),
@@ -83,7 +84,7 @@ class Placement:
                     "%s begins empty: it was in the directory with id %s, which none of log.dirs has",
                     topic_partition, uuid_text(assigned),
                 )  # fmt: skip
-        if named is None or not named.online:
+        if named is None or not named.online or named.threads.silent:
             answering = (directory for directory in by_count if not directory.threads.silent)
             named = next((each for each in answering if room_for(0, each.usage(), self._reserve)), None)
         if named is None:

@@ -7,6 +7,7 @@ positions, sizes and timestamps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from ballast_broker.seams import Disk, File
@@ -176,7 +177,8 @@ class Segment:
         if self.references:
             return
         while self._held_files:
-            self._let_go(self._held_files.pop())
+            with suppress(OSError):  # of files that were only read it does not matter
+                self._held_files.pop().close()
         if self.deleted:
             self.close()
 

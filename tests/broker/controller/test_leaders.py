@@ -597,6 +597,41 @@ def test_nor_is_it_the_last_leader_that_returns_unless_there_is_no_other(replica
     assert state(scene)[0] == leader
 
 
+@pytest.mark.spec("CLU-11", "DIR-05")
+@pytest.mark.parametrize(("replicas", "leader"), [([1, 2], -1), ([1], 1)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_without_elr_the_last_in_sync_replica_made_anew_does_not_lead_unless_there_is_no_other(
+    replicas: list[int], leader: int, clean: bool
+) -> None:
+    """It is empty, and the other one would cut off all that it has."""
+    scene = Scene(elr=False, directories=2)
+    topic_id = scene.add_topic("orders", replicas)
+    fence(scene, 2)
+    heartbeat(scene, 1, offline=[directory(1, 0)])
+    restart(scene, 1, clean=clean)
+    unfence(scene, 1)
+    assert state(scene) == (-1, (1,), ()), "the disk may come back as it was"
+    assign(scene, 1, directory(1, 1), topic_id)
+    for broker_id in (1, 2):
+        restart(scene, broker_id, clean=True)
+        unfence(scene, broker_id)
+    assert state(scene)[0] == leader
+    if leader < 0:
+        fence(scene, 1)
+        elect(scene, 1, [("orders", 0)])
+        assert state(scene)[:2] == (2, (2,)), "a person says so"
+
+
+@pytest.mark.spec("CLU-11", "DIR-05")
+@pytest.mark.parametrize("elr", [True, False])
+def test_a_replica_made_anew_that_is_in_sync_with_a_leader_stays_so_when_it_says_where_it_is(elr: bool) -> None:
+    scene = Scene(elr=elr, directories=2)
+    gone = (directory(1, 5), directory(2, 0))
+    topic_id = scene.add_topic("orders", PartitionRegistration((1, 2), gone, (1, 2), leader=2))
+    assign(scene, 1, directory(1, 1), topic_id)
+    assert state(scene)[:2] == (2, (1, 2))
+
+
 @pytest.mark.spec("CLU-11")
 def test_the_last_leader_whose_directory_is_away_leads_when_that_is_back() -> None:
     """It shut down uncleanly meanwhile, and so did the other eligible replica."""

@@ -571,6 +571,25 @@ async def test_what_was_copied_ahead_goes_with_its_move_to_another_mover(
         assert left_ahead(tmp_path) == []
 
 
+@pytest.mark.spec("DIR-28")
+@pytest.mark.parametrize("ended", [False, True])
+async def test_nothing_is_copied_ahead_of_a_segment_that_is_cut(tmp_path: Path, ended: bool) -> None:
+    """Its copy can never be complete: a thread would ask for the rest again and again."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 10)
+        log, destination = node.log(ORDERS), node.logs.directories[1]
+        ahead = adoption.CopyAhead(log.active, node.logs.create_future(ORDERS, destination))
+        move = moves.Move(ORDERS, log.topic_id, log.directory.path, destination.path)
+        node.replicas._replicas[ORDERS].truncate_to(1)
+        if ended:
+            move.enter(moves.Stage.CANCELLED)
+        else:
+            move.note_truncation(1)
+        async with asyncio.timeout(20):
+            await node.replication.movers.copy_ahead(move, ahead)
+        ahead.close()
+
+
 @pytest.mark.spec("DIR-23", "DIR-28")
 async def test_a_segment_that_was_cut_while_it_was_synced_does_not_count_as_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

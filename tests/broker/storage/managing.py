@@ -31,6 +31,7 @@ class BadDisk(RealDisk):
 
     def __init__(self) -> None:
         self.bad: tuple[str, ...] = ()
+        self.bad_renames: tuple[str, ...] = ()
 
     def _check(self, path: str) -> None:
         if path.startswith(self.bad or ("//",)):
@@ -54,6 +55,8 @@ class BadDisk(RealDisk):
 
     def rename(self, old: str, new: str) -> None:
         self._check(old)
+        if old in self.bad_renames:
+            raise OSError(5, "Input/output error", old)
         super().rename(old, new)
 
 

@@ -521,6 +521,38 @@ def test_others_have_their_turn_while_logs_are_looked_through(new_world: NewWorl
 
 
 @pytest.mark.spec("LOG-25")
+def test_where_a_part_could_not_be_put_in_place_no_later_one_is(new_world: NewWorld, read_all: ReadAll) -> None:
+    """A tombstone whose time was over when the leader gave it goes at once, and what it deletes has to go before."""
+
+    async def story() -> None:
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        for key in (1, 2):
+            put(log, key)
+            log.roll()
+        log.update_config(replace(COMPACT, segment_bytes=log.size_bytes))
+        gone_ms = log.context.clock.wall_ms() - 1
+        tombstone = [Record(b"2", None, gone_ms - 1000)]
+        log.append_as_follower(memoryview(encode_batch(tombstone, base_offset=2, delete_horizon_ms=gone_ms)))
+        log.update_high_watermark(3)
+        log.roll()
+
+        def retention() -> None:
+            log.advance_log_start_offset(1)
+            assert log.delete_old_segments(0) == 1
+
+        world.afterwards = retention
+        for key in (3, 4):
+            assert await manager.compactor.clean_dirtiest()
+            put(log, key)
+            log.roll()
+        assert b"2" not in [record.key for record in read_all(log)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
 def test_what_could_not_be_put_in_place_is_not_clean(new_world: NewWorld, read_all: ReadAll) -> None:
     """Otherwise a tombstone would be removed one day while a value that it deletes is still there."""
 
@@ -543,8 +575,8 @@ def test_what_could_not_be_put_in_place_is_not_clean(new_world: NewWorld, read_a
 
         world.afterwards = retention
         assert await manager.compactor.clean_dirtiest()
-        world.clock.now_ms += 2000
         for key in (3, 4):
+            world.clock.now_ms += 2000
             put(log, key)
             log.roll()
             assert await manager.compactor.clean_dirtiest()

@@ -160,6 +160,28 @@ def test_killed_in_the_middle_of_a_move(world: World, when: str) -> None:
 
 
 @pytest.mark.spec("DIR-31", "DIR-41")
+def test_a_disk_that_fails_as_an_interrupted_swap_is_finished_ends_no_start(world: World) -> None:
+    async def story() -> None:
+        manager = await world.started()
+        current = create(manager)
+        target = next(d for d in manager.directories if d is not current.directory)
+        future = manager.create_future(partition(), target)
+        world.kill(manager)
+        os.rename(current.folder.path, f"{current.folder.path}.{'0' * 32}-delete")
+        world.bad_disk.bad_renames = (future.folder.path,)
+        again = await world.started()
+        assert [d.path for d in again.directories if not d.online] == [target.path]
+        assert again.get(partition()) is None
+        world.kill(again)
+        world.bad_disk.bad_renames = ()
+        again = await world.started()
+        assert again.logs[partition()].directory.path == target.path
+        await again.shutdown()
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31", "DIR-41")
 def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world: World) -> None:
     """One move has just ended, another begins, the broker is killed, and the disk with the current log fails."""
 

@@ -142,6 +142,32 @@ def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(
     assert any([run(story(moment)) for moment in range(1, 12)])  # noqa: C419 - all of them
 
 
+@pytest.mark.spec("LOG-40")
+def test_of_two_flushes_at_once_none_vouches_for_epochs_that_only_the_other_is_about_to_sync(world: World) -> None:
+    """The recovery point may be on the disk, and the power fail, before the other one has done it."""
+    asked: list[str] = []
+
+    class Noting(BadDisk):
+        def open(self, path: str, **keywords: Any) -> RealFile:
+            asked.append(path)
+            if path.endswith(checkpoint.LEADER_EPOCHS) and asked.count(path) == 1:
+                log.flush()
+                assert log.recovery_point == log.log_end_offset
+                assert asked.count(path) == 2, "the flush in between syncs them as well"
+            return super().open(path, **keywords)
+
+    async def story() -> Log:
+        return create(await world.started())
+
+    world.disk = Noting()
+    log = run(story())
+    write(log)
+    log.flush()
+    write(log)
+    log.flush()
+    assert len([path for path in asked if path.endswith(checkpoint.LEADER_EPOCHS)]) == 2, "once is enough"
+
+
 @pytest.mark.spec("DIR-29", "LOG-40")
 def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(
     world: World, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from tests.broker.storage.conftest import NOW_MS, PARTITION, Bench, ReadAll, pos
 
 from ballast_broker.config.logs import LONG_MAX, LogConfig
 from ballast_broker.storage.conversion import prepare
+from ballast_broker.storage.disk import RealFile
 from ballast_broker.storage.errors import InvalidRecords, LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_broker.storage.refused_records import MOST_NAMED
 from ballast_broker.storage.validation import CLIENT
@@ -572,3 +573,28 @@ def test_a_slice_that_could_not_be_sent_takes_its_directory_offline(bench: Bench
     part.failed(OSError(5, "Input/output error"))
     part.release()
     assert not bench.directory.online
+
+
+@pytest.mark.spec("LOG-31")
+def test_who_has_read_is_not_told_that_the_file_could_not_be_closed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was open for reading only, so nothing is lost; a client's connection would stay half closed."""
+    log = bench.create()
+    bench.append(log)
+    log.active.close()
+    found = log.read(0, 1 << 20, upper_offset=1)
+    bench.append(log)  # opens the file for writing
+    close, refused = RealFile.close, []
+
+    def refuse(file: RealFile) -> None:
+        close(file)
+        refused.append(file)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(RealFile, "close", refuse)
+    found.release()
+    assert len(refused) == 1
+    monkeypatch.undo()
+    bench.append(log)
+    assert log.directory.online

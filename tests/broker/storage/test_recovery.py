@@ -501,6 +501,29 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(
 
 
 @pytest.mark.spec("LOG-40", "LOG-41")
+@pytest.mark.parametrize("seed", [80, 88, 93, 124, *range(20)])
+def test_what_was_dropped_behind_a_hole_does_not_come_back_with_another_loss_of_power(
+    bench: Bench, read_all: ReadAll, seed: int
+) -> None:
+    """By then the log goes on with other records, which a leader has given: those dropped were not its own."""
+    store = bench.on_a_disk_that_forgets(seed)
+    log = bench.create(segment_bytes=250)
+    bench.append(log)
+    log.flush()
+    for _ in range(12):
+        bench.append(log)
+    store.lose_power()
+    again = bench.load(clean=False, recovery_point=1, segment_bytes=2000)
+    kept = again.log_end_offset
+    for _ in range(9):
+        bench.append(again, timestamp=NOW_MS + 1, epoch=1)
+    store.lose_power()
+    records = read_all(bench.load(clean=False, recovery_point=1))
+    assert [record.offset for record in records] == list(range(len(records)))
+    assert all(record.timestamp == NOW_MS + 1 for record in records if record.offset >= kept)
+
+
+@pytest.mark.spec("LOG-40", "LOG-41")
 @pytest.mark.parametrize("at", ["in a gap", "in a batch"])
 def test_a_log_that_was_cut_where_no_record_ends_has_no_hole(bench: Bench, read_all: ReadAll, at: str) -> None:
     """That of a follower that was killed after it had begun the next segment."""

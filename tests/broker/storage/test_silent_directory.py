@@ -188,6 +188,25 @@ def test_how_full_a_disk_is_is_asked_elsewhere_and_not_waited_for(
     run(story())
 
 
+@pytest.mark.spec("DIR-41", "LOG-32")
+@pytest.mark.parametrize("why", ["preferred", "assigned"])
+def test_a_new_replica_begins_where_the_disk_answers(world: World, why: str) -> None:
+    """It is made by the event loop, which would hang with the disk."""
+
+    async def story() -> None:
+        async with two_directories(world) as two:
+            two.hang()
+            await two.hung.learn_usage()
+            await eventually(lambda: two.hung.threads.silent)
+            if why == "preferred":
+                two.manager.set_preferred_directory(partition(), two.hung.path)
+            log = create(two.manager, assigned_directory=two.hung.id if why == "assigned" else None)
+            assert log.directory is two.well
+            assert two.disk.asked_on_loop == []
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-32")
 def test_what_flush_ms_asks_for_is_done_elsewhere(world: World) -> None:
     async def story() -> None:

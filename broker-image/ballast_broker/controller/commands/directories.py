@@ -8,7 +8,13 @@ from uuid import UUID
 from ballast_broker.controller.commands.brokers import check_broker_epoch
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import change_of, leader_acceptor
-from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, BrokerImage, PartitionRegistration, TopicImage
+from ballast_broker.metadata.image import (
+    DIRECTORY_UNASSIGNED,
+    NO_LEADER,
+    BrokerImage,
+    PartitionRegistration,
+    TopicImage,
+)
 from ballast_broker.metadata.records import known_id
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -52,9 +58,12 @@ def _assign(
     without = broker.id if offline else -1
     change = change_of(context, topic, partition_id, acceptable=_acceptor(context, before, broker.id, without))
     change.directories[broker.id] = directory
+    leaves = offline
     if len(before.replicas) > 1 and _is_made_anew(before, broker, directory):
         change.lost_replicas = frozenset((broker.id,))
-    if offline:
+        # Without ELR the last member stayed in the ISR when it went. (With a leader it may have caught up since.)
+        leaves = leaves or (not context.elr_enabled and before.leader == NO_LEADER)
+    if leaves:
         change.isr = [each for each in before.isr if each != broker.id]
     return ErrorCode.NONE, change.build()
 

@@ -49,7 +49,7 @@ class PartitionChange:
     election: Election = Election.ONLINE
     unclean_shutdown_replicas: frozenset[int] = frozenset()
     lost_replicas: frozenset[int] = frozenset()
-    """Replicas recreated empty: they must not lead on the strength of having been eligible or the last leader."""
+    """Replicas recreated empty: having been eligible, the last leader or in sync does not let them lead."""
     isr: list[int] = field(default_factory=list)
     replicas: list[int] = field(default_factory=list)
     removing: list[int] = field(default_factory=list)
@@ -164,8 +164,8 @@ class PartitionChange:
             self.elr = []
         if self.elr != list(self.before.elr):
             fields["eligible_leader_replicas"] = self.elr
-        # Without ELR the last member stays in the ISR so that it can lead again.
-        recordable = bool(self.isr) or self.elr_enabled
+        # Without ELR the last member stays in the ISR so that it can lead again, unless it is empty.
+        recordable = bool(self.isr) or self.elr_enabled or bool(self.lost_replicas)
         if "isr" not in fields and recordable and self.isr != list(self.before.isr):
             fields["isr"] = self.isr
 
