@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +41,9 @@ VOLUMES = ("a", "b", "c")
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # if a broker has a host of its own
 LOWEST_PORT = 10_000
 PORT_ATTEMPTS = 1000
+# Each process of a test run has ports of its own: until its broker listens, and while it is down, one is free to all.
+LANES = 8
+_given: deque[int] = deque(maxlen=500)
 WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
 
 
@@ -304,19 +308,23 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below the kernel's ephemeral range."""
+    """Ports that nobody listens on, below the kernel's ephemeral range, and that were not given to somebody lately."""
     highest = 32_768
     with contextlib.suppress(OSError, ValueError):
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = random.SystemRandom().sample(range(LOWEST_PORT, max(highest, LOWEST_PORT + 5000)), PORT_ATTEMPTS)
+    lane = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0) % LANES
+    ours = range(LOWEST_PORT + lane, max(highest, LOWEST_PORT + 2 * LANES * PORT_ATTEMPTS), LANES)
     found: list[int] = []
-    for port in candidates:
+    for port in random.SystemRandom().sample(ours, PORT_ATTEMPTS):
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         found.append(port)
+        _given.append(port)
         if len(found) == count:
             return found
     raise BrokerTrouble(f"no {count} free ports on loopback")
