@@ -332,7 +332,7 @@ def free_ports(count: int) -> list[int]:
 
 def brokers_told(address: str) -> set[int]:
     """The brokers that this one's metadata names."""
-    response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4)
+    response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4, READY_S)
     return {broker.node_id for broker in response.brokers}
 
 

@@ -87,7 +87,8 @@ class Brokers:
         return [volume for volume in self.brokers[node_id].volumes if (volume / f"{topic}-{partition}").is_dir()]
 
     def other_directory(self, node_id: int, topic: str, partition: int) -> str:
-        now = self.directory_of(node_id, topic, partition)
+        """A topic exists before its replicas' folders do: the present one is waited for."""
+        now = eventually(lambda: self.directory_of(node_id, topic, partition), f"where {topic}-{partition} is")
         return next(str(volume) for volume in self.brokers[node_id].volumes if str(volume) != now)
 
     def futures(self) -> list[Path]:

@@ -21,7 +21,7 @@ from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
 from ballast_wire.errors import ErrorCode
 
-pytestmark = [pytest.mark.disks, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.disks, pytest.mark.timeout(300)]
 MIB = 1 << 20
 BRIEF_MS = 3000
 CALM = {"log_flush_offset_checkpoint_interval_ms": "500", "replica_high_watermark_checkpoint_interval_ms": "500"}
