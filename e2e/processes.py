@@ -40,6 +40,7 @@ LOOPBACK = "127.0.0.1"
 VOLUMES = ("a", "b", "c")
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # if a broker has a host of its own
 LOWEST_PORT = 10_000
+NODE_PORTS_FROM = 30_000  # what a Kubernetes on this machine gives away itself
 PORT_ATTEMPTS = 1000
 # Each process of a test run has ports of its own: until its broker listens, and while it is down, one is free to all.
 LANES = 8
@@ -309,9 +310,9 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, below the kernel's ephemeral range, and that were not given to somebody lately."""
-    highest = 32_768
+    highest = NODE_PORTS_FROM
     with contextlib.suppress(OSError, ValueError):
-        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        highest = min(highest, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
     lane = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0) % LANES
     ours = range(LOWEST_PORT + lane, max(highest, LOWEST_PORT + 2 * LANES * PORT_ATTEMPTS), LANES)
     found: list[int] = []
