@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.asking import ask, message
+from e2e.asking import TIMEOUT_S, ask, message
 
 ALTER_LOG_DIRS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, ALTER_CONFIGS = 2, 4, 0, 0, 1  # versions
 BROKER_RESOURCE, SET = 4, 0
-TIMEOUT_S = 45.0  # a broker whose disk fails, on a machine that stalls, still answers
 Place = tuple[str, int]  # topic and partition
 
 
@@ -40,7 +39,7 @@ def alter_log_dirs(address: str, wanted: Mapping[Place, str]) -> dict[Place, int
         )
         for (topic, partition), path in wanted.items()
     ]
-    answer = ask(address, body(dirs=_merged(rows)), ALTER_LOG_DIRS, TIMEOUT_S)
+    answer = ask(address, body(dirs=_merged(rows)), ALTER_LOG_DIRS)
     return {
         (topic.topic_name, partition.partition_index): partition.error_code
         for topic in answer.results
@@ -61,7 +60,7 @@ def _merged(rows: Sequence[Any]) -> list[Any]:
 
 def describe_log_dirs(address: str) -> list[Directory]:
     body = message("DescribeLogDirsRequest")
-    answer = ask(address, body(topics=None), DESCRIBE_LOG_DIRS, TIMEOUT_S)
+    answer = ask(address, body(topics=None), DESCRIBE_LOG_DIRS)
     return [
         Directory(
             found.log_dir,
@@ -91,7 +90,7 @@ def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict
         for (topic, partition), replicas in wanted.items()
     ]
     request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=topics)
-    answer = ask(address, request, ALTER_REASSIGNMENTS, TIMEOUT_S)
+    answer = ask(address, request, ALTER_REASSIGNMENTS)
     if answer.error_code:
         return dict.fromkeys(wanted, answer.error_code)
     return {
@@ -104,7 +103,7 @@ def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict
 def reassigning(address: str) -> set[Place]:
     body = message("ListPartitionReassignmentsRequest")
     request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=None)
-    answer = ask(address, request, LIST_REASSIGNMENTS, TIMEOUT_S)
+    answer = ask(address, request, LIST_REASSIGNMENTS)
     if answer.error_code:
         raise ConnectionError(f"error {answer.error_code}")
     return {
@@ -119,7 +118,7 @@ def configure_broker(address: str, node_id: int, values: Mapping[str, str]) -> N
     entries = [kind.AlterableConfig(name=name, config_operation=SET, value=value) for name, value in values.items()]
     resource = kind(resource_type=BROKER_RESOURCE, resource_name=str(node_id), configs=entries)
     request = body(resources=[resource], validate_only=False)
-    answer = ask(address, request, ALTER_CONFIGS, TIMEOUT_S)
+    answer = ask(address, request, ALTER_CONFIGS)
     for each in answer.responses:
         if each.error_code:
             raise ConnectionError(f"error {each.error_code}: {each.error_message}")
