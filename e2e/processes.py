@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -39,7 +40,11 @@ LOOPBACK = "127.0.0.1"
 VOLUMES = ("a", "b", "c")
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # if a broker has a host of its own
 LOWEST_PORT = 10_000
+NODE_PORTS_FROM = 30_000  # what a Kubernetes on this machine gives away itself
 PORT_ATTEMPTS = 1000
+# Each process of a test run has ports of its own: until its broker listens, and while it is down, one is free to all.
+LANES = 8
+_given: deque[int] = deque(maxlen=500)
 WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
 
 
@@ -304,19 +309,23 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below the kernel's ephemeral range."""
-    highest = 32_768
+    """Ports that nobody listens on, below the kernel's ephemeral range, and that were not given to somebody lately."""
+    highest = NODE_PORTS_FROM
     with contextlib.suppress(OSError, ValueError):
-        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = random.SystemRandom().sample(range(LOWEST_PORT, max(highest, LOWEST_PORT + 5000)), PORT_ATTEMPTS)
+        highest = min(highest, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+    lane = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0) % LANES
+    ours = range(LOWEST_PORT + lane, max(highest, LOWEST_PORT + 2 * LANES * PORT_ATTEMPTS), LANES)
     found: list[int] = []
-    for port in candidates:
+    for port in random.SystemRandom().sample(ours, PORT_ATTEMPTS):
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         found.append(port)
+        _given.append(port)
         if len(found) == count:
             return found
     raise BrokerTrouble(f"no {count} free ports on loopback")
@@ -324,7 +333,7 @@ def free_ports(count: int) -> list[int]:
 
 def brokers_told(address: str) -> set[int]:
     """The brokers that this one's metadata names."""
-    response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4)
+    response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4, READY_S)
     return {broker.node_id for broker in response.brokers}
 
 

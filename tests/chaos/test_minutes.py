@@ -34,4 +34,4 @@ def test_a_clock_that_is_set_back_costs_nobody_anything(tmp_path: Path) -> None:
     )  # fmt: skip
     verdict = chaos.Chaos(tmp_path, settings, print).run()
     assert verdict.findings == [], "\n".join(verdict.history)
-    assert verdict.longest_silence_s < 30.0
+    assert verdict.longest_silence_s < 60.0

@@ -333,7 +333,7 @@ def test_what_is_meant_may_be_said_by_its_file(maps: Api, tmp_path: Path, capsys
     assert names == [["NAME"], ["configmap/a"], ["configmap/b"], [], ["NAME"], ["namespace/default"]]
     assert main(["get", "-f", str(file), "-o", "name"]) == 0
     assert capsys.readouterr().out.split() == ["configmap/a", "configmap/b", "namespace/default"]
-    assert main(["wait", "--for=jsonpath={.metadata.name}", "-f", str(file), "--timeout=5s"]) == 0
+    assert main(["wait", "--for=jsonpath={.metadata.name}", "-f", str(file), "--timeout=45s"]) == 0
     assert capsys.readouterr().out.count("condition met") == 3
     assert main(["describe", "-f", str(file)]) == 0
     assert "name: default\n" in capsys.readouterr().out
@@ -358,6 +358,6 @@ def test_what_is_made_anew_at_once_has_gone(tmp_path: Path, monkeypatch: pytest.
     try:
         running.api().post("/api/v1/namespaces/default/configmaps", body)
         config = ["--kubeconfig", str(tmp_path / "kubeconfig")]
-        assert main(["delete", "configmap", "one", "--timeout=1s", *config]) == 0
+        assert main(["delete", "configmap", "one", "--timeout=45s", *config]) == 0
     finally:
         running.close()

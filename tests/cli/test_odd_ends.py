@@ -183,7 +183,7 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         began = time.monotonic()
         assert main([*command, "--bootstrap", address]) == 2
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "without bootstrapping for half a minute"
     assert f"no broker answers at {address}: Connection refused" in capsys.readouterr().err
 
 
@@ -200,7 +200,7 @@ def test_somebody_who_does_not_speak_with_us_is_told(command: list[str], capsys:
         finally:
             closing.shutdown()
             serving.join()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 28
     assert "can be reached, but does not answer; it may want TLS or SASL" in capsys.readouterr().err
 
 
@@ -268,7 +268,7 @@ def test_a_file_that_is_no_kubeconfig(
     assert f"{path} is no kubeconfig" in told.out + told.err
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along(tmp_path: Path) -> None:
     data, others = tmp_path / "data", tmp_path / "others"
     others.mkdir()
@@ -340,7 +340,7 @@ AT_A_TERMINAL = (
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_up_ends_as_when_it_is_told_to_where_its_terminal_is_closed(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", AT_A_TERMINAL, "-m", "ballast_cli", "up", "--data", str(tmp_path)]
@@ -407,7 +407,7 @@ main()
     assert done.stderr == ""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_cluster_of_up_can_be_changed_without_kubectl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who applies another example of the same cluster is its owner, not in conflict with it."""
     with running("-m", "ballast_cli", "up", "--data", str(tmp_path)) as process:
@@ -430,13 +430,23 @@ def children_that_run(pid: int, command: bytes) -> list[int]:
     deadline = time.monotonic() + 30
     while True:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        found = [child for child in children if command in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")]
+        found = [child for child in children if command in words_of(child)]
         if found or time.monotonic() > deadline:
             return found
 
 
+def words_of(pid: int) -> list[bytes]:
+    """Its command line; nothing of one that has ended meanwhile."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
+
+
 def until_gone(pid: int) -> None:
-    handle = os.pidfd_open(pid)
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
     try:
         ended, deadline = select.poll(), 30_000
         ended.register(handle, select.POLLIN)
@@ -445,7 +455,7 @@ def until_gone(pid: int) -> None:
         os.close(handle)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     with running("-m", "ballast_cli", "demo", TMPDIR=str(tmp_path)) as process:
         read_until(process, b"1. A KafkaCluster")
@@ -465,7 +475,7 @@ def test_a_demo_without_room_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_a_demo_does_not_wait_for_ever_for_brokers_that_take_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

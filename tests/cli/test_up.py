@@ -145,17 +145,17 @@ async def main():
     stack = Stack(Path(sys.argv[1]))
     stack.api = SimpleNamespace(items=no_pods)
     async with demo_prometheus.scraping(stack, "demo"):
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
 asyncio.run(main())
 """
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_demo_that_is_killed_takes_its_prometheus_along(tmp_path: Path) -> None:
     program, pipe = tmp_path / "bin" / "prometheus", tmp_path / "pipe"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nexec sleep 60 > {pipe}\n")
+    program.write_text(f"#!/bin/sh\nexec sleep 600 > {pipe}\n")
     program.chmod(0o755)
     os.mkfifo(pipe)
     paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 100
 COMMAND = """
 import importlib.metadata, os, sys
 print(os.getpid(), importlib.metadata.version("tiny"), *sys.argv[1:])
@@ -71,7 +72,7 @@ class IndexHandler(BaseHTTPRequestHandler):
         name = self.path.rsplit("/", 1)[-1]
         if name in self.server.wheels:
             self.server.asked.release()
-            self.server.open_gate.wait(30)
+            self.server.open_gate.wait(PATIENCE_S)
             self.server.downloads += 1
             self._answer(self.server.wheels[name], "application/octet-stream")
         else:
@@ -109,6 +110,7 @@ class Checkout:
             "PIP_INDEX_URL": self.index.url,
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_CACHE_DIR": "1",
+            "PIP_TIMEOUT": str(PATIENCE_S),  # else a download that waits longer for the gate is begun again
         }
         return clean | own | self.variables
 
@@ -121,7 +123,7 @@ class Checkout:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         with self.start(*arguments) as process:
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

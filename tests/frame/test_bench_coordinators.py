@@ -20,7 +20,7 @@ class Broken(Server):
     name = "broken"
 
     def command(self, properties: object) -> list[str]:
-        return [sys.executable, "-c", "print('the disk is on fire', flush=True); import time; time.sleep(60)"]
+        return [sys.executable, "-c", "print('the disk is on fire', flush=True); import time; time.sleep(600)"]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
     broken = Broken()
     broken.spawn()
     assert broken.process is not None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 50
     while not broken.tail() and time.monotonic() < deadline:
         time.sleep(0.01)
     yield broken
@@ -49,7 +49,7 @@ def endless(failed: threading.Event) -> None:
     coordinators._in_pieces(times_out, failed)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_step_that_fails_ends_all_clients(server: Server) -> None:
     clients = 0
 
@@ -71,10 +71,10 @@ def test_a_step_that_fails_ends_all_clients(server: Server) -> None:
     began = time.monotonic()
     with pytest.raises(ServerFailed, match=r"(?s)broken: .*leader -1.*the disk is on fire"):
         coordinators._steps(server, 3, prepare, 3600.0)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_group_that_one_member_cannot_join_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "_new_topic", lambda *_: "topic")
 
@@ -88,7 +88,7 @@ def test_a_group_that_one_member_cannot_join_fails(server: Server, monkeypatch: 
         coordinators._group(server, "classic")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_group_that_is_never_complete_is_no_figure(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "_new_topic", lambda *_: "topic")
     monkeypatch.setattr(coordinators, "LIMIT_S", 0.2)

@@ -31,7 +31,7 @@ runpy.run_module("ballast_cli", run_name="__main__")
 def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     """A pod that is deleted as it starts must not take its whole grace period."""
     apart = ["unshare", "--pid", "--fork", "--kill-child=KILL"]
-    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], timeout=20).returncode != 0:
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], timeout=50).returncode != 0:
         pytest.skip("no process namespaces can be made here")
     properties = tmp_path / "server.properties"
     os.mkfifo(properties)  # opening it waits for us
@@ -40,7 +40,7 @@ def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_
             with properties.open("w"):  # it is about to read
                 [inner] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
                 os.kill(int(inner), signal.SIGTERM)
-                assert outer.wait(20) == 128 + signal.SIGTERM
+                assert outer.wait(50) == 128 + signal.SIGTERM
         finally:
             outer.kill()
 
@@ -50,12 +50,12 @@ def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback
     (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     command = [sys.executable, "-P", "-m", "ballast_cli", "status"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}/operator"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
     assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
     # Who was started in the background, where Ctrl-C is for others, goes on.
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, "--help"]
     (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('on')\n")
-    told = subprocess.run(ignoring, env=environment, capture_output=True, text=True, timeout=20)
+    told = subprocess.run(ignoring, env=environment, capture_output=True, text=True, timeout=50)
     assert told.stdout.startswith("on")
 
 

@@ -6,21 +6,22 @@ import fcntl
 import os
 import pty
 import re
+import resource
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
-from tests.frame.conftest import Checkout, Index, hear_hangups
+from tests.frame.conftest import PATIENCE_S, Checkout, Index, hear_hangups
 from tests.waiting import eventually
 
 from ballast_cli.__main__ import MODULES
 
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +47,7 @@ def bare_path(tmp_path: Path) -> Path:
 def run_script(*arguments: str, path: Path, home: Path) -> subprocess.CompletedProcess[str]:
     variables = {"PATH": str(path), "BALLAST_HOME": str(home)}
     return subprocess.run(
-        [ROOT / "ballast", *arguments], env=variables, capture_output=True, text=True, timeout=20, check=False
+        [ROOT / "ballast", *arguments], env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -284,7 +285,7 @@ def test_the_command_replaces_the_script(ready: Checkout) -> None:
         if remove:
             (ready.home / "env" / "stamps" / "broker").unlink()
         with ready.start("broker") as process:
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=PATIENCE_S)
         assert int(out.split()[0]) == process.pid, err
 
 
@@ -294,14 +295,20 @@ def test_second_start_asks_nobody_and_is_fast(ready: Checkout) -> None:
     alone = [str(ready.home / "env" / "bin" / "python"), "-c", ""]
     with_script, without = [], []
     for _ in range(7):
-        since = time.perf_counter()
+        before = processor_time_of_children()
         answer = ready.run("broker")
-        with_script.append(time.perf_counter() - since)
+        with_script.append(processor_time_of_children() - before)
         assert (answer.returncode, answer.stderr) == (0, "")
-        since = time.perf_counter()
+        before = processor_time_of_children()
         subprocess.run(alone, check=True)
-        without.append(time.perf_counter() - since)
+        without.append(processor_time_of_children() - before)
     assert min(with_script) - min(without) < 0.2
+
+
+def processor_time_of_children() -> float:
+    """In seconds, of those that have ended: how long they had to wait for a processor does not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_only_what_the_command_needs(ready: Checkout, index: Index) -> None:
@@ -429,9 +436,9 @@ def test_interrupted_installation_cleans_up_and_can_go_on(
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as process:
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert "interrupted; run the same command again" in err
     assert is_free(ready.home / "lock")
@@ -451,11 +458,11 @@ def test_a_terminal_that_is_closed_ends_pip_first(number: signal.Signals | None,
         env=ready.environment(), stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=hear_hangups,
     ) as process:  # fmt: skip
         os.close(theirs)
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         if number is not None:
             process.send_signal(number)
         os.close(ours)
-        assert process.wait(20) in {128 + signal.SIGHUP, 128 + (number or signal.SIGHUP)}
+        assert process.wait(PATIENCE_S) in {128 + signal.SIGHUP, 128 + (number or signal.SIGHUP)}
     assert is_free(ready.home / "lock")
     assert not (ready.home / "tmp").exists()
 
@@ -468,10 +475,10 @@ def test_an_installation_that_a_closed_terminal_is_not_to_end_goes_on(ready: Che
         ["sh", "-c", "trap '' HUP; exec ./ballast broker"],
         env=ready.environment(), cwd=ready.root, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         process.send_signal(signal.SIGHUP)
         index.open_gate.set()
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     assert out.split()[1] == "2.0"
 
 
@@ -480,9 +487,9 @@ def test_interrupted_addition_leaves_what_runs_from_there_alone(ready: Checkout,
     (ready.home / "env" / "stamps" / "operator").unlink()  # of when it was the same as another
     index.open_gate.clear()
     with ready.start("up") as process:
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     (ready.home / "env" / "untouched").touch()
     packages = next((ready.home / "env" / "lib").glob("python3.*")) / "site-packages"
     (packages / "extra-1.0.dist-info").mkdir()
@@ -514,7 +521,7 @@ def test_killed_installation_is_made_anew(ready: Checkout, index: Index) -> None
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as process:
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         process.kill()
     assert not is_free(ready.home / "lock"), "the pip that is left over still counts"
     index.open_gate.set()
@@ -530,12 +537,12 @@ def test_two_at_once_install_once(ready: Checkout, index: Index) -> None:
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
     with ready.start("broker") as first, ready.start("broker") as second:
-        assert index.asked.acquire(timeout=20)
+        assert index.asked.acquire(timeout=PATIENCE_S)
         both = (first, second)
         waiting = first if "waiting" in first_words(first, second) else second
         assert waiting in both
         index.open_gate.set()
-        outs = [process.communicate(timeout=30)[0] for process in both]
+        outs = [process.communicate(timeout=PATIENCE_S)[0] for process in both]
     assert [out.split()[1] for out in outs] == ["2.0", "2.0"]
     assert index.downloads == 1
 
@@ -563,8 +570,9 @@ def test_runs_from_elsewhere_and_through_a_link(ready: Checkout, tmp_path: Path)
     link = tmp_path / "link"
     link.symlink_to(ready.root / "ballast")
     answer = subprocess.run(
-        [link, "broker", "x"], env=ready.environment(), cwd="/", capture_output=True, text=True, timeout=20, check=True
-    )
+        [link, "broker", "x"], env=ready.environment(), cwd="/",
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
     assert answer.stdout.endswith("1.0 broker x\n")
 
 
@@ -577,7 +585,7 @@ def test_it_finds_its_folder_however_it_is_called(ready: Checkout, tmp_path: Pat
         for paths in (f".:{elsewhere}", str(elsewhere)):
             answer = subprocess.run(
                 [*command, "broker", "x"], env=ready.environment() | {"CDPATH": paths}, cwd=ready.root.parent,
-                capture_output=True, text=True, timeout=20, check=False,
+                capture_output=True, text=True, timeout=PATIENCE_S, check=False,
             )  # fmt: skip
             assert answer.stdout.endswith("1.0 broker x\n"), (command, paths, answer.stderr)
 
@@ -595,7 +603,7 @@ def test_on_a_terminal_it_shows_that_it_is_working(ready: Checkout, index: Index
             while shown.count(b"\r") < 4:
                 shown += os.read(ours, 1000)
             index.open_gate.set()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE_S)
     finally:
         os.close(ours)
         os.close(theirs)

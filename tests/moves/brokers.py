@@ -77,12 +77,18 @@ class Brokers:
     # -- where replicas are -------------------------------------------------------------------------------------------
     def directory_of(self, node_id: int, topic: str, partition: int) -> str | None:
         """The one directory in which this broker has the current log, or None."""
-        found = [volume for volume in self.brokers[node_id].volumes if (volume / f"{topic}-{partition}").is_dir()]
+        found = self._directories_of(node_id, topic, partition)
+        if len(found) > 1:  # a move may have ended between the two looks; then only one is left now
+            found = self._directories_of(node_id, topic, partition)
         assert len(found) < 2, found
         return str(found[0]) if found else None
 
+    def _directories_of(self, node_id: int, topic: str, partition: int) -> list[Path]:
+        return [volume for volume in self.brokers[node_id].volumes if (volume / f"{topic}-{partition}").is_dir()]
+
     def other_directory(self, node_id: int, topic: str, partition: int) -> str:
-        now = self.directory_of(node_id, topic, partition)
+        """A topic exists before its replicas' folders do: the present one is waited for."""
+        now = eventually(lambda: self.directory_of(node_id, topic, partition), f"where {topic}-{partition} is")
         return next(str(volume) for volume in self.brokers[node_id].volumes if str(volume) != now)
 
     def futures(self) -> list[Path]:

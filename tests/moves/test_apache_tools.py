@@ -15,7 +15,7 @@ from e2e.dump_log import check_partition
 from tests.apache_java import java
 from tests.moves.brokers import Brokers, eventually, plan
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(480)]
 
 TOOLS = {
     "reassign": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
@@ -194,7 +194,7 @@ def test_replication_factor_and_manual_placement(brokers: Brokers, tool: Tool) -
 
 
 @pytest.mark.spec("CLU-33", "CLU-32")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_broker_is_commissioned_and_decommissioned(brokers: Brokers, tool: Tool) -> None:
     brokers.create("wide", [[n % 3, (n + 1) % 3] for n in range(8)])
     brokers.produce("wide", range(8), 0.3)

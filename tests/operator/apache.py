@@ -14,21 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from e2e.processes import free_ports
 from tests.apache_java import java
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 MEMORY = "384m"
 # On a busy machine a start takes long.
 START_SECONDS = 150.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; each stays bound until the last is found, so they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @dataclass

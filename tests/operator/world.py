@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from e2e.processes import free_ports
 from e2e.sockets import forget_sockets
-from tests.operator.apache import free_ports
 
 from ballast_cli.places import ROOT
 from ballast_cli.status import observe_cluster

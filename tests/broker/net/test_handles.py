@@ -18,6 +18,7 @@ from e2e.processes import CLUSTER_ID, BrokerProcess, free_ports
 
 from ballast_broker.handles import FOR_ALL_ELSE, MOST_FOR_LOGS, shares
 
+pytestmark = pytest.mark.timeout(180)
 PARTITIONS = 250
 
 
@@ -55,7 +56,7 @@ def broker(folder: Path, handles: str) -> Iterator[BrokerProcess]:
 def producer_of(address: str) -> Producer:
     admin = AdminClient({**QUIET, "bootstrap.servers": address})
     admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(60)
-    return Producer({**QUIET, "bootstrap.servers": address, "acks": "all", "message.timeout.ms": 30_000})
+    return Producer({**QUIET, "bootstrap.servers": address, "acks": "all", "message.timeout.ms": 60_000})
 
 
 def write_to(producer: Producer, partitions: Iterable[int]) -> list[object]:
@@ -71,7 +72,7 @@ def write_to(producer: Producer, partitions: Iterable[int]) -> list[object]:
 def test_more_logs_are_written_to_than_may_be_open(tmp_path: Path, handles: str) -> None:
     with broker(tmp_path, handles) as found:
         assert write_to(producer_of(found.address), range(PARTITIONS)) == []
-        told = any("hard limit of open files is low" in line for line in found.last_lines())
+        told = any("hard limit of open files is low" in line for line in found.last_lines(10_000))
         assert told is (handles == "200 200")
 
 
@@ -111,7 +112,7 @@ def test_a_broker_without_handles_keeps_its_disk_and_does_later_what_it_was_aske
             producer.flush(0.01)
         creating = admin.create_topics([NewTopic("later", 1, 1)])["later"]
         deadline = time.monotonic() + 60
-        while not any("raise its limit" in line for line in found.last_lines()):
+        while not any("raise its limit" in line for line in found.last_lines(10_000)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert len(told) < 100, "segments were begun without a handle"
@@ -119,7 +120,7 @@ def test_a_broker_without_handles_keeps_its_disk_and_does_later_what_it_was_aske
         creating.result(60)
         assert producer.flush(60) == 0
         assert told == [None] * 100
-        assert not [line for line in found.last_lines() if "is offline" in line]
+        assert not [line for line in found.last_lines(10_000) if "is offline" in line]
         settings = {"group.id": "g", "enable.auto.commit": False}
         consumer = Consumer({**QUIET, "bootstrap.servers": found.address, **settings})
         try:
@@ -139,7 +140,7 @@ def read_from(consumer: Consumer, number: int, count: int) -> list[bytes | None]
         message = consumer.poll(1)
         if message is not None and message.error() is None:
             values.append(message.value())
-    end = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=10)[1]
+    end = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=60)[1]
     return values if end == len(values) else [*values, b"and more"]
 
 

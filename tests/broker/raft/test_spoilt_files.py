@@ -26,7 +26,7 @@ Damage = Callable[[Path], Path]
 def create_topic(address: str, name: str) -> int:
     kind = message("CreateTopicsRequest")
     topic = kind.CreatableTopic(name=name, num_partitions=3, replication_factor=1, assignments=[], configs=[])
-    answer = ask(address, kind(topics=[topic], timeout_ms=10_000, validate_only=False), 7)
+    answer = ask(address, kind(topics=[topic], timeout_ms=45_000, validate_only=False), 7)
     code: int = answer.topics[0].error_code
     return code
 
@@ -127,7 +127,7 @@ def test_a_node_ends_and_says_what_is_spoilt(stopped: Cluster, damage: Damage) -
     broker.start()
     with pytest.raises(BrokerTrouble):
         broker.wait_ready()
-    assert until(lambda: broker.ended_by_itself, 10)
+    assert until(lambda: broker.ended_by_itself, 60)
     told = broker.last_lines(1)[0]
     assert told.startswith("broker 1: ")
     assert str(spoilt) in told
@@ -147,7 +147,7 @@ def test_what_follows_the_damage_is_not_cut_off(stopped: Cluster) -> None:
     broker.start()
     with pytest.raises(BrokerTrouble):
         broker.wait_ready()
-    assert until(lambda: broker.ended_by_itself, 10)
+    assert until(lambda: broker.ended_by_itself, 60)
     assert f"{spoilt} is spoilt at byte" in broker.last_lines(1)[0]
     assert spoilt.stat().st_size == size
     (spoilt.parent / FLUSHED_END).unlink()
@@ -156,7 +156,7 @@ def test_what_follows_the_damage_is_not_cut_off(stopped: Cluster) -> None:
 
 
 @pytest.mark.spec("CLU-03")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_what_is_not_spoilt_is_served(stopped: Cluster) -> None:
     restored(stopped)
     [broker] = stopped.brokers

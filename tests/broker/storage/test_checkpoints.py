@@ -41,7 +41,7 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world: World, by: str) 
 
     async def without_the_old_one(manager: LogManager) -> None:
         task = asyncio.create_task(manager.maintenance.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while checkpoint.read_offsets(world.disk, path):
                 await asyncio.sleep(0.005)
         task.cancel()
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world:
             def write_atomically(self, path: str, data: bytes) -> None:
                 if path.endswith(checkpoint.LOG_START_OFFSETS) and partition() in manager.logs:
                     loop.call_soon_threadsafe(again)
-                    assert done.wait(10)
+                    assert done.wait(45)
                 super().write_atomically(path, data)
 
         def again() -> None:

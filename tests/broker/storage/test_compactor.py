@@ -168,7 +168,7 @@ def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world: New
         log = create_dirty(manager)
         log.flush()
         task = asyncio.create_task(manager.maintenance.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while world.flushed_to() < 4:
                 await asyncio.sleep(0.005)
             assert await manager.compactor.clean_dirtiest()
@@ -281,7 +281,7 @@ def test_who_waits_for_something_to_clean_may_be_told_to_wait_less(new_world: Ne
             await asyncio.sleep(0)  # nothing is to be cleaned yet
         create_dirty(manager)
         compactor.configure({"log.cleaner.backoff.ms": 1})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             while not compactor.passes:
                 await asyncio.sleep(0.01)
         running.cancel()
@@ -317,7 +317,7 @@ async def test_a_stop_does_not_wait_for_a_cleaner_that_waits_for_its_disk(monkey
     cleaning = asyncio.create_task(runner.run(CleanJob("/d", [], 0, 0, 1, NOW_MS, 0, 1, 1)))
     await asyncio.sleep(0)
     cleaning.cancel()
-    await asyncio.wait_for(asyncio.gather(cleaning, return_exceptions=True), 5)
+    await asyncio.wait_for(asyncio.gather(cleaning, return_exceptions=True), 45)
     await runner.close()
 
 
@@ -625,7 +625,7 @@ def test_a_segment_is_cleaned_once_all_of_it_is_committed_and_not_again_and_agai
         log = create_dirty(manager)
         put(log, 3)
         log.update_high_watermark(3)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(45):
             while await manager.compactor.clean_dirtiest():
                 pass
         assert [int(record.key or b"") for record in read_all(log)] == [1, 2, 1, 2, 3]

@@ -296,7 +296,7 @@ def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench
         async def run(self, work: Callable[[], T]) -> T:
             def wait() -> T:
                 began.set()
-                assert go_on.wait(30)
+                assert go_on.wait(45)
                 return work()
 
             return await threads.run(wait)
