@@ -330,7 +330,7 @@ class FetcherGroup:
             self._set_aside(key, followed, error, None)
             return
         elif data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
-            self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset, data.log_start_offset)
         else:
             await self._append(followed, data)
         self._backoff.worked(key)
@@ -358,7 +358,7 @@ class FetcherGroup:
         replica.followed(data.high_watermark, data.log_start_offset)
         followed.lag = max(0, data.high_watermark - replica.state.log_end_offset)
 
-    def _cut(self, followed: Followed, epoch: int, end_offset: int) -> None:
+    def _cut(self, followed: Followed, epoch: int, end_offset: int, leader_start: int) -> None:
         replica = followed.replica
         found = replica.online_log()
         offset = truncation_offset(found, epoch, end_offset)
@@ -372,7 +372,14 @@ class FetcherGroup:
             f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",
         )  # fmt: skip
         self._totals.truncated_records += lost
-        replica.truncate_to(offset)
+        if leader_start >= offset:
+            # The leader deleted all that would be left, and forgot of which epochs it was: perhaps of other ones than
+            # here. Nobody may see that here where a crash loses the log start offset.
+            log.info("%s: the log of the leader begins at %d: this log begins again there",
+                     replica.topic_partition, leader_start)  # fmt: skip
+            replica.start_over_at(leader_start)
+        else:
+            replica.truncate_to(offset)
 
     async def _begin_again(self, followed: Followed) -> None:
         """Our log end is outside the leader's log: truncate to its end, or start over at its start (REP-07)."""
