@@ -293,12 +293,12 @@ class FetcherGroup:
                 if followed is None or sent is None or key in self._aside or key in self._writing:
                     continue
                 try:
-                    if followed.asked() == sent and data.records and followed.replica.append_is_slow():
-                        slow.append(self._begin_to_write(key, followed, data))
-                    elif followed.asked() == sent:
-                        await self._take_in_partition(key, followed, data)
-                    else:  # truncated, with another leader, or log start moved since: fetch again
+                    if not followed.asked().has_answer_of(sent):  # truncated or with another leader since
                         self._want(key, followed)
+                    elif data.records and followed.replica.append_is_slow():
+                        slow.append(self._begin_to_write(key, followed, data))
+                    else:
+                        await self._take_in_partition(key, followed, data)
                 except ApiError as error:
                     self._set_aside(key, followed, error.code, error.message)
         if slow:
