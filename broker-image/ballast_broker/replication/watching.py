@@ -112,9 +112,10 @@ class Watched(FetchEntry):
 
     def leave(self) -> None:
         """The session has dropped the partition."""
-        self.watch_replica(None)
         if self.watch is not None:
+            self.watch.mark(self)  # records until when its follower kept asking
             self.watch.due.pop(self, None)
+        self.watch_replica(None)
 
     def is_news(self, result: FetchResult) -> bool:
         """Whether it must be sent: data, errors and moved offsets. To leave a partition out means no change."""
@@ -128,9 +129,11 @@ class Watched(FetchEntry):
         )
 
     def told(self, result: FetchResult) -> None:
-        failed = result.error is not ErrorCode.NONE  # to be told again next time, whatever the offsets are then
-        self.told_high_watermark = NEVER_TOLD if failed else result.high_watermark
-        self.told_log_start_offset = NEVER_TOLD if failed else result.log_start_offset
+        # To be told again next time, whatever the offsets are then: a follower that has to cut its log first cannot use
+        # these either.
+        again = result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+        self.told_high_watermark = NEVER_TOLD if again else result.high_watermark
+        self.told_log_start_offset = NEVER_TOLD if again else result.log_start_offset
 
 
 def _is_settled(entry: Watched, result: FetchResult, params: FetchParams, replica: Replica) -> bool:

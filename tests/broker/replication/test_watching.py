@@ -211,6 +211,41 @@ async def test_a_follower_that_asks_for_nothing_new_keeps_up(tmp_path: Path) -> 
         assert follower.last_caught_up_ms == session.watch.asked_ms
 
 
+@pytest.mark.spec("REP-13", "REP-03")
+async def test_a_follower_whose_connection_ends_was_caught_up_until_its_last_fetch(tmp_path: Path) -> None:
+    """Otherwise the first record in a long time, if it comes before the follower is back, puts it out of the ISR."""
+    cluster, one = await two_brokers(tmp_path, 1, replica_lag_time_max_ms=2_000)
+    async with cluster:
+        session = Session(one, cluster, 1)
+        session.look()
+        follower = one.state(TopicPartition("orders", 0)).followers[FOLLOWER]
+        noted = follower.last_caught_up_ms
+        await eventually(lambda: bool(session.look() == {} and session.watch.asked_ms > noted + 50))
+        session.entries[0].leave()
+        one.produce(TopicPartition("orders", 0), "a")
+        assert follower.last_caught_up_ms == session.watch.asked_ms
+
+
+@pytest.mark.spec("REP-03", "REP-05")
+async def test_a_follower_that_had_to_cut_its_log_is_told_the_high_watermark_again(tmp_path: Path) -> None:
+    """It could not use the one that came with the order to cut, and there may be no further record for a long time."""
+    cluster, one = await two_brokers(tmp_path, 1)
+    async with cluster:
+        one.produce(TopicPartition("orders", 0), "a", "b")
+        session = Session(one, cluster, 1)
+        session.ask(0, 2)
+        session.look()
+        session = Session(one, cluster, 1)
+        session.entries[0].last_fetched_epoch = 0
+        session.ask(0, 3)
+        [result] = session.fetch()
+        assert (result.diverging_epoch, result.high_watermark) == ((0, 2), 2)
+        session.told([result])
+        session.ask(0, 2)
+        assert session.look() == {0: (ErrorCode.NONE, 0, 2, 0)}
+        assert session.look() == {}
+
+
 @pytest.mark.spec("REP-03", "REP-13")
 async def test_a_follower_that_is_about_to_be_put_out_stays_due_and_comes_back(tmp_path: Path) -> None:
     """There may be no notice of the change and no further record: found by the simulation, seed 5649."""
