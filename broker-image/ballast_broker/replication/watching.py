@@ -96,6 +96,8 @@ class Watched(FetchEntry):
 
     def ask(self, asked: FetchEntry) -> None:
         """The client changed its request for this partition."""
+        if asked.current_leader_epoch != self.current_leader_epoch:  # it may not have used an answer of the one before
+            self.told_high_watermark = self.told_log_start_offset = NEVER_TOLD
         self.topic_partition = asked.topic_partition
         self.fetch_offset = asked.fetch_offset
         self.last_fetched_epoch = asked.last_fetched_epoch

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
 from ballast_broker.controller.commands.brokers import fence_broker
-from ballast_broker.replication.reading import FetchParams, FetchResult, give_back
+from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult, give_back
 from ballast_broker.replication.watching import Watch, Watched
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -243,6 +243,26 @@ async def test_a_follower_that_had_to_cut_its_log_is_told_the_high_watermark_aga
         session.told([result])
         session.ask(0, 2)
         assert session.look() == {0: (ErrorCode.NONE, 0, 2, 0)}
+        assert session.look() == {}
+
+
+@pytest.mark.spec("REP-03", "REP-05")
+async def test_a_follower_that_asks_in_a_new_epoch_is_told_all_again(tmp_path: Path) -> None:
+    """It does not use an answer from the epoch before, and there may be no further record for a long time."""
+    cluster = Cluster(tmp_path)
+    async with cluster:
+        one, _, _ = await cluster.add(1, FOLLOWER, 3)
+        cluster.cuts.update({frozenset({1, FOLLOWER}), frozenset({1, 3})})
+        cluster.controller.create_topic("orders", [[1, FOLLOWER, 3]])
+        session, orders = Session(one, cluster, 1), TopicPartition("orders", 0)
+        [entry] = session.entries
+        entry.current_leader_epoch = 0
+        assert session.look() == {0: (ErrorCode.NONE, 0, 0, 0)}
+        cluster.controller.reassign("orders", [1, FOLLOWER])
+        assert (cluster.leader(orders), one.state(orders).leader_epoch) == (1, 1)
+        entry.ask(FetchEntry(orders, entry.topic_id, 0, current_leader_epoch=1, log_start_offset=0))
+        session.watch.mark(entry)
+        assert session.look() == {0: (ErrorCode.NONE, 0, 0, 0)}
         assert session.look() == {}
 
 
