@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -111,11 +112,14 @@ class FetcherGroup:
         self._aside.discard(key)
         self._throttled_out.discard(key)
         self._backoff.worked(key)
+        followed.replica.tell_log_start = partial(self._tell_log_start, key, followed)
         self._want(key, followed)
         self._changed.set()
 
     def unfollow(self, key: Key) -> None:
-        if self.partitions.pop(key, None) is not None:
+        followed = self.partitions.pop(key, None)
+        if followed is not None:
+            followed.replica.tell_log_start = None
             self._give_up_writing(key)
             self._aside.discard(key)
             self._throttled_out.discard(key)
@@ -146,6 +150,12 @@ class FetcherGroup:
             self._totals.failed += 1
             self.partitions.pop(key, None)
             self._session.want(key, None)
+
+    def _tell_log_start(self, key: Key, followed: Followed) -> None:
+        """With the next request, though there may be no answer for this partition for a long time."""
+        left_out = key in self._aside or key in self._throttled_out or key in self._writing
+        if self.partitions.get(key) is followed and not left_out:
+            self._want(key, followed)
 
     # -- the turns ----------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
