@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -111,11 +112,14 @@ class FetcherGroup:
         self._aside.discard(key)
         self._throttled_out.discard(key)
         self._backoff.worked(key)
+        followed.replica.tell_log_start = partial(self._tell_log_start, key, followed)
         self._want(key, followed)
         self._changed.set()
 
     def unfollow(self, key: Key) -> None:
-        if self.partitions.pop(key, None) is not None:
+        followed = self.partitions.pop(key, None)
+        if followed is not None:
+            followed.replica.tell_log_start = None
             self._give_up_writing(key)
             self._aside.discard(key)
             self._throttled_out.discard(key)
@@ -146,6 +150,12 @@ class FetcherGroup:
             self._totals.failed += 1
             self.partitions.pop(key, None)
             self._session.want(key, None)
+
+    def _tell_log_start(self, key: Key, followed: Followed) -> None:
+        """With the next request, though there may be no answer for this partition for a long time."""
+        left_out = key in self._aside or key in self._throttled_out or key in self._writing
+        if self.partitions.get(key) is followed and not left_out:
+            self._want(key, followed)
 
     # -- the turns ----------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -293,12 +303,12 @@ class FetcherGroup:
                 if followed is None or sent is None or key in self._aside or key in self._writing:
                     continue
                 try:
-                    if followed.asked() == sent and data.records and followed.replica.append_is_slow():
-                        slow.append(self._begin_to_write(key, followed, data))
-                    elif followed.asked() == sent:
-                        await self._take_in_partition(key, followed, data)
-                    else:  # truncated, with another leader, or log start moved since: fetch again
+                    if not followed.asked().has_answer_of(sent):  # truncated or with another leader since
                         self._want(key, followed)
+                    elif data.records and followed.replica.append_is_slow():
+                        slow.append(self._begin_to_write(key, followed, data))
+                    else:
+                        await self._take_in_partition(key, followed, data)
                 except ApiError as error:
                     self._set_aside(key, followed, error.code, error.message)
         if slow:
@@ -330,7 +340,7 @@ class FetcherGroup:
             self._set_aside(key, followed, error, None)
             return
         elif data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
-            self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset, data.log_start_offset)
         else:
             await self._append(followed, data)
         self._backoff.worked(key)
@@ -358,7 +368,7 @@ class FetcherGroup:
         replica.followed(data.high_watermark, data.log_start_offset)
         followed.lag = max(0, data.high_watermark - replica.state.log_end_offset)
 
-    def _cut(self, followed: Followed, epoch: int, end_offset: int) -> None:
+    def _cut(self, followed: Followed, epoch: int, end_offset: int, leader_start: int) -> None:
         replica = followed.replica
         found = replica.online_log()
         offset = truncation_offset(found, epoch, end_offset)
@@ -372,7 +382,14 @@ class FetcherGroup:
             f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",
         )  # fmt: skip
         self._totals.truncated_records += lost
-        replica.truncate_to(offset)
+        if leader_start >= offset:
+            # The leader deleted all that would be left, and forgot of which epochs it was: perhaps of other ones than
+            # here. Nobody may see that here where a crash loses the log start offset.
+            log.info("%s: the log of the leader begins at %d: this log begins again there",
+                     replica.topic_partition, leader_start)  # fmt: skip
+            replica.start_over_at(leader_start)
+        else:
+            replica.truncate_to(offset)
 
     async def _begin_again(self, followed: Followed) -> None:
         """Our log end is outside the leader's log: truncate to its end, or start over at its start (REP-07)."""

@@ -24,6 +24,10 @@ class Asked(NamedTuple):
     current_leader_epoch: int
     log_start_offset: int
 
+    def has_answer_of(self, sent: Asked) -> bool:
+        """Whether the answer to `sent` answers this as well: the log start offset only informs the leader."""
+        return self[:3] == sent[:3]
+
 
 class FetchSession(Generic[Key]):
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ _STORAGE_ERROR: Final = "The log's directory is offline."
 class Replica:
     __slots__ = (
         "_clock", "_wakeups", "delete_waiters", "follower_throttled", "leader_throttled", "log", "offline", "parked",
-        "state", "topic_id", "topic_partition", "truncated", "watched",
+        "state", "tell_log_start", "topic_id", "topic_partition", "truncated", "watched",
     )  # fmt: skip
 
     def __init__(self, topic_id: UUID, state: Partition, clock: Clock, wakeups: Wakeups) -> None:
@@ -51,6 +51,7 @@ class Replica:
         self.follower_throttled = False
         # Called with every truncation: a move truncates its copy at the same offset.
         self.truncated: list[Callable[[int], None]] = []
+        self.tell_log_start: Callable[[], None] | None = None  # while it follows: the leader has to know
         self._clock = clock
         self._wakeups = wakeups
 
@@ -68,8 +69,13 @@ class Replica:
         if self.log is not None:
             self.log.on_start_moved = None
         self.log = log
-        log.on_start_moved = self.changed
+        log.on_start_moved = self._start_moved
         self.changed()
+
+    def _start_moved(self) -> None:
+        self.changed()
+        if self.tell_log_start is not None:
+            self.tell_log_start()
 
     # -- role -----------------------------------------------------------------------------------------------------
     def become(self, metadata: Registration) -> Transition:

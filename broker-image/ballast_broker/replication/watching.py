@@ -96,6 +96,8 @@ class Watched(FetchEntry):
 
     def ask(self, asked: FetchEntry) -> None:
         """The client changed its request for this partition."""
+        if asked.current_leader_epoch != self.current_leader_epoch:  # it may not have used an answer of the one before
+            self.told_high_watermark = self.told_log_start_offset = NEVER_TOLD
         self.topic_partition = asked.topic_partition
         self.fetch_offset = asked.fetch_offset
         self.last_fetched_epoch = asked.last_fetched_epoch
@@ -112,9 +114,10 @@ class Watched(FetchEntry):
 
     def leave(self) -> None:
         """The session has dropped the partition."""
-        self.watch_replica(None)
         if self.watch is not None:
+            self.watch.mark(self)  # records until when its follower kept asking
             self.watch.due.pop(self, None)
+        self.watch_replica(None)
 
     def is_news(self, result: FetchResult) -> bool:
         """Whether it must be sent: data, errors and moved offsets. To leave a partition out means no change."""
@@ -128,9 +131,11 @@ class Watched(FetchEntry):
         )
 
     def told(self, result: FetchResult) -> None:
-        failed = result.error is not ErrorCode.NONE  # to be told again next time, whatever the offsets are then
-        self.told_high_watermark = NEVER_TOLD if failed else result.high_watermark
-        self.told_log_start_offset = NEVER_TOLD if failed else result.log_start_offset
+        # To be told again next time, whatever the offsets are then: a follower that has to cut its log first cannot use
+        # these either.
+        again = result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+        self.told_high_watermark = NEVER_TOLD if again else result.high_watermark
+        self.told_log_start_offset = NEVER_TOLD if again else result.log_start_offset
 
 
 def _is_settled(entry: Watched, result: FetchResult, params: FetchParams, replica: Replica) -> bool:

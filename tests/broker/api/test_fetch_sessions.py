@@ -16,6 +16,7 @@ import pytest
 from tests.broker import turning
 from tests.broker.api.asking import Peer
 from tests.broker.api.producing import Producing, answer
+from tests.broker.replication import cluster as brokers
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 from tests.broker.seams import SeededRandom
 
@@ -40,6 +41,7 @@ from ballast_broker.metrics.traffic import Traffic
 from ballast_broker.net_reply import ANONYMOUS, Pending, Principal
 from ballast_broker.real_world import RealClock
 from ballast_broker.replication import reading
+from ballast_broker.replication.replicas import Replicas
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -48,6 +50,7 @@ Request, Response = message("FetchRequest"), message("FetchResponse")
 VERSION = 16
 FIRST, FINAL = 0, -1
 FOLLOWER = 2
+ORDERS = TopicPartition("orders", 0)
 MORE_THAN_THERE_IS = 100_000
 PATIENCE_S = 20.0
 
@@ -105,7 +108,10 @@ class Asker:
         whole = {"session_epoch": FIRST, "topics": topics, "max_bytes": 1 << 20} | fields
         if replica_id >= 0:
             whole["replica_state"] = Request.ReplicaState(replica_id=replica_id)
-        body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
+        return self.send(Request(version=VERSION, **whole))
+
+    def send(self, request: Any) -> Any:
+        body = bytes(request.encode(version=VERSION))
         frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
         self.connection.principal = self.principal
         return self._dispatch(self.connection, memoryview(frame))
@@ -328,6 +334,48 @@ async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgo
         assert (await asker.answer(asker.ask(**asked))).error_code == ErrorCode.NONE, (
             "a consumer may come back to its own"
         )
+
+
+@asynccontextmanager
+async def leader_and_follower(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Node, Node]]:
+    """Both are real, and the follower fetches `orders` in a session; three records are committed there."""
+    serve = brokers.serve
+
+    async def serve_in_sessions(replicas: Replicas, request: Any, cluster: Cluster) -> Any:
+        if type(request) is Request:
+            return await asker.answer(asker.send(request))
+        return await serve(replicas, request, cluster)
+
+    monkeypatch.setattr(brokers, "serve", serve_in_sessions)
+    async with Cluster(folder) as cluster:
+        one, two = await cluster.add(1, FOLLOWER)
+        cluster.controller.create_topic("orders", [[1, FOLLOWER]])
+        asker = Asker(cluster, one, 1)
+        for value in "abc":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        await eventually(lambda: two.log(ORDERS).high_watermark == 3)
+        yield one, two
+
+
+@pytest.mark.spec("REP-07", "REP-03")
+async def test_a_follower_whose_own_retention_came_first_hears_of_deleted_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader tells it only once, in the answer to a fetch with the earlier log start, and no record follows."""
+    async with leader_and_follower(tmp_path, monkeypatch) as (one, two):
+        two.log(ORDERS).advance_log_start_offset(1)
+        assert await one.replicas.delete_records({ORDERS: 2}, 1500) == {ORDERS: (ErrorCode.NONE, 2)}
+        assert two.log(ORDERS).log_start_offset == 2
+
+
+@pytest.mark.spec("REP-02", "REP-03")
+async def test_a_leader_hears_where_the_log_of_its_follower_begins_though_no_record_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it sends consumers of the follower's rack there for records that the follower has deleted."""
+    async with leader_and_follower(tmp_path, monkeypatch) as (one, two):
+        two.log(ORDERS).advance_log_start_offset(1)
+        await eventually(lambda: one.state(ORDERS).followers[FOLLOWER].log_start_offset == 1, timeout_s=2)
 
 
 @pytest.mark.spec("REP-03")

@@ -98,6 +98,37 @@ async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path)
         assert await b.consume(STORY) == ["m1", "m3"]
 
 
+@pytest.mark.spec("REP-21", "REP-07", "REP-24")
+async def test_what_diverged_before_the_log_of_the_leader_begins_does_not_come_back(tmp_path: Path) -> None:
+    """Found by the simulation: after records are deleted the leader does not know any more where A left it. A crash
+    loses where logs begin, and A still had other records there than B."""
+    async with Cluster(tmp_path) as cluster:
+        a, b = await cluster.add(A, B)
+        cluster.controller.create_topic("story", [[A, B]], {"unclean.leader.election.enable": "true"})
+        assert await a.produce_to_all(STORY, "m1") is ErrorCode.NONE
+        await b.crash()
+        for value in ("a2", "a3", "a4"):
+            assert await a.produce_to_all(STORY, value) is ErrorCode.NONE
+        await a.crash()
+        await b.start()
+        await cluster.controller.elect_uncleanly()
+        for value in ("b2", "b3", "b4"):
+            assert await b.produce_to_all(STORY, value) is ErrorCode.NONE
+        assert await b.replicas.delete_records({STORY: 3}, 5000) == {STORY: (ErrorCode.NONE, 3)}
+        await a.start()
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert a.stored(STORY) == b.stored(STORY) == ["b4"]
+
+        for node in (a, b):
+            await node.crash()
+        for node in (b, a):
+            await node.start()
+        await cluster.controller.elect_uncleanly()
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert b.stored(STORY) == ["m1", "b2", "b3", "b4"]
+        assert a.stored(STORY) == ["b4"]
+
+
 @pytest.mark.spec("REP-23")
 async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
 from ballast_broker.controller.commands.brokers import fence_broker
-from ballast_broker.replication.reading import FetchParams, FetchResult, give_back
+from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult, give_back
 from ballast_broker.replication.watching import Watch, Watched
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -209,6 +209,61 @@ async def test_a_follower_that_asks_for_nothing_new_keeps_up(tmp_path: Path) -> 
         assert follower.last_caught_up_ms <= noted + 50, "nothing was written down for a partition that is settled"
         one.produce(TopicPartition("orders", 0), "a")
         assert follower.last_caught_up_ms == session.watch.asked_ms
+
+
+@pytest.mark.spec("REP-13", "REP-03")
+async def test_a_follower_whose_connection_ends_was_caught_up_until_its_last_fetch(tmp_path: Path) -> None:
+    """Otherwise the first record in a long time, if it comes before the follower is back, puts it out of the ISR."""
+    cluster, one = await two_brokers(tmp_path, 1, replica_lag_time_max_ms=2_000)
+    async with cluster:
+        session = Session(one, cluster, 1)
+        session.look()
+        follower = one.state(TopicPartition("orders", 0)).followers[FOLLOWER]
+        noted = follower.last_caught_up_ms
+        await eventually(lambda: bool(session.look() == {} and session.watch.asked_ms > noted + 50))
+        session.entries[0].leave()
+        one.produce(TopicPartition("orders", 0), "a")
+        assert follower.last_caught_up_ms == session.watch.asked_ms
+
+
+@pytest.mark.spec("REP-03", "REP-05")
+async def test_a_follower_that_had_to_cut_its_log_is_told_the_high_watermark_again(tmp_path: Path) -> None:
+    """It could not use the one that came with the order to cut, and there may be no further record for a long time."""
+    cluster, one = await two_brokers(tmp_path, 1)
+    async with cluster:
+        one.produce(TopicPartition("orders", 0), "a", "b")
+        session = Session(one, cluster, 1)
+        session.ask(0, 2)
+        session.look()
+        session = Session(one, cluster, 1)
+        session.entries[0].last_fetched_epoch = 0
+        session.ask(0, 3)
+        [result] = session.fetch()
+        assert (result.diverging_epoch, result.high_watermark) == ((0, 2), 2)
+        session.told([result])
+        session.ask(0, 2)
+        assert session.look() == {0: (ErrorCode.NONE, 0, 2, 0)}
+        assert session.look() == {}
+
+
+@pytest.mark.spec("REP-03", "REP-05")
+async def test_a_follower_that_asks_in_a_new_epoch_is_told_all_again(tmp_path: Path) -> None:
+    """It does not use an answer from the epoch before, and there may be no further record for a long time."""
+    cluster = Cluster(tmp_path)
+    async with cluster:
+        one, _, _ = await cluster.add(1, FOLLOWER, 3)
+        cluster.cuts.update({frozenset({1, FOLLOWER}), frozenset({1, 3})})
+        cluster.controller.create_topic("orders", [[1, FOLLOWER, 3]])
+        session, orders = Session(one, cluster, 1), TopicPartition("orders", 0)
+        [entry] = session.entries
+        entry.current_leader_epoch = 0
+        assert session.look() == {0: (ErrorCode.NONE, 0, 0, 0)}
+        cluster.controller.reassign("orders", [1, FOLLOWER])
+        assert (cluster.leader(orders), one.state(orders).leader_epoch) == (1, 1)
+        entry.ask(FetchEntry(orders, entry.topic_id, 0, current_leader_epoch=1, log_start_offset=0))
+        session.watch.mark(entry)
+        assert session.look() == {0: (ErrorCode.NONE, 0, 0, 0)}
+        assert session.look() == {}
 
 
 @pytest.mark.spec("REP-03", "REP-13")
