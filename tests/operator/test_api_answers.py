@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -256,7 +256,7 @@ async def test_a_topic_that_kafka_did_not_delete_in_time_is_not_given_up(
     async def observe(*_: Any) -> dict[Key, TopicFacts]:
         return {topic.key: TopicFacts(view=there, config={})}
 
-    async def act(_: Any, plans: dict[Key, TopicPlan], __: Any) -> tuple[dict[Key, Outcome], set[Key]]:
+    async def act(_: Any, plans: Mapping[Key, TopicPlan], __: Any) -> tuple[dict[Key, Outcome], set[Key]]:
         asked.append(str(plans[topic.key].delete_id))
         return {topic.key: Outcome() if goes and len(asked) > 1 else Outcome("REQUEST_TIMED_OUT")}, set()
 

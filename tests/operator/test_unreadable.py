@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ async def test_of_one_that_was_changed_and_cannot_be_read_either_the_status_spea
     """It spoke of the former one for ever, so that Argo CD showed Progressing, and Flux waited."""
     runtime, written = Runtime(NOBODY), list[dict[str, Any]]()
 
-    async def merge(_: str, patch: dict[str, Any]) -> dict[str, Any]:
+    async def merge(_: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         written.append(patch["status"])
         return {}
 
