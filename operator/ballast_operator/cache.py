@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +16,7 @@ from ballast_operator.model.cluster import KafkaCluster, read_cluster
 from ballast_operator.model.fields import FieldError
 from ballast_operator.model.meta import Key, Meta, read_meta
 from ballast_operator.model.reassignment import Reassignment, read_reassignment
-from ballast_operator.model.topic import KafkaTopic, read_topic
+from ballast_operator.model.topic import KafkaTopic, read_claim, read_topic
 
 T = TypeVar("T", KafkaCluster, KafkaTopic, Reassignment)
 # Late answers about a deleted object have arrived long before this many others are deleted.
@@ -135,6 +136,8 @@ class Cache:
         """Whether all topics were listed: before, one that is not here need not be gone."""
         self._topics_by_cluster: dict[Key, dict[Key, KafkaTopic]] = defaultdict(dict)
         self._topics_by_name: dict[tuple[Key, str], dict[Key, KafkaTopic]] = defaultdict(dict)
+        # KafkaTopics that cannot be read, as far as it is known which topics they describe.
+        self._unread: dict[Key, KafkaTopic] = {}
         self._reassignments_by_cluster: dict[Key, dict[Key, Reassignment]] = defaultdict(dict)
 
     def put_topic(self, body: Mapping[str, Any]) -> tuple[KafkaTopic | None, KafkaTopic | None]:
@@ -144,12 +147,34 @@ class Cache:
             if now is not None:
                 self._topics_by_cluster[now.cluster][now.key] = now
                 self._topics_by_name[now.cluster, now.topic][now.key] = now
+        self._keep_claim(body)
         return before, now
+
+    def _keep_claim(self, body: Mapping[str, Any]) -> None:
+        """While an object cannot be read, no other one may take its topic over, or delete it."""
+        if not self.topics.broken and not self._unread:
+            return
+        meta = read_meta(body)
+        broken, known = self.topics.broken.get(meta.key), self._unread.get(meta.key)
+        if broken is None:
+            self._forget_claim(meta.key)
+        elif broken.meta == meta and (known is None or known.meta != meta):
+            self._forget_claim(meta.key)
+            with suppress(FieldError):
+                claim = self._unread[meta.key] = read_claim(body)
+                self._topics_by_name[claim.cluster, claim.topic][claim.key] = claim
+
+    def _forget_claim(self, key: Key) -> KafkaTopic | None:
+        claim = self._unread.pop(key, None)
+        if claim is not None and self._topics_by_name.get((claim.cluster, claim.topic), {}).get(key) is claim:
+            _drop(self._topics_by_name, (claim.cluster, claim.topic), key)
+        return claim
 
     def remove_topic(self, key: Key, uid: str) -> KafkaTopic | None:
         gone = self.topics.remove(key, uid)
         self._unlink_topic(gone)
-        return gone
+        unread = self._forget_claim(key) if key not in self.topics.broken else None
+        return gone or unread
 
     def put_reassignment(self, body: Mapping[str, Any]) -> tuple[Reassignment | None, Reassignment | None]:
         before, now = self.reassignments.put(body)

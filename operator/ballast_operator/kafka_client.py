@@ -244,6 +244,10 @@ class KafkaConnection:
         except (kafka_errors.KafkaError, OSError) as error:
             self._drop()
             raise KafkaUnavailableError(describe_error(error)) from error
+        except Exception:
+            # A client whose thread has ended raises what ended it at every later call.
+            self._drop()
+            raise
 
     def _connect(self) -> KafkaAdminClient:
         try:

@@ -182,17 +182,18 @@ class Runtime:
         if broken is None or not self._acts_in(key.namespace):
             return
         verdict = SHARED["InvalidSpec"].says(error=broken.error)
+        before = {one.get("type"): one for one in broken.conditions}
         said = [
-            {"type": name, "status": status, "reason": verdict.reason, "message": verdict.message}
+            {
+                "type": name, "status": status, "reason": verdict.reason, "message": verdict.message,
+                "observedGeneration": broken.meta.generation,
+            }
             for name, status in ((READY, "False"), (STALLED, "True"))
-        ]
-        told = [
-            {k: condition.get(k) for k in ("type", "status", "reason", "message")} for condition in broken.conditions
-        ]
-        if told == said:
+        ]  # fmt: skip
+        if [{key: before.get(one["type"], {}).get(key) for key in one} for one in said] == said:
             return
         full = [
-            {**one, "lastTransitionTime": self._now(), "observedGeneration": broken.meta.generation} for one in said
+            {**one, "lastTransitionTime": _since(before.get(one["type"]), one["status"]) or self._now()} for one in said
         ]
         path = path_of(API_VERSION, PLURALS[kind], key.namespace, key.name, "status")
         try:
@@ -347,6 +348,11 @@ class Runtime:
         if kind == topic_model.KIND:
             return self.cache.topics
         return self.cache.reassignments if kind == reassignment_model.KIND else self.cache.clusters
+
+
+def _since(before: Mapping[str, Any] | None, status: object) -> str | None:
+    """Since when a condition has this status, if it had it before."""
+    return before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
 
 
 def _essence(meta: Meta) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.plan.kube import PodFacts
 from ballast_operator.plan.lifecycle import ReassignmentFacts, next_step
 from ballast_operator.plan.stored import keep
-from ballast_operator.plan.topics import Intent, TopicFacts
+from ballast_operator.plan.topics import Intent, TopicFacts, TopicPlan
 from ballast_operator.resources import others
 from ballast_operator.side_by_side import AT_ONCE
 from ballast_operator.worker import Requeue
@@ -235,6 +235,38 @@ async def test_what_kafka_did_not_do_in_time_is_looked_at_before_anything_is_tol
     assert told.reasons == ({} if fails else {"orders": "Ready"})
     assert events == ["looks", "acts"] + ["looks"] * (not fails)
     assert requeue.topics == set()
+
+
+@pytest.mark.spec("OPR-08", "OPR-21")
+@pytest.mark.parametrize("goes", [True, False])
+async def test_a_topic_that_kafka_did_not_delete_in_time_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    """A controller under load drops what waited too long. The object was let go all the same, and the topic stayed."""
+    cache, asked = Cache(), list[str]()
+    there = topic_view((0,))
+    meta = {"name": "orders", "namespace": "default", "uid": "u", "resourceVersion": "7", "generation": 1}
+    going = {**meta, "deletionTimestamp": NOW, "finalizers": [FINALIZER]}
+    spec = {"clusterRef": {"name": "demo"}, "deletionPolicy": "Delete"}
+    _, topic = cache.put_topic({"metadata": going, "spec": spec, "status": {"topicId": there.id}})
+    assert topic is not None
+    told = Told()
+    handler = TopicHandler(topic.cluster, cache, cast(Any, told), cast(Any, None))
+
+    async def observe(*_: Any) -> dict[Key, TopicFacts]:
+        return {topic.key: TopicFacts(view=there, config={})}
+
+    async def act(_: Any, plans: Mapping[Key, TopicPlan], __: Any) -> tuple[dict[Key, Outcome], set[Key]]:
+        asked.append(str(plans[topic.key].delete_id))
+        return {topic.key: Outcome() if goes and len(asked) > 1 else Outcome("REQUEST_TIMED_OUT")}, set()
+
+    monkeypatch.setattr(handler, "_observe", observe)
+    monkeypatch.setattr(handler, "_act_on_kafka", act)
+    requeue = Requeue()
+    await handler.handle([topic.key], NOW, requeue, cast(Any, object()), ledger())
+    assert asked == [there.id] * 2
+    assert told.finalizers == ({"orders": False} if goes else {})
+    assert requeue.topics == (set() if goes else {topic.key})
 
 
 @pytest.mark.spec("OPR-05")

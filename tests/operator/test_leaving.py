@@ -267,6 +267,31 @@ async def test_a_directory_that_fails_a_second_time_is_drained_a_second_time() -
     assert told.deleted == [name], "it is well again: the next failure is another one"
 
 
+@pytest.mark.spec("OPR-46")
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_directory_that_fails_again_while_another_one_stays_bad_is_drained_again(stopped: bool) -> None:
+    """The Reassignment that had drained both of them kept the name, so that nothing was made, and nothing said so."""
+    cache = Cache()
+    one, two = DirectoryId(1, "/b"), DirectoryId(2, "/a")
+    managed, scene, told = scene_of(view(), cache, storage={"onDirectoryFailure": "Drain"})
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+
+    async def look(*failed: DirectoryId) -> None:
+        bad = {**view().directories, **{each: DirectoryView("KAFKA_STORAGE_ERROR", -1, -1) for each in failed}}
+        await managed._heal_directories(replace(scene, view=replace(scene.view, directories=bad)))
+
+    for second, failed in enumerate(((one, two), (two,), (one, two))):
+        await look(*failed)
+        if len(told.created) > second:
+            meta = {"name": told.created[-1], "namespace": "default", "uid": f"u{second}", "generation": 1}
+            meta |= {"ownerReferences": [owner], "creationTimestamp": f"2026-01-01T00:00:0{second}Z"}
+            spec = {"clusterRef": {"name": "demo"}, "drainDirectories": [{"broker": 1, "directory": "/b"}]}
+            phase = "Cancelled" if stopped and second == 0 else "Succeeded"
+            cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": phase}})
+    assert len(told.created) == 2
+    assert told.deleted == ([] if stopped else told.created[:1])
+
+
 @pytest.mark.spec("OPR-04", "CLU-02")
 async def test_who_votes_is_not_chosen_a_second_time() -> None:
     """The ConfigMap that keeps it was deleted after the cluster had grown."""

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from ballast_operator import kafka_client
 from ballast_operator import worker as worker_module
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.model.meta import Key
@@ -157,6 +159,32 @@ async def test_a_call_is_cancelled_as_its_answer_comes(monkeypatch: pytest.Monke
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_client_that_has_broken_down_makes_way_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends by what it did not expect, and each call raises that again: nothing was done until a restart."""
+
+    class Client:
+        def __init__(self, **_: object) -> None:
+            self.closed = False
+            made.append(self)
+
+        def close(self) -> None:
+            self.closed = True
+
+    def call(client: Any) -> str:
+        if client is made[0]:
+            raise RuntimeError("the thread has ended")
+        return "done"
+
+    made: list[Client] = []
+    monkeypatch.setattr(kafka_client, "Admin", Client)
+    connection = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
+    with pytest.raises(RuntimeError):
+        await connection._call(call)
+    assert await connection._call(call) == "done"
+    assert [one.closed for one in made] == [True, False]
+    await connection.close()
 
 
 def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

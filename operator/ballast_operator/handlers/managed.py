@@ -346,10 +346,14 @@ class ManagedCluster:
         if failed and (current is None or current.status.phase in ENDS):
             mode = {"drainDirectories": [{"broker": d.broker, "directory": d.path} for d in failed]}
             name = unique(prefix, mode)
-            if current is None or current.meta.name != name:
+            same = self._own.named(prefix, name)
+            if same is None:
                 await self._own.create(scene, name, mode)
-            else:
-                await self._own.retry(scene, current)
+            elif same is current:
+                await self._own.retry(scene, same)
+            elif not same.stopped:
+                # The directories that it drained were not all bad meanwhile. The next cycle creates it anew.
+                await self._shared.writer.delete_reassignment(same)
 
     async def _roll(self, scene: Scene) -> Verdict | None:
         if not scene.kube.exists or scene.kube.deleting or self._refused is not None:

@@ -98,6 +98,9 @@ class OwnReassignments:
         found = sorted(self._all(prefix), key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
         return found[-1] if found else None
 
+    def named(self, prefix: str, name: str) -> Reassignment | None:
+        return next((one for one in self._all(prefix) if one.meta.name == name), None)
+
     def _all(self, prefix: str) -> list[Reassignment]:
         known = self._shared.cache.reassignments_of(self._key)
         return [one for one in known if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references]

@@ -298,7 +298,7 @@ class TopicHandler:
             benign = outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS")
             if outcome.ok or benign or late:
                 done.add(key)
-                if plan.delete_id is not None:
+                if plan.delete_id is not None and not late:
                     batch.deleted.add(key)
                 if plan.create or plan.expand:
                     batch.fresh.add(key)

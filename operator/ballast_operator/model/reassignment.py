@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -234,12 +234,10 @@ class Reassignment:
 
 
 def read_reassignment(body: Mapping[str, Any]) -> Reassignment:
-    spec = read(ReassignmentSpec, body.get("spec"), "spec")
+    meta, spec = read_meta(body), read(ReassignmentSpec, body.get("spec"), "spec")
     if spec.expires_at is not None and not is_time(spec.expires_at):
         # The API server accepts a year 0, and offsets of many days. One such object would stop the others.
-        raise FieldError(f"spec.expiresAt: {spec.expires_at!r} is no time")
-    return Reassignment(
-        read_meta(body),
-        spec,
-        read(ReassignmentStatus, body.get("status") or {}, "status"),
-    )
+        if not meta.deleting:
+            raise FieldError(f"spec.expiresAt: {spec.expires_at!r} is no time")
+        spec = replace(spec, expires_at=None)  # it ends anyway
+    return Reassignment(meta, spec, read(ReassignmentStatus, body.get("status") or {}, "status"))

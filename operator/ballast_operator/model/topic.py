@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ballast_operator.model.fields import read
+from ballast_operator.model.fields import FieldError, read
 from ballast_operator.model.meta import ClusterRef, Condition, Key, Meta, read_meta
 
 KIND = "KafkaTopic"
 PLURAL = "kafkatopics"
+CLAIM = ("clusterRef", "topicName", "deletionPolicy")
 
 
 class DeletionPolicy(StrEnum):
@@ -75,8 +76,22 @@ class KafkaTopic:
 
 
 def read_topic(body: Mapping[str, Any]) -> KafkaTopic:
+    """One that is being deleted is read as far as that needs: a wrong value elsewhere must not hold it."""
+    try:
+        return _read(body, body.get("spec"))
+    except FieldError:
+        if read_meta(body).deleting:
+            return read_claim(body)
+        raise
+
+
+def read_claim(body: Mapping[str, Any]) -> KafkaTopic:
+    """Which topic of which cluster it describes, and what is to become of that, whatever else the spec says."""
+    spec = body.get("spec")
+    return _read(body, {name: spec[name] for name in CLAIM if name in spec} if isinstance(spec, Mapping) else spec)
+
+
+def _read(body: Mapping[str, Any], spec: Any) -> KafkaTopic:
     return KafkaTopic(
-        read_meta(body),
-        read(TopicSpec, body.get("spec"), "spec"),
-        read(TopicStatus, body.get("status") or {}, "status"),
+        read_meta(body), read(TopicSpec, spec, "spec"), read(TopicStatus, body.get("status") or {}, "status")
     )
