@@ -46,7 +46,7 @@ SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
 SHARED = ("ballast_world", "spark: SparkSession", "from e2e.kubernetes.world import")
 # The threads of kafka-python, and how long one may take to end after it was told to.
 CLIENT_THREAD = re.compile(r"kafka-io-|.*-network-thread$")
-CLIENT_ENDS_WITHIN_S = 2.0
+CLIENT_ENDS_WITHIN_S = 10.0
 NEEDS_REAL = ("disks", "java", "go", "node", "prometheus", "chromium", "kubernetes", "simulation")
 IS_COMPILED = not storage_log.__file__.endswith(".py")
 OWN_PACKAGES = (
