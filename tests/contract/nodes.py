@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from e2e.processes import BROKER_SOURCES
+from e2e.processes import BROKER_SOURCES, free_ports
 from tests.apache_java import java
 
 START_TIMEOUT_S = 120.0
@@ -41,7 +41,7 @@ class Node:
     def __init__(self, directory: Path, more: dict[str, str] | None = None) -> None:
         self.directory = directory
         directory.mkdir()
-        self.port, self.controller_port = _free_ports(2)
+        self.port, self.controller_port = free_ports(2)  # that nobody is given before a JVM has started
         self.log_dirs = [str(directory / name) for name in ("d1", "d2")]
         listeners = f"PLAINTEXT://localhost:{self.port},CONTROLLER://localhost:{self.controller_port}"
         properties = PROPERTIES | {
@@ -136,11 +136,3 @@ def both(folder: Path, properties: dict[str, str] | None = None) -> Iterator[tup
         for each in started:
             each.await_ready()
         yield started[0], started[1]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
