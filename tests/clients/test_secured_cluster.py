@@ -20,6 +20,7 @@ from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
 from tests.clients.secured import PLAIN, SCRAM
 from tests.clients.three_nodes import NODES, ThreeNodes, until_all_are_in_sync
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.timeout(120)]
 LOGIN = 'username="node" password="s3cret"'
@@ -116,8 +117,12 @@ def test_a_controller_lets_nobody_in_who_has_only_a_clients_password(tmp_path: P
             admin = AdminClient(client | own | {"error_cb": heard.append})
             with pytest.raises(KafkaException, match=r"Failed to get metadata|timed out"):
                 admin.list_topics(timeout=1)
-            admin.poll(0)
-        assert any("Invalid username or password" in each.str() for each in heard), heard
+
+        def is_told_why() -> bool:
+            admin.poll(0.1)
+            return any("Invalid username or password" in each.str() for each in heard)
+
+        eventually(is_told_why, heard)  # the last one, who has a certificate
         with pytest.raises((ConnectionError, TimeoutError)):
             ask(controller, message("ApiVersionsRequest")(), 0, timeout_s=5)
     finally:
