@@ -78,14 +78,14 @@ def test_what_one_writes_the_others_have_though_one_is_killed(cluster: SecuredCl
     admin = AdminClient(cluster.settings)
     # Until it is made, the brokers do not let each other in; an admin by PLAIN may.
     user = UserScramCredentialUpsertion("node", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"s3cret")
-    admin.alter_user_scram_credentials([user])["node"].result(20)
+    admin.alter_user_scram_credentials([user])["node"].result(40)
     config = {"min.insync.replicas": "2"}
-    admin.create_topics([NewTopic("orders", 1, 3, config=config)])["orders"].result(20)
+    admin.create_topics([NewTopic("orders", 1, 3, config=config)])["orders"].result(40)
     until_all_are_in_sync(admin, "orders")
     sender = Producer(cluster.settings | {"acks": "all", "enable.idempotence": True})
     values = [b"%d " % n + b"x" * 1000 for n in range(2000)]
     rd.send(sender, "orders", values[:1000])
-    leader = admin.list_topics("orders", timeout=10).topics["orders"].partitions[0].leader
+    leader = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].leader
     killed = cluster.nodes[leader - 1]
     killed.kill()
     rd.send(sender, "orders", values[1000:])
