@@ -53,7 +53,7 @@ def binding(
 def refused_by_librdkafka(broker: RunningBroker, topic: str) -> int:
     """0 where the record is taken, else the error."""
     told: list[int] = []
-    settings = {"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 5000, "retries": 0}
+    settings = {"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 25_000, "retries": 0}
     sender = Producer(settings)
     sender.produce(topic, b"value", on_delivery=lambda error, _: told.append(0 if error is None else error.code()))
     sender.flush(PATIENCE_S)

@@ -69,12 +69,14 @@ class Rolled(Reader):
             super()._assign(consumer, partitions)
 
     def _revoke(self, consumer: Consumer, partitions: list[Partition]) -> None:
+        # First of all: once librdkafka is told, it joins again in a thread of its own, and somebody else may be given
+        # them before this thread goes on.
+        self._owners.give(self.name, partitions)
         if self._eager:
             self.assigned -= {(each.topic, each.partition) for each in partitions}
             consumer.unassign()
         else:
             super()._revoke(consumer, partitions)
-        self._owners.give(self.name, partitions)
 
     def _commit(self, message: Any) -> None:
         while (message.topic(), message.partition()) in self.assigned:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from e2e.processes import free_ports, until
 from tests.apache_java import java
 from tests.clients.running import RunningBroker
@@ -36,7 +36,7 @@ SETTINGS = {
     "status.storage.replication.factor": 1,
     "exactly.once.source.support": "enabled",
     "offset.flush.interval.ms": 500,
-    "session.timeout.ms": 4000,
+    "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 500,
     "scheduled.rebalance.max.delay.ms": 0,
     "plugin.discovery": "only_scan",
@@ -75,6 +75,10 @@ class Worker:
         status = self.ask(f"connectors/{connector}/status") or {"tasks": []}
         return next((task["worker_id"] for task in status["tasks"] if task["state"] == "RUNNING"), "")
 
+    def offsets(self, connector: str) -> list[Any]:
+        found: list[Any] = (self.ask(f"connectors/{connector}/offsets") or {"offsets": []})["offsets"]
+        return found
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(PATIENCE_S)
@@ -101,11 +105,15 @@ def committed(broker: RunningBroker, topic: str) -> Counter[str]:
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found = Counter[str]()
     try:
-        while messages := [each for each in reader.consume(500, 5) if each.error() is None]:
-            found.update((each.value() or b"").decode() for each in messages)
+        while True:
+            for each in reader.consume(500, 0.2):
+                error = each.error()
+                if error is None:
+                    found[(each.value() or b"").decode()] += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
     finally:
         reader.close()
-    return found
 
 
 def test_lines_go_from_a_file_through_a_topic_into_a_file(
@@ -136,9 +144,10 @@ def test_lines_go_from_a_file_through_a_topic_into_a_file(
     assert until(lambda: written() == set(lines), PATIENCE_S), left.log.read_text()
     assert committed(broker, "lines") == Counter(lines)
     assert until(lambda: left.place_of("reads") == left.address, PATIENCE_S)
-    [place] = left.ask("connectors/reads/offsets")["offsets"]
+    assert until(lambda: left.offsets("reads") != [], PATIENCE_S)
+    [place] = left.offsets("reads")
     assert place["offset"] == {"position": source.stat().st_size}
-    assert until(lambda: left.ask("connectors/writes/offsets")["offsets"], PATIENCE_S)
+    assert until(lambda: left.offsets("writes") != [], PATIENCE_S)
     for connector in ("reads", "writes"):
         reset_and_delete(left, connector)
     left.stop()
@@ -146,7 +155,7 @@ def test_lines_go_from_a_file_through_a_topic_into_a_file(
 
 def reset_and_delete(worker: Worker, connector: str) -> None:
     path = f"connectors/{connector}"
-    assert worker.ask(f"{path}/stop", "PUT") is not None
+    assert until(lambda: worker.ask(f"{path}/stop", "PUT") is not None, PATIENCE_S)
     assert until(lambda: worker.ask(f"{path}/offsets", "DELETE") is not None, PATIENCE_S)
-    assert worker.ask(f"{path}/offsets") == {"offsets": []}
-    assert worker.ask(path, "DELETE") is not None
+    assert until(lambda: worker.ask(f"{path}/offsets") == {"offsets": []}, PATIENCE_S)
+    assert until(lambda: worker.ask(path, "DELETE") is not None, PATIENCE_S)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from e2e.clients import place_of, value_of
 from tests.clients.running import RunningBroker
-from tests.clients.test_both_protocols import COOPERATIVE, EAGER, MODERN
+from tests.clients.test_both_protocols import COOPERATIVE, EAGER, MODERN, SESSION_MS
 from tests.clients.test_consumer_protocol import FAST
 from tests.clients.test_librdkafka import PATIENCE_S, create
 from tests.waiting import eventually
@@ -161,7 +161,7 @@ class Reader:
 def test_each_once_while_the_group_goes_over_and_back(
     own_broker: Callable[..., RunningBroker], classic: dict[str, Any]
 ) -> None:
-    broker = own_broker(**FAST)
+    broker = own_broker(**FAST | {"group_consumer_session_timeout_ms": SESSION_MS})
     create(broker, "source", partitions=PARTITIONS)
     create(broker, "sink", partitions=PARTITIONS)
     begin(broker)

@@ -57,7 +57,7 @@ def test_two_java_consumers_share_a_topic(fast_broker: RunningBroker, tool: Tool
     def consume() -> None:
         outputs.append(
             tool(
-                "console-consumer", "--topic", topic, "--group", "g", "--timeout-ms", 9000,
+                "console-consumer", "--topic", topic, "--group", "g", "--timeout-ms", 20_000,
                 "--consumer-property", "group.protocol=consumer",
                 "--consumer-property", "auto.offset.reset=earliest",
             )
@@ -119,7 +119,7 @@ def test_java_consumers_of_both_protocols_share_a_topic(
 
         eventually(reached, what)
 
-    classic = consume("classic", "--timeout-ms", 12_000)
+    classic = consume("classic", "--timeout-ms", 25_000)
     written_until(lambda: kind() is ConsumerGroupType.CLASSIC, "it is a classic group")
     modern = consume("consumer", "--max-messages", 50)
     written_until(lambda: kind() is ConsumerGroupType.CONSUMER, "it goes over")

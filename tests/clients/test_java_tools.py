@@ -366,9 +366,9 @@ def test_a_transaction_that_hangs_is_aborted(own_broker: Callable[..., RunningBr
     def tool(name: str, *arguments: object) -> str:
         return run(name, "--bootstrap-server", broker.bootstrap, *arguments)
 
-    def consumed() -> str:
-        asked = ("--topic", topic, "--from-beginning", "--timeout-ms", 3000, "--isolation-level", "read_committed")
-        return tool("console-consumer", *asked)
+    def consumed(*until: object) -> str:
+        asked = ("--topic", topic, "--from-beginning", "--isolation-level", "read_committed")
+        return tool("console-consumer", *asked, *until)
 
     tool("topics", "--create", "--topic", topic)
     client = WireClient("127.0.0.1", broker.port)
@@ -386,12 +386,12 @@ def test_a_transaction_that_hangs_is_aborted(own_broker: Callable[..., RunningBr
             assert said.responses[0].partition_responses[0].error_code == 0
     finally:
         client.close()
-    assert "waits" not in consumed()
+    assert "waits" not in consumed("--timeout-ms", 3000)
     partition = ("--topic", topic, "--partition", 0)
     described = tool("transactions", "describe-producers", *partition)
     assert re.search(r"^7\s+3\s+-1\s+0\s+\d+\s+0\s*$", described, re.MULTILINE), described
     tool("transactions", "abort", *partition, "--start-offset", 0)
-    seen = consumed()
+    seen = consumed("--max-messages", 1, "--timeout-ms", 30_000)
     assert "waits" in seen
     assert "hangs" not in seen
     described = tool("transactions", "describe-producers", *partition)

@@ -66,7 +66,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def until_all_are_in_sync(admin: KafkaAdminClient, topic: str) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while True:
         (found,) = admin.describe_topics([topic])
         in_sync = {node for each in found["partitions"] for node in each["isr_nodes"]}

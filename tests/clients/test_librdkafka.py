@@ -87,7 +87,7 @@ def consumer(broker: RunningBroker, group: str = "unused", **config: Any) -> Con
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 6000,
+        "session.timeout.ms": 30_000,
     }
     return Consumer(settings | {name.replace("_", "."): value for name, value in config.items()})
 

@@ -18,7 +18,7 @@ REFRESH = {"topic.metadata.refresh.interval.ms": 200, "metadata.max.age.ms": 600
 def test_a_group_gets_new_partitions_and_a_producer_without_keys_uses_them(broker: RunningBroker, topic: str) -> None:
     create(broker, topic)
     server = {"bootstrap.servers": broker.bootstrap, **REFRESH}
-    group = {"group.id": topic, "auto.offset.reset": "earliest", "session.timeout.ms": 6000}
+    group = {"group.id": topic, "auto.offset.reset": "earliest", "session.timeout.ms": 30_000}
     consumer = Consumer({**server, **group})
     producer = Producer({**server, "sticky.partitioning.linger.ms": 0, "linger.ms": 0})
     consumer.subscribe([topic])

@@ -69,7 +69,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_what_one_writes_the_others_have_while_tokens_end_and_keys_change(cluster: Cluster) -> None:
     provider = cluster.provider
     admin = AdminClient(cluster.settings)
-    admin.create_topics([NewTopic("orders", 1, 3, config={"min.insync.replicas": "3"})])["orders"].result(20)
+    admin.create_topics([NewTopic("orders", 1, 3, config={"min.insync.replicas": "3"})])["orders"].result(40)
     until_all_are_in_sync(admin, "orders")
     sender = Producer(cluster.settings | {"acks": "all", "enable.idempotence": True})
     sent, until = 0, time.monotonic() + 3 * TOKEN_LIFETIME_S
@@ -85,6 +85,6 @@ def test_what_one_writes_the_others_have_while_tokens_end_and_keys_change(cluste
     killed.start()
     until_all_are_in_sync(admin, "orders")
     reader = Consumer(cluster.settings | {"group.id": "g"})
-    assert reader.get_watermark_offsets(TopicPartition("orders", 0), timeout=20) == (0, sent)
+    assert reader.get_watermark_offsets(TopicPartition("orders", 0), timeout=40) == (0, sent)
     reader.close()
     assert not any("does not let this node in" in node.log_text() for node in cluster.nodes)

@@ -116,7 +116,8 @@ def test_producers_and_consumers_are_told_and_get_everything(
 @pytest.mark.timeout(90)
 def test_a_quota_that_is_enough_holds_nobody_up(broker: RunningBroker, topic: str, quotas: Callable[..., None]) -> None:
     rd.create(broker, topic)
-    quotas({"client-id": None}, request_percentage=100.0)
+    # So much, because time counts in which a broker that is at work is given no processor.
+    quotas({"client-id": None}, request_percentage=10_000.0)
     before = counted(broker, "ballast_quota_throttles_total", quota="request")
     rd.send(rd.producer(broker), topic, [VALUE] * COUNT)
     reader = rd.consumer(broker)
@@ -141,7 +142,8 @@ def calls_in(broker: RunningBroker, client_id: str, seconds: float) -> int:
 @pytest.mark.timeout(90)
 def test_who_may_have_little_time_gets_little_done(broker: RunningBroker, quotas: Callable[..., None]) -> None:
     quotas({"client-id": "busy"}, request_percentage=0.1)  # 10 ms at once, and a millisecond a second
-    assert calls_in(broker, "busy", 2.0) < calls_in(broker, "idle", 2.0) / 4
+    few = calls_in(broker, "busy", 2.0)
+    eventually(lambda: calls_in(broker, "idle", 2.0) > 4 * few, "many more, once the machine does not stall")
 
 
 # -- partitions made and deleted --------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def test_kafka_python_is_refused_waits_and_has_its_topic_then(
     quotas({"client-id": "maker"}, controller_mutation_rate=1.0)  # 11 at once
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap, client_id="maker")
     try:
-        admin.create_topics({topic: {"num_partitions": 16, "replication_factor": 1}})
+        admin.create_topics({topic: {"num_partitions": 21, "replication_factor": 1}})
         refusals: list[Exception] = []
 
         def is_made() -> bool:
@@ -204,11 +206,11 @@ def test_versions_that_know_nothing_of_it_are_carried_out_and_held(
     quotas({"client-id": "maker"}, controller_mutation_rate=1.0)  # 11 at once
     host, _, port = broker.bootstrap.rpartition(":")
     kind = message("CreateTopicsRequest")
-    new = kind.CreatableTopic(name=topic, num_partitions=15, replication_factor=1, assignments=[], configs=[])
+    new = kind.CreatableTopic(name=topic, num_partitions=21, replication_factor=1, assignments=[], configs=[])
     with closing(WireClient(host, int(port), client_id="maker")) as client:
         answer = client.call(kind(version=5, topics=[new], timeout_ms=9000, validate_only=False), 5)
         assert [each.error_code for each in answer.topics] == [0]
-        assert 1000 < answer.throttle_time_ms <= 4000  # making them takes of it
+        assert 1000 < answer.throttle_time_ms <= 10_000  # making them takes of it
         began = time.monotonic()
         client.call(message("ListGroupsRequest")(version=4, states_filter=[]), 4)
         assert time.monotonic() - began > 0.9
@@ -300,6 +302,11 @@ def test_what_nodes_say_to_each_other_is_beyond_any_quota(cluster: list[RunningB
         if each.name == topic
     ]  # fmt: skip
     leader = first if described.partitions[0].leader_id == 1 else second
+    asked = message("ListGroupsRequest")(version=4, states_filter=[])
+    eventually(
+        lambda: all(ask(each.bootstrap, asked, 4).throttle_time_ms == 1000 for each in (first, second)),
+        "both brokers have heard of the quotas",
+    )
     pages = {node.metrics: told_by(node) for node in cluster}
     kind = message("ProduceRequest")
     part = kind.TopicProduceData.PartitionProduceData(index=0, records=bytes(encode_batch([Record(value=b"v")])))
@@ -339,8 +346,10 @@ def test_an_address_makes_no_more_connections_than_its_quota_has(own_broker: Cal
         began = time.monotonic()
         outcomes = [served(broker.port) for _ in range(8)]
         assert outcomes[0]
-        assert not all(outcomes)
-        assert any(outcomes[outcomes.index(False) :]), "who comes again later is let in"
+        while all(outcomes):  # if the machine stalled meanwhile
+            outcomes.append(served(broker.port))
+        while not outcomes[-1]:  # who comes again later is let in
+            outcomes.append(served(broker.port))
         assert time.monotonic() - began > 0.9
         kind = message("AlterClientQuotasRequest")
         entry = kind.EntryData(
@@ -360,9 +369,8 @@ def test_an_address_makes_no_more_connections_than_its_quota_has(own_broker: Cal
 def test_over_the_brokers_own_rate_all_wait_and_are_served(own_broker: Callable[..., RunningBroker]) -> None:
     """Of the file, and changed while it runs."""
     broker = own_broker(**{"quota.window.num": 2, "max.connection.creation.rate": 1000})
-    began = time.monotonic()
     assert all(served(broker.port) for _ in range(8))
-    assert time.monotonic() - began < 5
+    assert counted(broker, "ballast_connections_delayed_total") == 0
     kind = message("IncrementalAlterConfigsRequest")
     config = kind.AlterConfigsResource.AlterableConfig(
         name="max.connection.creation.rate", config_operation=0, value="4"
@@ -373,7 +381,7 @@ def test_over_the_brokers_own_rate_all_wait_and_are_served(own_broker: Callable[
     while (delayed := counted(broker, "ballast_connections_delayed_total")) == 0:
         served(broker.port)
     began = time.monotonic()
-    assert all(served(broker.port) for _ in range(8))
+    assert all(served(broker.port) for _ in range(16))
     assert time.monotonic() - began > 0.9
     assert counted(broker, "ballast_connections_delayed_total") > delayed
 
@@ -382,7 +390,7 @@ def test_over_the_brokers_own_rate_all_wait_and_are_served(own_broker: Callable[
 @pytest.mark.timeout(90)
 def test_a_socket_that_says_nothing_counts_like_any_other(own_broker: Callable[..., RunningBroker]) -> None:
     broker = own_broker(**{"quota.window.num": 2, "max.connection.creation.rate": 3})
-    silent = [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(9)]
+    silent = [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(18)]
     began = time.monotonic()
     assert served(broker.port)
     assert time.monotonic() - began > 0.9

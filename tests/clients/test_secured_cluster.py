@@ -20,6 +20,7 @@ from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
 from tests.clients.secured import PLAIN, SCRAM
 from tests.clients.three_nodes import NODES, ThreeNodes, until_all_are_in_sync
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.timeout(120)]
 LOGIN = 'username="node" password="s3cret"'
@@ -77,14 +78,14 @@ def test_what_one_writes_the_others_have_though_one_is_killed(cluster: SecuredCl
     admin = AdminClient(cluster.settings)
     # Until it is made, the brokers do not let each other in; an admin by PLAIN may.
     user = UserScramCredentialUpsertion("node", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"s3cret")
-    admin.alter_user_scram_credentials([user])["node"].result(20)
+    admin.alter_user_scram_credentials([user])["node"].result(40)
     config = {"min.insync.replicas": "2"}
-    admin.create_topics([NewTopic("orders", 1, 3, config=config)])["orders"].result(20)
+    admin.create_topics([NewTopic("orders", 1, 3, config=config)])["orders"].result(40)
     until_all_are_in_sync(admin, "orders")
     sender = Producer(cluster.settings | {"acks": "all", "enable.idempotence": True})
     values = [b"%d " % n + b"x" * 1000 for n in range(2000)]
     rd.send(sender, "orders", values[:1000])
-    leader = admin.list_topics("orders", timeout=10).topics["orders"].partitions[0].leader
+    leader = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].leader
     killed = cluster.nodes[leader - 1]
     killed.kill()
     rd.send(sender, "orders", values[1000:])
@@ -116,8 +117,12 @@ def test_a_controller_lets_nobody_in_who_has_only_a_clients_password(tmp_path: P
             admin = AdminClient(client | own | {"error_cb": heard.append})
             with pytest.raises(KafkaException, match=r"Failed to get metadata|timed out"):
                 admin.list_topics(timeout=1)
-            admin.poll(0)
-        assert any("Invalid username or password" in each.str() for each in heard), heard
+
+        def is_told_why() -> bool:
+            admin.poll(0.1)
+            return any("Invalid username or password" in each.str() for each in heard)
+
+        eventually(is_told_why, heard)  # the last one, who has a certificate
         with pytest.raises((ConnectionError, TimeoutError)):
             ask(controller, message("ApiVersionsRequest")(), 0, timeout_s=5)
     finally:

@@ -26,12 +26,16 @@ from ballast_wire.messages import message
 
 pytestmark = pytest.mark.spec("CLI-05", "CLI-01")
 
-EXPIRATION_MS = 4_000  # longer than a busy machine takes to begin a transaction once there is an id
+OPEN_MS = 300_000  # a transaction stays open while several JVMs start on a busy machine
+EXPIRATION_MS = 8_000  # longer than a busy machine takes to begin a transaction once there is an id
 
 
 def transactional(broker: RunningBroker, name: str, **config: Any) -> Producer:
     """It ends with its test: one that was fenced cannot be closed."""
-    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": name, "linger.ms": 5}
+    settings: dict[str, Any] = {
+        "bootstrap.servers": broker.bootstrap, "transactional.id": name, "linger.ms": 5,
+        "transaction.timeout.ms": OPEN_MS,
+    }  # fmt: skip
     made = Producer(settings | {name.replace("_", "."): value for name, value in config.items()})
     made.init_transactions(PATIENCE_S)
     return made

@@ -66,11 +66,11 @@ class ThreeNodes:
 
 
 def in_sync(admin: AdminClient, topic: str) -> set[int]:
-    partition = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
+    partition = admin.list_topics(topic, timeout=30).topics[topic].partitions.get(0)
     return set(partition.isrs) if partition is not None else set()
 
 
 def until_all_are_in_sync(admin: AdminClient, topic: str) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while in_sync(admin, topic) != set(NODES):
         assert time.monotonic() < deadline, in_sync(admin, topic)

@@ -43,7 +43,7 @@ from ballast_wire.records import (
 HERE = Path(__file__).parent
 LOCAL = "127.0.0.1"
 MAGIC_POSITION = 16
-UNTIL_TIMEOUT_S = 20.0
+UNTIL_TIMEOUT_S = 60.0
 UNTIL_PAUSE_S = 0.1
 ABSENT = "(absent)"
 # The timestamp of the first record of each batch: recent, or retention would delete what is compared.

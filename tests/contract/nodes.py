@@ -41,7 +41,7 @@ class Node:
     def __init__(self, directory: Path, more: dict[str, str] | None = None) -> None:
         self.directory = directory
         directory.mkdir()
-        self.port, self.controller_port = free_ports(2)
+        self.port, self.controller_port = free_ports(2)  # that nobody is given before a JVM has started
         self.log_dirs = [str(directory / name) for name in ("d1", "d2")]
         listeners = f"PLAINTEXT://localhost:{self.port},CONTROLLER://localhost:{self.controller_port}"
         properties = PROPERTIES | {

@@ -17,7 +17,7 @@ from tests.kdc import REALM, Kdc, context, login_module
 from ballast_wire.messages import message
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-06", "CLI-12")]
-SKEW_S = 3
+SKEW_S = 8
 RULES = rf"RULE:[1:$1@$0](alice@{REALM})s/@.*//U,RULE:[1:$1@$0](dora@.*),RULE:[2:$1]"
 OFFER = b"\x01\x01\x00\x00"
 

@@ -33,7 +33,7 @@ LEADERS = [[1], [2], [1]]
 ID = next(name for name in map(str, range(100)) if partition_for(name, 3) == 1)  # its coordinator is broker 2
 OWN_ID = next(name for name in map(str, range(100)) if partition_for(name, 3) == 0)  # and this one's is broker 1
 NONE = ErrorCode.NONE
-RETRY_S, PATIENCE_S = 0.01, 0.5
+RETRY_S, PATIENCE_S = 0.01, 2.0
 
 Questions = list[tuple[str, int, int, bool, list[TopicPartition]]]
 

@@ -26,7 +26,7 @@ from ballast_broker.turns import LONGEST_TURN_S
 from ballast_wire.fast.reader import MalformedRequest
 
 MIB = 1 << 20
-HELD_S = 0.3
+HELD_S = 1.0
 READ_BY_THREAD_BYTES = 256 * 1024
 
 

@@ -447,7 +447,7 @@ class Cluster:
         return topic.partitions[topic_partition.partition].leader
 
 
-async def eventually(condition: Callable[[], Any], what: str = "", timeout_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     for pause in itertools.chain((0, 0, 0.001, 0.002, 0.005), itertools.repeat(0.01)):
         if condition():

@@ -108,7 +108,7 @@ async def test_a_throttled_follower_catches_up_at_the_limit(tmp_path: Path, side
         await two.start()
         # The other partition is not throttled and does not wait for this one.
         assert (await one.produce_to_all(TopicPartition("orders", 1), "free")) == 0
-        assert loop.time() - began_s < 1
+        assert loop.time() - began_s < 2
         await eventually(lambda: loop.time() - began_s >= 2.5)
         copied = two.log(ORDERS).size_bytes
         assert limit * 2.5 * 0.85 <= copied <= limit * (loop.time() - began_s) + 300_000
@@ -130,7 +130,7 @@ async def test_an_in_sync_follower_is_throttled_by_neither_side(tmp_path: Path, 
         began_s = loop.time()
         for _ in range(10):
             assert (await one.produce_to_all(ORDERS, "x" * 10_000)) == 0
-        assert loop.time() - began_s < 2
+        assert loop.time() - began_s < 30, "throttled, it takes more than a minute"
 
 
 @pytest.mark.spec("REP-30")
