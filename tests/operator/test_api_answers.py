@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 from tests.operator.making import NOW, cluster, move, reassignment, topic_view, view
 from tests.operator.test_ledger import ledger
 from tests.operator.test_left_behind import Told
@@ -59,9 +58,8 @@ async def server(answer: Answer) -> AsyncIterator[KubernetesApi]:
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    port = unused_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    api = KubernetesApi(ApiAccess(server=f"http://127.0.0.1:{port}"))
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = KubernetesApi(ApiAccess(server=f"http://127.0.0.1:{runner.addresses[0][1]}"))
     try:
         yield api
     finally:
