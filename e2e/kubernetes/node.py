@@ -42,6 +42,8 @@ BRIDGE_PLUGIN = Path("/usr/lib/cni/bridge")
 LOCK_SECONDS = 600.0
 START_SECONDS = 400.0
 STOP_SECONDS = 15.0
+KILL_SECONDS = 60.0
+SHOWN_LINES = 12
 
 
 class NodeError(Exception):
@@ -136,11 +138,24 @@ class Node:
         return subprocess.run(entered, capture_output=True, text=True, timeout=seconds, check=False)
 
     def kill(self, name: str) -> None:
-        """kill -9 to one of the node's own processes; node_files/init starts it again."""
-        number = (self.state / "pid" / name).read_text().strip()
-        done = self.inside("kill", "-9", number)
-        if done.returncode != 0:
-            raise NodeError(f"{name} cannot be killed: {done.stderr.strip()}")
+        """kill -9 to one of the node's own processes; node_files/init starts it again. One that has just ended by
+        itself, as some do without an API server, is killed when it runs again, unless it is to stay down."""
+        deadline = time.monotonic() + KILL_SECONDS
+        while True:
+            number = _read(self.state / "pid" / name).strip()
+            done = self.inside("kill", "-9", number)
+            if done.returncode == 0 or (self.state / "hold" / name).exists():
+                return
+            if time.monotonic() > deadline:
+                raise NodeError(f"{name} cannot be killed: {done.stderr.strip()}")
+            time.sleep(0.1)
+
+    def shown(self, name: str) -> str:
+        """What one of the node's own processes does: its last lines, and the processes that it has started."""
+        number = _read(self.state / "pid" / name).strip()
+        found = self.inside("ps", "-o", "pid,ppid,stat,etime,args", "--pid", number, "--ppid", number).stdout
+        lines = _read(self.state / "log" / f"{name}.log").splitlines()[-SHOWN_LINES:]
+        return "\n".join([f"-- {name}", *(line[:300] for line in lines), found])
 
     @contextlib.contextmanager
     def down(self, name: str) -> Iterator[None]:

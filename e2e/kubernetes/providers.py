@@ -83,6 +83,10 @@ class Provider(ABC):
         """What the provider itself can tell about a failure."""
         return ""
 
+    def rules(self) -> str | None:
+        """The rules by which node ports lead to pods; None if nobody may look at them."""
+        return None
+
     def spark_image(self) -> str:
         """Load the image of the Spark job on the nodes; returns its name, or empty if that is not possible."""
         return ""
@@ -142,6 +146,9 @@ class Host(Provider):
 
     def evidence(self) -> str:
         return self._node.last_words() if self._node is not None else ""
+
+    def rules(self) -> str | None:
+        return self.node.inside("iptables-save", "-t", "nat").stdout
 
     def spark_image(self) -> str:
         name = image_name(Flavour.SPARK)

@@ -133,4 +133,4 @@ def test_secured(secured: World, tmp_path: Path) -> None:
     world.say("renewed certificates came to brokers, operator and clients without a restart")
     world.kubectl("delete", "pod", f"{NAME}-1")
     world.until("another pod", lambda: pods(world).get(f"{NAME}-1") not in (None, before[f"{NAME}-1"]))
-    world.until_ready("kafkacluster", NAME, 120)
+    world.until_ready("kafkacluster", NAME)

@@ -119,8 +119,8 @@ def test_of_two_operators_one_acts_and_the_other_takes_over_in_time(world: World
     world.until("the other one waits", lambda: log.exists() and "this operator waits" in log.read_text(), 60)
     world.topic("with-two", partitions=1)
     world.until_ready("KafkaTopic", "with-two")
-    before = world.api("get", LEASE)["spec"]
     world.kill_operator(keep_lease=True)
+    before = world.api("get", LEASE)["spec"]  # as renewed for the last time
 
     def taken() -> dict[str, Any] | None:
         found: dict[str, Any] = world.api("get", LEASE)["spec"]

@@ -518,9 +518,14 @@ def test_nothing_is_written_when_nothing_changed(world: World) -> None:
         deadline = time.monotonic() + seconds
         world.until("time passes", lambda: time.monotonic() > deadline, seconds + 5)
 
+    def settled() -> dict[str, object] | None:
+        """What there is, once nothing of what came before is told any more."""
+        before = objects()
+        seconds_pass(3)
+        return before if objects() == before else None
+
     world.until_ready("KafkaCluster", "demo")
-    seconds_pass(3)
-    quiet = objects()
+    quiet = world.until("nothing changes any more", settled, 60)
     seconds_pass(5)
     assert {key: (quiet.get(key), body) for key, body in objects().items() if quiet.get(key) != body} == {}
 

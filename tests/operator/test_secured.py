@@ -171,7 +171,7 @@ def test_tokens_of_an_identity_provider(
     secured: Secured, provider: Provider, issuer: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Longer than one holds: Apache Kafka ends a session with its token."""
-    provider.lifetime_s = 5
+    provider.lifetime_s = 10
     secured.secret("tokens-tls", {"ca.crt": secured.certificate})
     secured.secret("issuer", {"ca.crt": issuer.ca.read_text()})
     secured.secret("tokens-client", {"clientId": "node"})

@@ -25,35 +25,55 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
+class Clock:
+    """What the module takes for the time; tests let it pass without waiting."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.passed_s
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(tokens_module, "time", found)
+    return found
+
+
 def credentials(provider: Provider, secret: str = CLIENTS["node"], ca: str | None = None) -> ClientCredentials:
     return ClientCredentials(provider.token_url, "node", secret, "kafka", ca)
 
 
-def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gone(provider: Provider) -> None:
-    provider.lifetime_s = 4
+def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gone(provider: Provider, clock: Clock) -> None:
+    provider.lifetime_s = 600
     tokens = credentials(provider)
     first = tokens.token()
     assert [tokens.token() for _ in range(3)] == [first] * 3
     assert provider.asked == ["/token"]
-    time.sleep(3.5)
+    clock.passed_s = 490
     assert tokens.token() != first
     assert len(provider.asked) == 2
 
 
-def test_the_old_one_is_shown_while_no_newer_one_is_to_be_had(provider: Provider) -> None:
-    provider.lifetime_s = 6
+def test_the_old_one_is_shown_while_no_newer_one_is_to_be_had(provider: Provider, clock: Clock) -> None:
+    provider.lifetime_s = 600
     tokens = credentials(provider)
     first = tokens.token()
     provider.answer = (503, b"<html>down</html>")
-    time.sleep(4.9)
+    clock.passed_s = 490
     assert tokens.token() == first
     assert (tokens.refusal, len(provider.asked)) == ("", 2)
-    time.sleep(1.2)
+    clock.passed_s = 601
     with pytest.raises(TokenError, match="answers 503"):
         tokens.token()
     assert tokens.refusal == f"{provider.token_url} answers 503"
-    provider.answer = None
-    time.sleep(AGAIN_S)
+    provider.answer, provider.lifetime_s = None, 6000
+    clock.passed_s += AGAIN_S
     assert tokens.token() != first
     assert tokens.refusal == ""
 

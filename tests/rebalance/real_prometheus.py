@@ -1,11 +1,12 @@
-"""Runs the machine's own Prometheus on a free port with given targets."""
+"""Runs the machine's own Prometheus with given targets, on a port that it chooses and tells: one chosen for it could be
+another's by the time that it listens."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.certificates import Authority
+from tests.waiting import eventually
 
 from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
 
 DEADLINE_S = 60.0
+LISTENS = re.compile(r'msg="Listening on".* address=\S+:(\d+)')
 
 
 class Targets:
@@ -70,15 +73,19 @@ def prometheus_of(
             "client_auth_type": "RequireAndVerifyClientCert",
         }  # fmt: skip
     web.write_text(json.dumps(asks), encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (directory / "prometheus.log").open("wb")
-    process = subprocess.Popen(
-        [binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
-         f"--web.listen-address=127.0.0.1:{port}", f"--web.config.file={web}", "--query.lookback-delta=10s"],
-        stdout=log, stderr=log,
-    )  # fmt: skip
+    log = directory / "prometheus.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [binary, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}",
+             "--web.listen-address=127.0.0.1:0", f"--web.config.file={web}", "--query.lookback-delta=10s"],
+            stdout=said, stderr=said,
+        )  # fmt: skip
+    try:
+        port = eventually(lambda: LISTENS.search(log.read_text()), f"Prometheus listens: see {log}", DEADLINE_S)[1]
+    except AssertionError:
+        process.kill()
+        process.wait()
+        raise
     headers = (("Authorization", f"Basic {base64.b64encode(':'.join(login[:2]).encode()).decode()}"),) if login else ()
     endpoint = Endpoint(f"http://127.0.0.1:{port}", attempts=1, headers=headers)
     if authority is not None:
@@ -90,7 +97,6 @@ def prometheus_of(
     finally:
         process.terminate()
         process.wait(DEADLINE_S)
-        log.close()
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

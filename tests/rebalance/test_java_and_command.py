@@ -479,9 +479,10 @@ def test_an_interrupt_while_java_is_asked_is_no_traceback(sent: str, code: int) 
     assert b"Traceback" not in done.stderr
 
 
-def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.timeout(180)
+def test_a_java_that_does_not_start_is_a_sentence() -> None:
     with silent() as address, rebalancing("--bootstrap", address, "--memory", "much") as process:
-        told = process.communicate(timeout=60)[1]
+        told = process.communicate(timeout=150)[1]
     assert process.returncode == 2
     assert b"Spark does not start: " in told
     assert b"Traceback" not in told

@@ -69,9 +69,12 @@ class Watched:
                 return condition["status"], condition["reason"], condition["message"]
         return ("", "", "")
 
-    def until_balanced_says(self, *reasons: str, seconds: float = SPARK_SECONDS) -> tuple[str, str, str]:
-        self.world.until(f"Balanced says {reasons}", lambda: self.balanced()[1] in reasons, seconds)
-        return self.balanced()
+    def until_balanced_says(self, *reasons: str) -> tuple[str, str, str]:
+        def said() -> tuple[str, str, str] | None:
+            found = self.balanced()
+            return found if found[1] in reasons else None
+
+        return self.world.until(f"Balanced says {reasons}", said, SPARK_SECONDS)
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         found = self.world.objects("v1", "events")
@@ -98,11 +101,7 @@ class Watched:
 
     def proposal(self) -> dict[str, Any]:
         def waiting() -> list[dict[str, Any]]:
-            try:
-                found = self.world.list("Reassignment")
-            except TimeoutError:
-                # A machine that starts Spark may leave the embedded API waiting for longer than one call does.
-                return []
+            found = self.world.list("Reassignment")
             return [body for body in found if body.get("status", {}).get("phase") == "AwaitingApproval"]
 
         return self.world.until("a proposal waits", waiting, SPARK_SECONDS)[0]
@@ -110,7 +109,7 @@ class Watched:
     def approve(self, proposal: dict[str, Any]) -> None:
         name = proposal["metadata"]["name"]
         self.world.patch("Reassignment", name, {"spec": {"approvedPlan": proposal["status"]["plan"]["hash"]}})
-        self.world.until_phase(name, "Succeeded", seconds=120)
+        self.world.until_phase(name, "Succeeded", seconds=SPARK_SECONDS)
 
 
 def apply_cluster(world: World, rebalance: dict[str, Any] | None = None) -> None:
@@ -185,6 +184,16 @@ def fills(view: KafkaView) -> list[float]:
     return [size / CAPACITY for size in held.values()]
 
 
+def settled(watched: Watched, before: KafkaView) -> KafkaView:
+    """What there is, nothing of it twice: a broker deletes what it gives away a moment after others know of that."""
+
+    def found() -> KafkaView | None:
+        view = watched.world.view()
+        return view if sum(fills(view)) == pytest.approx(sum(fills(before))) else None
+
+    return watched.world.until("what was moved is gone where it was", found)
+
+
 def load_of(view: KafkaView) -> ClusterLoad:
     """The same cluster for the search of the optimum, which shares nothing with the job."""
     used: dict[tuple[int, str], int] = {(where.broker, where.path): 0 for where in view.directories}
@@ -220,16 +229,15 @@ def test_a_cron_job_finds_a_skew_and_its_approved_proposal_levels_the_disks(watc
     assert max(fills(before)) - min(fills(before)) > 2 * THRESHOLD
     watched.rebalance(watched.job(schedule="0 0 1 1 *", args=SMALL_SPARK))
     watched.cron_job()
-    watched.until_balanced_says("NotLookedYet", seconds=30)
+    watched.until_balanced_says("NotLookedYet")
     assert watched.run_job() == "Complete"
-    assert watched.until_balanced_says("Proposed", seconds=30)[0] == "False"
+    assert watched.until_balanced_says("Proposed")[0] == "False"
     proposal = watched.proposal()
     assert proposal["spec"]["approval"] == "Required"
     assert moved_bytes(before, watched.world.view()) == 0, "nothing moves before it is approved"
     watched.approve(proposal)
-    after = watched.world.view()
+    after = settled(watched, before)
     assert max(fills(after)) - min(fills(after)) < THRESHOLD
-    assert sum(fills(after)) == pytest.approx(sum(fills(before)))
     assert moved_bytes(before, after) <= 1.1 * optimum(before)
 
 
@@ -256,16 +264,16 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
         watched.scrape(without=1)
         wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 2)
         look()
-        assert watched.until_balanced_says("MetricsPartial", seconds=30)[::2] == (
+        assert watched.until_balanced_says("MetricsPartial")[::2] == (
             "Unknown", "brokers that were scraped within the last hour are missing: 1; bring them back, or unregister "
             "those that are gone for good",
         )  # fmt: skip
         watched.scrape()
         wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 3)
         look(("job", "other"))
-        assert "are the brokers scraped?" in watched.until_balanced_says("MetricsMissing", seconds=30)[2]
+        assert "are the brokers scraped?" in watched.until_balanced_says("MetricsMissing")[2]
         look(max_age_s=0.0)
-        assert "old, more than" in watched.until_balanced_says("MetricsStale", seconds=30)[2]
+        assert "old, more than" in watched.until_balanced_says("MetricsStale")[2]
     finally:
         watched.scrape()
         store.close()
@@ -293,7 +301,7 @@ def test_a_watching_job_finds_the_next_skew(watched: Watched) -> None:
 
     watched.scrape(f"{watched.world.until('the job has a pod', address)}:9405")
     watched.approve(watched.proposal())
-    after = watched.world.view()
+    after = settled(watched, before)
     assert max(fills(after)) - min(fills(after)) < THRESHOLD
     # What it moves is not held against the optimum here: it may look while the samples are still those of growing logs.
     assert watched.until_balanced_says("Balanced", "TooLittleToGain")[0] == "True"
