@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -289,7 +290,7 @@ class Cluster:
         current: dict[tuple[Key, int], Place] = {}
         future: dict[tuple[Key, int], Place] = {}
         directories = []
-        for answer in self._log_dirs(broker for broker, _ in brokers):
+        for answer in self._log_dirs((broker for broker, _ in brokers), replicas):
             for found in answer["log_dirs"]:
                 directories.append(_directory(answer["broker"], found))
                 _add_places(answer["broker"], found, current, future)
@@ -298,13 +299,17 @@ class Cluster:
             frozenset(adding), tuple(sorted(away.items())), adding,
         )  # fmt: skip
 
-    def _log_dirs(self, brokers: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Asked one by one, as the library does too, so that an error can name a broker that hangs unfenced."""
+    def _log_dirs(self, brokers: Iterable[int], of: Iterable[Key]) -> Iterator[dict[str, Any]]:
+        """Asked one by one, as the library does too, so that an error can name a broker that hangs unfenced. Without
+        partitions the library would ask any broker for them first, which may be the one that hangs."""
         from kafka.errors import AuthorizationError, KafkaError
 
+        partitions: dict[str, list[int]] = defaultdict(list)
+        for key in of:
+            partitions[key.topic].append(key.partition)
         for broker in brokers:
             try:
-                yield from self._admin.describe_log_dirs(brokers=[broker])
+                yield from self._admin.describe_log_dirs(partitions, brokers=[broker])
             except AuthorizationError:
                 raise
             except KafkaError as error:

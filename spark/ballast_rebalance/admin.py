@@ -69,7 +69,8 @@ def measure_by_admin(
             moving = client.list_partition_reassignments()
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = moving or client.list_partition_reassignments()
-            answers = [each for broker in sorted(_live(cluster["brokers"])) for each in _log_dirs(client, broker)]
+            live = sorted(_live(cluster["brokers"]))
+            answers = [each for broker in live for each in _log_dirs(client, broker, topics)]
         finally:
             client.close()
     except AuthorizationError as error:
@@ -86,10 +87,12 @@ def measure_by_admin(
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
 
 
-def _log_dirs(client: Admin, broker: int) -> list[dict[str, Any]]:
-    """Asked one by one, as the library does too, so that a refusal can name a broker that hangs unfenced."""
+def _log_dirs(client: Admin, broker: int, topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Asked one by one, as the library does too, so that a refusal can name a broker that hangs unfenced. Without
+    partitions the library would ask any broker for them first, which may be the one that hangs."""
+    partitions = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in topics}
     try:
-        answers: list[dict[str, Any]] = client.describe_log_dirs(brokers=[broker])
+        answers: list[dict[str, Any]] = client.describe_log_dirs(partitions, brokers=[broker])
         return answers
     except AuthorizationError:
         raise

@@ -239,11 +239,11 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
         admin = cluster._admin
         describe = admin.describe_log_dirs
 
-        def ends_meanwhile(**asked: object) -> object:
+        def ends_meanwhile(*asked: object, **more: object) -> object:
             unlimited: dict[str, str | None] = dict.fromkeys(INTER_BROKER_RATES)
             assert cluster.set_configs("broker", {"0": unlimited, "1": unlimited}) == {}
             eventually(lambda: not admin.list_partition_reassignments(), "the reassignment ends")
-            return describe(**asked)
+            return describe(*asked, **more)
 
         assert admin.list_partition_reassignments(), "it is still under way"
         monkeypatch.setattr(admin, "describe_log_dirs", ends_meanwhile)
@@ -258,9 +258,9 @@ def test_a_broker_that_hangs_but_is_not_fenced_is_named(
     describe = Admin.describe_log_dirs
     with Brokers(tmp_path, 2, [0, 1]) as two:
 
-        def hangs(admin: Any, **asked: object) -> object:
+        def hangs(admin: Any, *asked: object, **more: object) -> object:
             two[1].pause()
-            return describe(admin, **asked)
+            return describe(admin, *asked, **more)
 
         monkeypatch.setattr(Admin, "describe_log_dirs", hangs)
         assert main(["reassign", "generate", "--bootstrap", two.bootstrap]) == 2

@@ -487,9 +487,9 @@ def test_a_broker_that_hangs_but_is_not_fenced_is_named(tmp_path: Path, monkeypa
     describe = admin.Admin.describe_log_dirs
     with Brokers(tmp_path, 2, [0, 1]) as two:
 
-        def hangs(client: Any, **asked: object) -> object:
+        def hangs(client: Any, *asked: object, **more: object) -> object:
             two[1].pause()
-            return describe(client, **asked)
+            return describe(client, *asked, **more)
 
         two.create("orders", [[0, 1]])
         monkeypatch.setattr(admin.Admin, "describe_log_dirs", hangs)
@@ -514,7 +514,8 @@ class Moving:
     def describe_cluster(self) -> object:
         return {"brokers": self._brokers}
 
-    def describe_log_dirs(self, brokers: list[int]) -> object:
+    def describe_log_dirs(self, partitions: dict[str, list[int]], brokers: list[int]) -> object:
+        assert partitions == {topic["name"]: [0] for topic in self._topics}
         return [answer for answer in self._log_dirs if answer["broker"] in brokers]
 
     def close(self) -> None:
