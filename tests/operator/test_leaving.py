@@ -649,6 +649,29 @@ async def test_what_is_being_drained_names_the_reassignment_and_what_that_one_wa
 
 
 @pytest.mark.spec("OPR-02", "OPR-43")
+async def test_a_volume_is_drained_once_the_one_in_its_place_is_there() -> None:
+    """All of it went to the volumes that stay, on the brokers that were not restarted yet."""
+    seen = holding(0, 3)
+    coming = {each: known for each, known in seen.directories.items() if each.path == "/var/lib/ballast/a/data"}
+    coming = {DirectoryId(each.broker, "/var/lib/ballast/d/data"): known for each, known in coming.items()}
+    two = {each: known for each, known in coming.items() if each.broker in (0, 2)}
+    managed, scene, told = scene_of(
+        replace(seen, directories={**seen.directories, **two}), metadataVolume={"size": "1Gi"}
+    )
+    volumes = [{"name": "a", "size": "10Gi"}, {"name": "d", "size": "10Gi"}]
+    scene = replace(scene, cluster=cluster(brokers=4, volumes=volumes, metadataVolume={"size": "1Gi"}))
+    said = await managed._leaving.remove_volumes(scene, [], frozenset())
+    assert said is not None
+    assert (said.reason, told.created) == ("DrainingVolume", [])
+    assert said.message == (
+        "Volume b is being drained: 2 replicas left, which begin to go once volume d is there on each of brokers 1, 3."
+    )
+    there = replace(seen, directories={**seen.directories, **coming})
+    assert await managed._leaving.remove_volumes(replace(scene, view=there), [], frozenset())
+    assert told.created
+
+
+@pytest.mark.spec("OPR-02", "OPR-43")
 @pytest.mark.parametrize(
     ("silent", "online", "reason"),
     [

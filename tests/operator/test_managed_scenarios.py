@@ -340,7 +340,7 @@ def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World
 
 @pytest.mark.spec("OPR-43")
 def test_a_volume_is_exchanged_for_another_in_one_go(world: World) -> None:
-    """The drain is planned while brokers are restarted for the new volume."""
+    """The drain is planned once all brokers were restarted for the new volume."""
     world.fill(["orders"], partitions=6, records=3)
     volumes = [{"name": "a", "size": "5Gi"}, {"name": "d", "size": "4Gi"}]
     apply(world, volumes=volumes, config={"num.partitions": 2})

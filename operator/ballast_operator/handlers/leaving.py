@@ -135,6 +135,11 @@ class Leaving:
             await claims.mark_drained(self._objects, scene.cluster, emptied)
             await self._lay_out(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=_left(0))
+        coming = self._not_there_yet(scene, brokers)
+        if coming and left and self._own.last(name) is None:
+            # Else all of it would go to the volumes that stay, on the brokers that were not restarted yet.
+            there = "; ".join(f"volume {volume} is there on {_named(missing)}" for volume, missing in coming.items())
+            return CLUSTER["DrainingVolume"].says(volume=shown, left=f"{_left(left)}, which begin to go once {there}")
         full = {d: contents.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
         held = await self._own.drain(scene, name, {"drainDirectories": rows}) if rows else None
@@ -142,6 +147,14 @@ class Leaving:
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=self._own.carried_out(name, _left(left)))
+
+    def _not_there_yet(self, scene: Scene, brokers: Sequence[int]) -> dict[str, list[int]]:
+        """Volumes of the spec, each with the brokers that have no directory on it so far."""
+        volumes = [volume.name for volume in scene.cluster.spec.volumes]
+        found = contents.directories_of(scene.cluster, scene.view, volumes, brokers)
+        there = {(directory.broker, volume) for directory, volume in found.items()}
+        missing = {volume: [broker for broker in brokers if (broker, volume) not in there] for volume in volumes}
+        return {volume: without for volume, without in missing.items() if without}
 
     def _not_told(self, scene: Scene, name: str, volumes: str) -> Verdict:
         """The verdict while brokers do not report what they hold. A restart passes by itself; anything else holds up
