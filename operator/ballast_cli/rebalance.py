@@ -1,6 +1,6 @@
 """Propose moves that level a cluster's disks, with the Spark job.
 
-Prints the proposal, unless --apply, --out or --report is given.
+Prints the proposal, unless --apply or --out is given.
 """
 
 from __future__ import annotations

@@ -194,7 +194,8 @@ def _directory(
         return Directory(broker, path, max(total, 0), 0, online=False)
     if total == UNKNOWN_BYTES and capacity is None:
         raise Refusal(
-            "CapacityUnknown", f"broker {broker} does not say how large {path} is; give it with --capacity BYTES"
+            "CapacityUnknown",
+            f"broker {broker} does not say how large {path} is; give it with --capacity BYTES, or directoryCapacity",
         )
     # Before version 5 of the response there are no cordons.
     cordoned = bool(log_dir.get("is_cordoned", False))

@@ -162,7 +162,7 @@ def require_volumes(measured: Measured, plan: Plan) -> None:
             raise Refusal(
                 "CapacityUnknown",
                 f"the directories of broker {broker} lie on one volume, whose level says nothing about each of them: "
-                "say with --capacity BYTES what each may hold",
+                "say with --capacity BYTES, or directoryCapacity, what each may hold",
             )
 
 
