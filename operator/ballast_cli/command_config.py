@@ -67,7 +67,11 @@ def settings_of(bootstrap: str, file: Path | None) -> ConnectionSettings:
 
     if file is None:
         return ConnectionSettings(bootstrap)
-    from ballast_broker.config.properties_file import parse_properties, text_of
+    try:
+        from ballast_broker.config.properties_file import parse_properties, text_of
+    except ModuleNotFoundError:  # no broker runs in the image of the Spark job
+        why = "--command-config is not in the image of the Spark job: use ./ballast in a checkout"
+        raise CommandError(why) from None
 
     try:
         given = parse_properties(text_of(file.read_bytes()))

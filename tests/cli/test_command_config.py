@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -161,3 +164,16 @@ def test_the_letters_of_a_file_are_those_that_java_and_editors_write(tmp_path: P
     for encoding in ("utf-8", "latin-1"):
         file.write_bytes(text.encode(encoding))
         assert settings_of("a:1", file).username == "zoë"
+
+
+def test_the_image_of_the_spark_job_has_nothing_that_reads_it(tmp_path: Path) -> None:
+    """It has the command line, but no brokers."""
+    parts = [str(Path(__file__).parents[2] / part) for part in ("operator", "spark")]
+    words = ["reassign", "generate", "--bootstrap", "127.0.0.1:1", "--command-config", str(written(tmp_path))]
+    told = subprocess.run(
+        [sys.executable, "-P", "-m", "ballast_cli", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(parts)},
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    said = "--command-config is not in the image of the Spark job: use ./ballast in a checkout"
+    assert (told.returncode, said in told.stderr, "Traceback" in told.stderr) == (2, True, False), told.stderr
