@@ -317,6 +317,8 @@ def free_ports(count: int) -> list[int]:
     ours = range(LOWEST_PORT + lane, max(highest, LOWEST_PORT + 2 * LANES * PORT_ATTEMPTS), LANES)
     found: list[int] = []
     for port in random.SystemRandom().sample(ours, PORT_ATTEMPTS):
+        if len(found) == count:
+            return found
         if port in _given:
             continue
         with socket.socket() as probe:
@@ -326,8 +328,6 @@ def free_ports(count: int) -> list[int]:
                 continue
         found.append(port)
         _given.append(port)
-        if len(found) == count:
-            return found
     raise BrokerTrouble(f"no {count} free ports on loopback")
 
 

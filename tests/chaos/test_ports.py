@@ -12,3 +12,7 @@ def test_no_port_is_given_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
         given += [port for _ in range(50) for port in free_ports(3)]
     assert len(set(given)) == 450
+
+
+def test_who_needs_none_gets_none() -> None:
+    assert free_ports(0) == []
