@@ -224,6 +224,7 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
         ("TooLittleToGain", "True", False),
         ("Proposed", "False", False),
         ("NoBetterPlacement", "False", True),
+        ("MaxMovesTooFew", "False", True),
         ("MetricsStale", "Unknown", True),
         ("MetricsPartial", "Unknown", True),
         ("PrometheusUnavailable", "Unknown", True),
