@@ -214,8 +214,8 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
         job = {"args": given, "clusterLabel": "job=demo"}
         for asks in (external(job, tls={"secretName": "ca"}), cluster(job, **how)):
             assert refusal(asks) is None
-            args = parsed(arguments_of(asks))
-            assert (args.bootstrap, args.prometheus, bool(args.cluster_label)) == (None, "http://other:9090", True)
+            told = parsed(arguments_of(asks))
+            assert (told.bootstrap, told.prometheus, bool(told.cluster_label)) == (None, "http://other:9090", True)
     watched = external(JOB, tls={"secretName": "ca"})
     assert refusal(watched) is None
     args = arguments_of(watched)
