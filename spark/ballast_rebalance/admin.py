@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,8 @@ CONNECT_SECONDS = 3.0
 # A pod's first connections may fail: its network policy may take effect a moment after its start.
 PATIENCE_SECONDS = 3.0
 RETRY_SECONDS = 0.2
+# For each address; the library alone would wait for half a minute, and for the end of a TLS handshake for ever.
+ANSWER_SECONDS = 10.0
 Place = tuple[str, int]
 
 
@@ -55,6 +58,57 @@ def require_listener(bootstrap: str, patience_s: float = PATIENCE_SECONDS) -> No
         if time.monotonic() >= deadline:
             raise Refusal("ClusterUnavailable", f"no broker answers at {', '.join(failures)}")
         time.sleep(RETRY_SECONDS)
+
+
+def require_answer(bootstrap: str, client_options: Mapping[str, Any] | None = None) -> None:
+    """Raises Refusal if nobody listens at any address, or whoever does speaks with us in vain."""
+    require_listener(bootstrap)
+    failures = []
+    for address in bootstrap.split(","):
+        why = _why_in_vain(address, client_options or {})
+        if why is None:
+            return
+        failures.append(why)
+    raise Refusal("ClusterUnavailable", "; ".join(failures))
+
+
+def _why_in_vain(address: str, client_options: Mapping[str, Any]) -> str | None:
+    """Connects as for a look; None if the broker there answers."""
+    if why := _why_unreachable(address, client_options.get("ssl_context")):
+        return why
+    limit_ms = int(ANSWER_SECONDS * 1_000)
+    limits = {"bootstrap_timeout_ms": limit_ms, "request_timeout_ms": limit_ms}
+    try:
+        Admin(bootstrap_servers=address, **{**client_options, **limits}).close()
+    except KafkaTimeoutError:
+        why = "it requires TLS or SASL (--command-config), or it hangs"
+        if client_options:
+            why = "it requires TLS or SASL in another way, did not authenticate us, or hangs"
+        return f"{address} accepts connections, but does not answer Kafka's protocol: {why}"
+    except KafkaError as error:
+        return f"{address}: {error}"
+    return None
+
+
+def _why_unreachable(address: str, context: ssl.SSLContext | None) -> str | None:
+    """Connects, with TLS if there is a context."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        plain = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+    with plain:
+        if context is None:
+            return None
+        plain.settimeout(ANSWER_SECONDS)
+        try:
+            context.wrap_socket(plain, server_hostname=host).close()
+        except TimeoutError:
+            return f"TLS with {address} failed: it does not answer; it requires no TLS, or it hangs"
+        except (OSError, ValueError) as error:
+            return f"TLS with {address} failed: {error}"
+    return None
 
 
 def measure_by_admin(

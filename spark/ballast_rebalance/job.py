@@ -74,12 +74,12 @@ class Outcome:
 
 
 def unanswered(options: JobOptions) -> Outcome | None:
-    """What a look would come to if Prometheus or all brokers are away: known without Spark, which starts slowly."""
+    """What a look would come to if Prometheus or the brokers do not answer: known without Spark, which starts late."""
     try:
         if options.metrics is not None:
             metrics_source.require_answer(options.metrics)
         if options.bootstrap is not None:
-            admin.require_listener(options.bootstrap)
+            admin.require_answer(options.bootstrap, options.client_options)
     except Refusal as refusal:
         return Outcome(refusal.reason, str(refusal))
     return None

@@ -30,7 +30,6 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
         raise Refusal("Balanced", f"all directories are within the band; the spread is {quality.before.spread:.1%}")
     if quality.after.highest > quality.before.highest + 1e-9:
         raise Refusal("WouldMakeWorse", "the fullest directory would become fuller")
-    _require_progress(quality)
     # A plan that was cut off at max_moves is a step towards what the whole gains.
     aim = quality.aim or quality.after
     lowered = quality.before.highest - aim.highest
@@ -42,6 +41,7 @@ def require_worth(plan: Plan, threshold: Threshold) -> None:
         )
     if quality.before.spread < threshold.min_spread:
         raise Refusal("Balanced", f"the spread of {quality.before.spread:.1%} is below {threshold.min_spread:.1%}")
+    _require_progress(quality)
 
 
 def _require_progress(quality: Quality) -> None:
@@ -50,7 +50,7 @@ def _require_progress(quality: Quality) -> None:
     nearer = after.coefficient_of_variation < before.coefficient_of_variation or after.out_of_band < before.out_of_band
     if quality.aim is not None and not nearer and not quality.on_more_racks:
         raise Refusal(
-            "TooLittleToGain",
+            "MaxMovesTooFew",
             f"{counted(quality.partitions, 'move')} of the {quality.partitions + quality.to_follow} "
-            "that it takes would make nothing more level: allow for more at once by maxMoves (--max-moves)",
+            "that it takes would make nothing more level: raise maxMoves (--max-moves), which allows for more at once",
         )

@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from tests.certificates import Authority
@@ -22,7 +21,7 @@ from ballast_cli.__main__ import main
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
 from ballast_operator.observe import observe_brokers
 from ballast_operator.tokens import ClientCredentials
-from ballast_rebalance.job import JobOptions, run_once
+from ballast_rebalance.job import JobOptions, unanswered
 from ballast_rebalance.proposal import ProposalOptions
 
 pytestmark = pytest.mark.spec("CLI-06")
@@ -211,10 +210,9 @@ def test_a_token_that_a_broker_does_not_believe_is_told_to_be_so(
     for command in (["status"], ["reassign", "generate", "--json", str(tmp_path / "plan.json")]):
         assert main([*command, "--bootstrap", bootstrap, "--command-config", str(file)]) == 2
         said.append(capsys.readouterr().err)
-    # The job starts its Spark first, which it needs for this as little as the test does.
     options = command_config.library_options(Namespace(bootstrap=bootstrap, command_config=file), "test")
-    look = run_once(cast(Any, None), JobOptions(ProposalOptions("c"), bootstrap=bootstrap, client_options=options))
-    assert look.plan is None
+    look = unanswered(JobOptions(ProposalOptions("c"), bootstrap=bootstrap, client_options=options))
+    assert look is not None
     for told in (*said, look.message):
         assert "did not authenticate" in told
         assert token not in told

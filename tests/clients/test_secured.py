@@ -31,7 +31,9 @@ from tests.clients.test_quotas import change_quotas
 
 from ballast_cli import command_config
 from ballast_cli.__main__ import main
-from ballast_rebalance.admin import measure_by_admin
+from ballast_rebalance import admin
+from ballast_rebalance.admin import measure_by_admin, require_answer
+from ballast_rebalance.measured import Refusal
 
 pytestmark = pytest.mark.spec("CLI-06")
 VALUES = [b"%d " % n + b"x" * (n * 997 % 60_000) for n in range(60)]
@@ -223,8 +225,21 @@ def test_our_own_commands_come_in_as_kafkas_do(
     assert "volume-0" in capsys.readouterr().out
     assert main(["reassign", "generate", *at, "--topics", topic, "--json", str(tmp_path / "plan.json")]) == 0
     args = Namespace(bootstrap=secured.broker.listeners["SAFE"], command_config=Path(config))
-    measured = measure_by_admin(args.bootstrap, command_config.library_options(args, "test"))
+    options = command_config.library_options(args, "test")
+    require_answer(args.bootstrap, options)
+    measured = measure_by_admin(args.bootstrap, options)
     assert topic in set(measured.replicas["topic"])
+
+
+@pytest.mark.parametrize("listener", ["TLS", "SAFE", "OPEN"])
+def test_the_job_tells_who_requires_more_than_it_was_given(
+    secured: Secured, listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "ANSWER_SECONDS", 1.0)
+    address = secured.broker.listeners[listener]
+    with pytest.raises(Refusal, match="it requires TLS or SASL") as caught:
+        require_answer(address)
+    assert caught.value.reason == "ClusterUnavailable"
 
 
 def test_passwords_are_shown_to_nobody(secured: Secured) -> None:

@@ -401,10 +401,10 @@ def rebalancing(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[str]:
-    """The address of somebody who listens, and says nothing: enough for Spark to be started."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
+def answering() -> Iterator[str]:
+    """The URL of a Prometheus that answers at all: enough for Spark to be started."""
+    with contextlib.closing(FakePrometheus(lambda *_: (200, vector(({}, 1.0))))) as server:
+        yield server.url
 
 
 def java_of(process: subprocess.Popen[bytes]) -> int:
@@ -438,7 +438,7 @@ def ends_with_its_java(process: subprocess.Popen[bytes], java: int, sent: signal
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_java_starts_leaves_none_behind(sent: signal.Signals) -> None:
-    with silent() as address, rebalancing("--bootstrap", address) as process:
+    with answering() as url, rebalancing("--prometheus", url) as process:
         told = ends_with_its_java(process, java_of(process), sent)
     assert b"rebalance ends when Java has started" in told
     assert b"Traceback" not in told
@@ -446,7 +446,7 @@ def test_an_interrupt_while_java_starts_leaves_none_behind(sent: signal.Signals)
 
 @pytest.mark.timeout(180)
 def test_a_second_interrupt_does_not_wait_for_java_and_leaves_none_behind() -> None:
-    with silent() as address, rebalancing("--bootstrap", address) as process:
+    with answering() as url, rebalancing("--prometheus", url) as process:
         java = java_of(process)
         process.send_signal(signal.SIGINT)
         told = ends_with_its_java(process, java, signal.SIGTERM)
@@ -481,7 +481,7 @@ def test_an_interrupt_while_java_is_asked_is_no_traceback(sent: str, code: int) 
 
 @pytest.mark.timeout(180)
 def test_a_java_that_does_not_start_is_a_sentence() -> None:
-    with silent() as address, rebalancing("--bootstrap", address, "--memory", "much") as process:
+    with answering() as url, rebalancing("--prometheus", url, "--memory", "much") as process:
         told = process.communicate(timeout=150)[1]
     assert process.returncode == 2
     assert b"Spark does not start: " in told

@@ -283,7 +283,13 @@ def test_first_moves_that_by_themselves_lead_nowhere_are_not_proposed() -> None:
     require_worth(plan, Threshold())
     with pytest.raises(Refusal, match=r"^5 moves of the \d+ that it takes would make nothing more level") as caught:
         require_worth(replace(plan, quality=stays), Threshold())
-    assert caught.value.reason == "TooLittleToGain"
+    assert caught.value.reason == "MaxMovesTooFew"
+    with pytest.raises(Refusal, match="better, less than") as little:
+        require_worth(replace(plan, quality=stays), Threshold(min_improvement=0.9))
+    assert little.value.reason == "TooLittleToGain", "nor would more of them be worth it"
+    with pytest.raises(Refusal) as level:
+        require_worth(replace(plan, quality=stays), Threshold(min_spread=0.99))
+    assert level.value.reason == "Balanced"
 
 
 def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes() -> None:

@@ -210,6 +210,12 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
         assert "TLS or SASL, or that give rights" in (refusal(run) or "")
         args = arguments_of(run)
         assert parsed(args).bootstrap is None
+    for given in (["--prometheus", "http://other:9090"], ["--prometheus=http://other:9090"]):
+        job = {"args": given, "clusterLabel": "job=demo"}
+        for asks in (external(job, tls={"secretName": "ca"}), cluster(job, **how)):
+            assert refusal(asks) is None
+            told = parsed(arguments_of(asks))
+            assert (told.bootstrap, told.prometheus, bool(told.cluster_label)) == (None, "http://other:9090", True)
     watched = external(JOB, tls={"secretName": "ca"})
     assert refusal(watched) is None
     args = arguments_of(watched)
@@ -224,6 +230,7 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
         ("TooLittleToGain", "True", False),
         ("Proposed", "False", False),
         ("NoBetterPlacement", "False", True),
+        ("MaxMovesTooFew", "False", True),
         ("MetricsStale", "Unknown", True),
         ("MetricsPartial", "Unknown", True),
         ("PrometheusUnavailable", "Unknown", True),

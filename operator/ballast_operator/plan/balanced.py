@@ -1,7 +1,7 @@
 """Derives the condition Balanced from the last result of the rebalance job. PURE.
 
-True: nothing to move. False: a proposal waits or runs, or no move helps. Unknown: the job refused to plan. Reason and
-message are the job's own, listed in docs/rebalance.md.
+True: nothing to move. False: a proposal waits or runs, or no move that is allowed helps. Unknown: the job refused to
+plan. Reason and message are the job's own, listed in docs/rebalance.md.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from ballast_operator.status import FALSE, MAX_MESSAGE, TRUE, UNKNOWN
 
 BALANCED = "Balanced"
 LEVEL = frozenset({"Balanced", "TooLittleToGain"})
-UNEVEN = frozenset(
-    {"Proposed", "Confirming", "AlreadyProposed", "ReassignmentInProgress", "NoBetterPlacement", "WouldMakeWorse"}
-)
+STUCK = frozenset({"NoBetterPlacement", "WouldMakeWorse", "MaxMovesTooFew"})
+UNEVEN = STUCK | {"Proposed", "Confirming", "AlreadyProposed", "ReassignmentInProgress"}
 
 
 def balanced_condition(
@@ -38,4 +37,4 @@ def balanced_condition(
 def names_trouble(condition: Condition) -> bool:
     """Whether somebody has to do something before the job can propose."""
     waits = condition.reason in ("NotLookedYet", "Confirming")
-    return not waits and (condition.status == UNKNOWN or condition.reason in ("NoBetterPlacement", "WouldMakeWorse"))
+    return not waits and (condition.status == UNKNOWN or condition.reason in STUCK)

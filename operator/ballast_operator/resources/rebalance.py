@@ -44,7 +44,7 @@ def refusal(cluster: KafkaCluster) -> str | None:
     """Why the requested job cannot work, as a sentence without its full stop."""
     job, external = job_of(cluster), cluster.spec.external
     wants = external.tls or external.sasl if external else not _is_open(cluster)
-    if job is not None and job.prometheus is None and wants:
+    if job is not None and wants and not _asks_prometheus(job):
         why = "the job cannot ask brokers that want TLS or SASL, or that give rights"
         return f"{why}; name a Prometheus in spec.rebalance.job.prometheus"
     return None
@@ -67,7 +67,7 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
     found = ["--apply", "--cluster", cluster.meta.name, "--namespace", cluster.meta.namespace]
     if job.prometheus is not None:
         found += ["--prometheus", job.prometheus]
-    asks_prometheus = "--prometheus" in {each.split("=")[0] for each in (*found, *job.args)}
+    asks_prometheus = _asks_prometheus(job)
     if job.prometheus_secret is not None and asks_prometheus:
         found += ["--prometheus-secret", PROMETHEUS_SECRET]
     if job.cluster_label is not None and asks_prometheus:
@@ -88,6 +88,10 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
     if throttle is not None and throttle.intra_broker is not None:
         found += ["--throttle-disk", str(throttle.intra_broker)]
     return [*found, *job.args]
+
+
+def _asks_prometheus(job: RebalanceJob) -> bool:
+    return job.prometheus is not None or "--prometheus" in {each.split("=")[0] for each in job.args}
 
 
 def _bootstrap(cluster: KafkaCluster) -> str | None:
