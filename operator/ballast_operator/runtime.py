@@ -67,6 +67,8 @@ class Runtime:
         self.neighbours = Neighbours(self._lease_api, own, LEASE, self._namespaces_wanted, self._given_back)
         self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, self._now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
+        # Those that were cancelled and have not ended yet: closing a connection waits for the call that it is in.
+        self._ending: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
         self._beat = monotonic()
@@ -87,7 +89,8 @@ class Runtime:
 
     async def stop(self) -> None:
         """End all tasks. Work in progress is left as it is; the next operator observes it."""
-        tasks = [*self._background, *self._telling, *(task for _, task in self._workers.values())]
+        workers = [*self._ending, *(task for _, task in self._workers.values())]
+        tasks = [*self._background, *self._telling, *workers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -295,9 +298,13 @@ class Runtime:
     def begin_anew(self) -> None:
         """Recover from failed watches: relist to find missed deletions, and restart the workers that Kopf cancelled.
 
-        Kopf cancels every task of the loop that began after itself, the workers among them.
+        Kopf cancels every task of the loop that began after itself, the workers among them. One that has not ended
+        yet takes no more work either.
         """
-        self._workers = {cluster: kept for cluster, kept in self._workers.items() if not kept[1].done()}
+        for cluster, (_, task) in list(self._workers.items()):
+            if task.done() or task.cancelling():
+                del self._workers[cluster]
+                self._leave_to_end(task)
         self._leadership_changed(self.leader.leads)
         self._relist_at = monotonic()
 
@@ -307,6 +314,11 @@ class Runtime:
             if worker.idle and not self.cache.knows(cluster):
                 del self._workers[cluster]
                 task.cancel()
+                self._leave_to_end(task)
+
+    def _leave_to_end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def relist(self) -> None:
         """Compare the cache with the API: an object whose deletion the watch missed would otherwise stay forever.
