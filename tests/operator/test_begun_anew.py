@@ -14,13 +14,21 @@ from ballast_operator.runtime import Runtime
 pytestmark = [pytest.mark.spec("OPR-04"), pytest.mark.timeout(30)]
 
 
-async def test_a_worker_that_still_ends_behind_a_hanging_call_is_given_no_more_work() -> None:
+async def test_a_worker_that_still_ends_behind_a_hanging_call_is_given_no_more_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was kept, since it had not ended yet; what was heard then was its, and nobody did it."""
     runtime, begun, answered = Runtime(NOBODY), asyncio.Event(), threading.Event()
     worker = runtime._worker(CLUSTER)
     ending = runtime._workers[CLUSTER][1]
     connection = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
-    worker._cycle._connections._current = connection  # type: ignore[attr-defined]
+    closing = asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await connection.close()
+
+    monkeypatch.setattr(worker._cycle, "close", close)
     loop = asyncio.get_running_loop()
 
     def hang() -> None:
@@ -32,8 +40,7 @@ async def test_a_worker_that_still_ends_behind_a_hanging_call_is_given_no_more_w
         async with asyncio.timeout(20):
             await begun.wait()
             ending.cancel()  # as Kopf does
-            while worker._cycle._connections.current is not None:  # type: ignore[attr-defined]
-                await asyncio.sleep(0)
+            await closing.wait()
         assert not ending.done()
         runtime.begin_anew()
         runtime.heard("KafkaCluster", body("demo", {"external": {"bootstrapServers": "127.0.0.1:1"}}))
