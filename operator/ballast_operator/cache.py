@@ -44,10 +44,16 @@ class ObjectStore(Generic[T]):
         self._reader: Callable[[Mapping[str, Any]], T] = reader
         self._objects: dict[Key, T] = {}
         self.broken: dict[Key, Broken] = {}
+        self.listed: set[str | None] = set()
+        """The namespaces that were listed, None for all of them."""
         self._gone: dict[str, None] = {}
 
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
+
+    def whole(self, namespace: str) -> bool:
+        """Whether all in this namespace were listed: before, one that is not here need not be gone."""
+        return not self.listed.isdisjoint((namespace, None))
 
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._objects.values()))
@@ -132,8 +138,6 @@ class Cache:
         self.clusters: ObjectStore[KafkaCluster] = ObjectStore(read_cluster)
         self.topics: ObjectStore[KafkaTopic] = ObjectStore(read_topic)
         self.reassignments: ObjectStore[Reassignment] = ObjectStore(read_reassignment)
-        self.whole = False
-        """Whether all topics were listed: before, one that is not here need not be gone."""
         self._topics_by_cluster: dict[Key, dict[Key, KafkaTopic]] = defaultdict(dict)
         self._topics_by_name: dict[tuple[Key, str], dict[Key, KafkaTopic]] = defaultdict(dict)
         # KafkaTopics that cannot be read, as far as it is known which topics they describe.
@@ -189,9 +193,9 @@ class Cache:
         self._unlink_reassignment(gone)
         return gone
 
-    def gone_topics(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these uids whose KafkaTopic is certainly deleted."""
-        if not self.whole:
+    def gone_topics(self, namespace: str, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these uids, of this namespace, whose KafkaTopic is certainly deleted."""
+        if not self.topics.whole(namespace):
             return frozenset()
         known = {topic.meta.uid for topic in self.topics} | {one.meta.uid for one in self.topics.broken.values()}
         return frozenset(uids) - known

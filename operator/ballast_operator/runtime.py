@@ -217,7 +217,8 @@ class Runtime:
         if not leads:
             return
         # The cache has what the former leader did, except for lost watch events: relist first to find those.
-        self.cache.whole = False
+        for kind in PLURALS:
+            self._store(kind).listed = set()  # a list that is being read does not count
         self._relist_at = monotonic()
         self._look_at_all()
 
@@ -323,7 +324,7 @@ class Runtime:
     async def relist(self) -> None:
         """Compare the cache with the API: an object whose deletion the watch missed would otherwise stay forever.
 
-        A kind or namespace that cannot be listed does not hold up the others."""
+        A kind or namespace that cannot be listed does not hold up the others, nor what waits for their list."""
         failed: list[ApiError | ApiUnavailableError] = []
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
@@ -333,19 +334,18 @@ class Runtime:
                     failed.append(error)
         if failed:
             raise failed[0]
-        self.cache.whole = True
         self._end_workers()
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
-        gone = self._store(kind).gone()
+        gone, listed = self._store(kind).gone(), self._store(kind).listed
         known = {meta.key: meta for meta in self._store(kind).metas() if namespace in (None, meta.namespace)}
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
-            listed = read_meta(body)
-            before = known.pop(listed.key, None)
+            now = read_meta(body)
+            before = known.pop(now.key, None)
             # The list is no older than its first request, and we already knew this version then.
-            if listed.uid in gone or (before is not None and before.uid == listed.uid and older(listed, before)):
-                log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
-                self._store(kind).accept_rollback(listed)
+            if now.uid in gone or (before is not None and before.uid == now.uid and older(now, before)):
+                log.warning("%s %s is older than it was: was a backup restored?", kind, now.key)
+                self._store(kind).accept_rollback(now)
             self.heard(kind, body)
         for key, meta in known.items():
             # The object may be newer than the list: only a GET of its own proves that it is gone.
@@ -355,6 +355,7 @@ class Runtime:
                 self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": meta.uid}})
                 if found is not None:
                     self.heard(kind, found)
+        listed.add(namespace)
 
     def _store(self, kind: str) -> ObjectStore[Any]:
         if kind == topic_model.KIND:

@@ -67,7 +67,7 @@ def test_one_that_is_deleted_goes_as_any_other() -> None:
     _, moves = cache.put_reassignment(body("moves", odd, {"phase": "Running", "startedAt": NOW}, **GOING))
     assert moves is not None
     assert goal_of(moves) is Goal.STOP
-    cache.whole = True
+    cache.clusters.listed.add(None)
     asyncio.run(ClusterCycle(CLUSTER, shared_by(cache, told)).run(Work({topic.key}, reassignments=True, cluster=True)))
     assert told.finalizers == {"orders": False, "moves": False}
 
