@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from ballast_operator.model.cluster import KafkaCluster, read_cluster
 from ballast_operator.model.fields import FieldError
 from ballast_operator.model.meta import Key, Meta, read_meta
-from ballast_operator.model.reassignment import Reassignment, read_reassignment
+from ballast_operator.model.reassignment import Reassignment, read_held, read_reassignment
 from ballast_operator.model.topic import KafkaTopic, read_claim, read_topic
 
 T = TypeVar("T", KafkaCluster, KafkaTopic, Reassignment)
@@ -44,10 +44,16 @@ class ObjectStore(Generic[T]):
         self._reader: Callable[[Mapping[str, Any]], T] = reader
         self._objects: dict[Key, T] = {}
         self.broken: dict[Key, Broken] = {}
+        self.listed: set[str | None] = set()
+        """The namespaces that were listed, None for all of them."""
         self._gone: dict[str, None] = {}
 
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
+
+    def whole(self, namespace: str) -> bool:
+        """Whether all in this namespace were listed: before, one that is not here need not be gone."""
+        return not self.listed.isdisjoint((namespace, None))
 
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._objects.values()))
@@ -132,13 +138,13 @@ class Cache:
         self.clusters: ObjectStore[KafkaCluster] = ObjectStore(read_cluster)
         self.topics: ObjectStore[KafkaTopic] = ObjectStore(read_topic)
         self.reassignments: ObjectStore[Reassignment] = ObjectStore(read_reassignment)
-        self.whole = False
-        """Whether all topics were listed: before, one that is not here need not be gone."""
         self._topics_by_cluster: dict[Key, dict[Key, KafkaTopic]] = defaultdict(dict)
         self._topics_by_name: dict[tuple[Key, str], dict[Key, KafkaTopic]] = defaultdict(dict)
         # KafkaTopics that cannot be read, as far as it is known which topics they describe.
         self._unread: dict[Key, KafkaTopic] = {}
         self._reassignments_by_cluster: dict[Key, dict[Key, Reassignment]] = defaultdict(dict)
+        # Reassignments that cannot be read and are under way.
+        self._unread_held: dict[Key, Reassignment] = {}
 
     def put_topic(self, body: Mapping[str, Any]) -> tuple[KafkaTopic | None, KafkaTopic | None]:
         before, now = self.topics.put(body)
@@ -182,16 +188,41 @@ class Cache:
             self._unlink_reassignment(before)
             if now is not None:
                 self._reassignments_by_cluster[now.cluster][now.key] = now
+        self._keep_held(body)
         return before, now
+
+    def _keep_held(self, body: Mapping[str, Any]) -> None:
+        """While one under way cannot be read, no other one may move its partitions, or take its throttles for what was
+        there before."""
+        if not self.reassignments.broken and not self._unread_held:
+            return
+        meta = read_meta(body)
+        broken, known = self.reassignments.broken.get(meta.key), self._unread_held.get(meta.key)
+        if broken is None:
+            self._forget_held(meta.key)
+        elif broken.meta == meta and (known is None or known.meta != meta):
+            self._forget_held(meta.key)
+            with suppress(FieldError):
+                held = read_held(body)
+                if held.under_way:
+                    self._unread_held[meta.key] = held
+                    self._reassignments_by_cluster[held.cluster][held.key] = held
+
+    def _forget_held(self, key: Key) -> Reassignment | None:
+        held = self._unread_held.pop(key, None)
+        if held is not None and self._reassignments_by_cluster.get(held.cluster, {}).get(key) is held:
+            _drop(self._reassignments_by_cluster, held.cluster, key)
+        return held
 
     def remove_reassignment(self, key: Key, uid: str) -> Reassignment | None:
         gone = self.reassignments.remove(key, uid)
         self._unlink_reassignment(gone)
-        return gone
+        unread = self._forget_held(key) if key not in self.reassignments.broken else None
+        return gone or unread
 
-    def gone_topics(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these uids whose KafkaTopic is certainly deleted."""
-        if not self.whole:
+    def gone_topics(self, namespace: str, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these uids, of this namespace, whose KafkaTopic is certainly deleted."""
+        if not self.topics.whole(namespace):
             return frozenset()
         known = {topic.meta.uid for topic in self.topics} | {one.meta.uid for one in self.topics.broken.values()}
         return frozenset(uids) - known

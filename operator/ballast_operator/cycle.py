@@ -89,7 +89,7 @@ class ClusterCycle:
         cluster = self._shared.cache.clusters.get(self._key)
         if cluster is None:
             broken = self._shared.cache.clusters.broken.get(self._key)
-            if broken is None and not self._shared.cache.whole:
+            if broken is None and not self._shared.cache.clusters.whole(self._key.namespace):
                 return self._not_listed_yet(work)
             return await (self._without_cluster(work) if broken is None else self._unreadable(work, broken))
         heard = work.cluster and monotonic() < self._resync_at

@@ -128,7 +128,7 @@ class Ledger:
         deleted)."""
         if not intents:
             return {}  # the common case: no need to scan ten thousand topics
-        gone = cache.gone_topics(intents)
+        gone = cache.gone_topics(self._cluster.meta.namespace, intents)
         known = {topic.meta.uid: topic for topic in cache.topics_of(self._cluster.key)}
         return {
             uid: intent

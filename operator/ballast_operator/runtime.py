@@ -67,6 +67,8 @@ class Runtime:
         self.neighbours = Neighbours(self._lease_api, own, LEASE, self._namespaces_wanted, self._given_back)
         self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, self._now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
+        # Those that were cancelled and have not ended yet: closing a connection waits for the call that it is in.
+        self._ending: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
         self._beat = monotonic()
@@ -87,7 +89,8 @@ class Runtime:
 
     async def stop(self) -> None:
         """End all tasks. Work in progress is left as it is; the next operator observes it."""
-        tasks = [*self._background, *self._telling, *(task for _, task in self._workers.values())]
+        workers = [*self._ending, *(task for _, task in self._workers.values())]
+        tasks = [*self._background, *self._telling, *workers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -214,7 +217,8 @@ class Runtime:
         if not leads:
             return
         # The cache has what the former leader did, except for lost watch events: relist first to find those.
-        self.cache.whole = False
+        for kind in PLURALS:
+            self._store(kind).listed = set()  # a list that is being read does not count
         self._relist_at = monotonic()
         self._look_at_all()
 
@@ -295,9 +299,13 @@ class Runtime:
     def begin_anew(self) -> None:
         """Recover from failed watches: relist to find missed deletions, and restart the workers that Kopf cancelled.
 
-        Kopf cancels every task of the loop that began after itself, the workers among them.
+        Kopf cancels every task of the loop that began after itself, the workers among them. One that has not ended
+        yet takes no more work either.
         """
-        self._workers = {cluster: kept for cluster, kept in self._workers.items() if not kept[1].done()}
+        for cluster, (_, task) in list(self._workers.items()):
+            if task.done() or task.cancelling():
+                del self._workers[cluster]
+                self._leave_to_end(task)
         self._leadership_changed(self.leader.leads)
         self._relist_at = monotonic()
 
@@ -307,11 +315,16 @@ class Runtime:
             if worker.idle and not self.cache.knows(cluster):
                 del self._workers[cluster]
                 task.cancel()
+                self._leave_to_end(task)
+
+    def _leave_to_end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def relist(self) -> None:
         """Compare the cache with the API: an object whose deletion the watch missed would otherwise stay forever.
 
-        A kind or namespace that cannot be listed does not hold up the others."""
+        A kind or namespace that cannot be listed does not hold up the others, nor what waits for their list."""
         failed: list[ApiError | ApiUnavailableError] = []
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
@@ -321,19 +334,18 @@ class Runtime:
                     failed.append(error)
         if failed:
             raise failed[0]
-        self.cache.whole = True
         self._end_workers()
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
-        gone = self._store(kind).gone()
+        gone, listed = self._store(kind).gone(), self._store(kind).listed
         known = {meta.key: meta for meta in self._store(kind).metas() if namespace in (None, meta.namespace)}
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
-            listed = read_meta(body)
-            before = known.pop(listed.key, None)
+            now = read_meta(body)
+            before = known.pop(now.key, None)
             # The list is no older than its first request, and we already knew this version then.
-            if listed.uid in gone or (before is not None and before.uid == listed.uid and older(listed, before)):
-                log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
-                self._store(kind).accept_rollback(listed)
+            if now.uid in gone or (before is not None and before.uid == now.uid and older(now, before)):
+                log.warning("%s %s is older than it was: was a backup restored?", kind, now.key)
+                self._store(kind).accept_rollback(now)
             self.heard(kind, body)
         for key, meta in known.items():
             # The object may be newer than the list: only a GET of its own proves that it is gone.
@@ -343,6 +355,7 @@ class Runtime:
                 self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": meta.uid}})
                 if found is not None:
                     self.heard(kind, found)
+        listed.add(namespace)
 
     def _store(self, kind: str) -> ObjectStore[Any]:
         if kind == topic_model.KIND:

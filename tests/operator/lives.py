@@ -252,7 +252,8 @@ class LivesWorld:
                     remove[kind](known.key, known.uid)
             for body in there.values():
                 put[kind](body)
-        cache.whole = True
+        cache.clusters.listed.add(None)
+        cache.topics.listed.add(None)
 
     @contextmanager
     def _at_work(self, life: Life) -> Iterator[None]:

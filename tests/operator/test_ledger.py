@@ -52,7 +52,7 @@ def test_an_object_that_was_not_heard_of_yet_is_not_gone() -> None:
     cache.put_topic(topic_body("heard"))
     intents = {"heard": CREATION, "unheard": CREATION}
     assert ledger()._unresolved(intents, cache) == intents
-    cache.whole = True
+    cache.topics.listed.add(None)
     assert ledger()._unresolved(intents, cache) == {"heard": CREATION}
 
 
@@ -60,9 +60,9 @@ def test_an_object_that_was_not_heard_of_yet_is_not_gone() -> None:
 def test_an_object_that_cannot_be_read_is_not_gone() -> None:
     cache = Cache()
     cache.put_topic({**topic_body("broken"), "spec": {"clusterRef": {"name": "demo"}, "partitions": "many"}})
-    cache.whole = True
+    cache.topics.listed.add(None)
     assert cache.topics.broken
-    assert cache.gone_topics(["broken", "gone"]) == {"gone"}
+    assert cache.gone_topics("default", ["broken", "gone"]) == {"gone"}
 
 
 @pytest.mark.spec("OPR-04")
@@ -114,7 +114,7 @@ class OneConfigMap(KubernetesApi):
 def test_what_the_ledger_has_no_room_for_waits_until_there_is_some() -> None:
     """12,000 topics that a cluster refuses for now, one batch after the other: no ConfigMap takes all of them."""
     api, cache = OneConfigMap(), Cache()
-    cache.whole = True
+    cache.topics.listed.add(None)
     held = ledger(api)
     wanted = {f"{index:036d}": Intent(f"team.service-{index}.events", create=True) for index in range(12_000)}
     for uid, intent in wanted.items():
@@ -214,7 +214,7 @@ async def test_a_ledger_that_somebody_else_has_written_is_read_anew_and_no_cycle
     requeue = Requeue()
     await handler.handle([topic.key], NOW, requeue, cast(Any, object()), held)
     assert (events, requeue.topics) == (["looks", "looks", "acts", "looks"], set())
-    cache.whole = True
+    cache.topics.listed.add(None)
     api.somebody_writes()
     await held.prune(cache)
     await held.prune(cache)

@@ -165,7 +165,7 @@ def test_a_cluster_that_cannot_be_read_is_not_gone() -> None:
         assert "set spec.deletionPolicy to Retain" in told.messages["kept"]
         assert "delete its KafkaCluster" in told.messages["running"]
         cache.clusters.remove(CLUSTER, "uid-demo")
-        cache.whole = True
+        cache.clusters.listed.add(None)
         await cycle.run(work)
         assert told.finalizers == {"kept": False, "running": False}, "but one that is gone holds nobody"
 
@@ -183,7 +183,7 @@ def test_who_is_deleted_with_its_cluster_puts_back_what_it_can_and_is_not_held_b
     spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}
     cache.put_reassignment(body("going", spec, running, **GOING))
     cache.put_reassignment(body("staying", spec, running))
-    cache.whole = True
+    cache.clusters.listed.add(None)
     looks = []
 
     async def scenario() -> None:
@@ -223,7 +223,7 @@ def test_what_is_left_in_kafka_is_told_before_the_object_goes(monkeypatch: pytes
     throttle = {"resource": "Broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
     running = {"phase": "Running", "startedAt": NOW, "throttle": [throttle]}
     cache.put_reassignment(body("going", {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}, running, **GOING))
-    cache.whole = True
+    cache.clusters.listed.add(None)
 
     async def scenario() -> None:
         shared = shared_by(cache, told)
@@ -254,7 +254,7 @@ def test_a_cluster_that_was_not_listed_yet_is_not_gone() -> None:
         assert (told.finalizers, told.reasons) == ({}, {})
         assert requeue.topics == work.topics
         assert None not in (requeue.reassignments_seconds, requeue.cluster_seconds)
-        cache.whole = True
+        cache.clusters.listed.add(None)
         await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
         assert told.finalizers == {"kept": False}
 
@@ -900,7 +900,7 @@ def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: 
 
 @pytest.mark.spec("OPR-04", "OPR-05")
 def test_a_kind_that_cannot_be_listed_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the look at the definitions, which may tell why. What is gone for certain is known only from all of them."""
+    """Nor the look at the definitions, which may tell why. What is gone for certain is known where it was listed."""
 
     async def scenario() -> None:
         runtime, looked = Runtime(NOBODY, ("one", "default")), asyncio.Event()
@@ -926,10 +926,46 @@ def test_a_kind_that_cannot_be_listed_keeps_no_other_waiting(monkeypatch: pytest
         house = asyncio.create_task(runtime._keep_house())
         await asyncio.wait_for(looked.wait(), 10)
         assert runtime.cache.reassignments_of(CLUSTER) == []
-        assert not runtime.cache.whole
+        cache = runtime.cache
+        assert (cache.clusters.whole("default"), cache.clusters.whole("one")) == (True, False)
+        assert not cache.topics.whole("default")
         assert runtime._relist_at - monotonic() < 10
         house.cancel()
         await asyncio.gather(house, return_exceptions=True)
+        await runtime.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-05", "OPR-08")
+@pytest.mark.parametrize("unlisted", ["kafkatopics", "/one/"])
+def test_where_all_clusters_are_listed_a_deletion_waits_for_no_other_kind_or_namespace(
+    monkeypatch: pytest.MonkeyPatch, unlisted: str
+) -> None:
+    async def scenario() -> None:
+        runtime, told = Runtime(NOBODY, ("one", "default")), Told()
+
+        def of(namespace: str) -> dict[str, Any]:
+            meta: dict[str, Any] = {**GOING, "namespace": namespace}
+            return body(f"of-{namespace}", {"clusterRef": {"name": "demo"}}, **meta)
+
+        for namespace in ("one", "default"):
+            runtime.cache.put_topic(of(namespace))
+
+        async def items(path: str, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
+            if unlisted in path:
+                raise ApiError(500, "InternalError", f"{path}: conversion failed")
+            for topic in list(runtime.cache.topics) if path.endswith("kafkatopics") else ():
+                if f"/{topic.meta.namespace}/" in path:
+                    yield of(topic.meta.namespace)
+
+        monkeypatch.setattr(runtime.api, "items", items)
+        with pytest.raises(ApiError):
+            await runtime.relist()
+        for topic in runtime.cache.topics:
+            shared = shared_by(runtime.cache, told)
+            await ClusterCycle(topic.cluster, shared).run(Work({topic.key}, reassignments=True, cluster=True))
+        assert told.finalizers == {"of-default": False} | ({} if unlisted == "/one/" else {"of-one": False})
         await runtime.stop()
 
     asyncio.run(scenario())

@@ -60,7 +60,8 @@ TOPIC_SECONDS = 600.0
 
 @dataclass
 class Case:
-    """One Reassignment in this cycle. `refused`: Kubernetes refused the last attempt to change it."""
+    """One Reassignment in this cycle. `refused`: Kubernetes refused the last attempt to change it, or its spec cannot
+    be read."""
 
     reassignment: Reassignment
     plan: StoredPlan | None = None
@@ -130,7 +131,7 @@ class Plans:
 
     async def make(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         """Make the plans of those that have none yet."""
-        lacking = [case for case in cases if case.plan is None and case.step is None]
+        lacking = [case for case in cases if case.plan is None and case.step is None and not case.reassignment.unread]
         for case in lacking:
             if case.reassignment.meta.paused:
                 case.step = Step(Phase.PLANNING, SHARED["Paused"].says())

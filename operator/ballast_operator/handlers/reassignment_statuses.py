@@ -39,8 +39,8 @@ class ReassignmentStatuses:
 
     async def write(self, case: Case, requeue: Requeue) -> bool:
         """Write what is about to happen. Only if this returns True may it happen."""
-        if case.step is None:
-            return False
+        if case.step is None or case.reassignment.unread:
+            return False  # what is wrong with its spec is told already
         if self._refusals.due(case.reassignment):
             with self._refusals.told(case.reassignment):
                 return await self._hold(case, requeue) and await self._write(case, case.step, requeue)

@@ -83,7 +83,7 @@ class ReassignmentHandler:
                 return
             goes = reassignment.meta.deleting and (cluster_gone or nothing_to_undo(reassignment))
             at_rest = status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles
-            if not goes and (at_rest or verdict is None):
+            if not goes and (at_rest or verdict is None or reassignment.unread):
                 return
             if self._refusals.due(reassignment):
                 with self._refusals.told(reassignment):
@@ -122,7 +122,7 @@ class ReassignmentHandler:
         for reassignment in (one for one, done in zip(known, concluded, strict=True) if not done):
             status = reassignment.status
             case = Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists)
-            case.refused = self._refusals.of(reassignment) is not None
+            case.refused = reassignment.unread or self._refusals.of(reassignment) is not None
             cases.append(case)
         if not cases:
             self._publish((), requeue)
@@ -245,7 +245,7 @@ class ReassignmentHandler:
             step = case.step
             held = bool(case.records) or case.lists is not None
             active = step is None or step.claims or step.replan or held or case.reassignment.meta.deleting
-            if self._refusals.of(case.reassignment) is not None:
+            if case.reassignment.unread or self._refusals.of(case.reassignment) is not None:
                 active = not case.refused  # refused only now: what it held is free for others
             requeue.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -215,9 +216,12 @@ class ReassignmentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
+    """`unread`: its spec cannot be read as a whole. It holds what it holds; nothing is started, stopped or written."""
+
     meta: Meta
     spec: ReassignmentSpec
     status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
+    unread: bool = False
 
     @property
     def key(self) -> Key:
@@ -232,6 +236,12 @@ class Reassignment:
         """Whether a person has ended it, or wants it rolled back: then nobody else starts another one."""
         return self.status.phase in STOPPED or self.spec.rollback
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it may hold partitions or throttles."""
+        status = self.status
+        return status.holds_throttles or (status.started_at is not None and status.phase not in (*ENDS, Phase.STALE))
+
 
 def read_reassignment(body: Mapping[str, Any]) -> Reassignment:
     meta, spec = read_meta(body), read(ReassignmentSpec, body.get("spec"), "spec")
@@ -241,3 +251,18 @@ def read_reassignment(body: Mapping[str, Any]) -> Reassignment:
             raise FieldError(f"spec.expiresAt: {spec.expires_at!r} is no time")
         spec = replace(spec, expires_at=None)  # it ends anyway
     return Reassignment(meta, spec, read(ReassignmentStatus, body.get("status") or {}, "status"))
+
+
+def read_held(body: Mapping[str, Any]) -> Reassignment:
+    """One that cannot be read, without the fields that are to blame: what it holds stays its own."""
+    given, readable = body.get("spec"), dict[str, Any]()
+    spec: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    for name, value in spec.items():
+        with suppress(FieldError):
+            read(ReassignmentSpec, {"clusterRef": spec.get("clusterRef"), name: value}, "spec")
+            readable[name] = value
+    found = read(ReassignmentSpec, readable, "spec")
+    if found.expires_at is not None and not is_time(found.expires_at):
+        found = replace(found, expires_at=None)
+    status = read(ReassignmentStatus, body.get("status") or {}, "status")
+    return Reassignment(read_meta(body), found, status, unread=True)
