@@ -298,8 +298,9 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
             before = _found(api, path)
             after = api.call("PATCH", path, query, obj, content_type="application/apply-patch+yaml")
         except CommandError as refusal:
-            print(refusal, file=sys.stderr)
-            failed = 1
+            # The server's own words are printed as kubectl prints them.
+            print(refusal if isinstance(refusal, Refused) else f"ballast apply: {refusal}", file=sys.stderr)
+            failed = max(failed, refusal.exit_code)
             continue
         same = before is not None and _content(before) == _content(after)
         word = "created" if before is None else "unchanged" if same else "configured"
@@ -341,7 +342,7 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
                 print(refusal, file=sys.stderr)
                 failed = 1
             continue
-        print(f"{shown.replace('/', ' ', 1)} deleted")
+        print(f'{kind.qualified} "{name}" deleted' + (f" from {namespace} namespace" if kind.namespaced else ""))
         # The uid, from the object being deleted or from a Status: a controller may recreate the object at once.
         going.append((path, shown, (answer.get("details") or answer.get("metadata") or {}).get("uid", "")))
     if not targets:

@@ -154,8 +154,8 @@ def test_a_folder_of_folders_holds_nothing_but_with_r(
     assert f"nothing is in {folder}; of a folder" in capsys.readouterr().err
     (found,) = documents([str(folder)], recursive=True)
     assert found == {"apiVersion": "v1", "kind": "KafkaTopic"}
-    assert main(["apply", "-R", "-f", str(folder)]) == 1
-    assert "cannot reach the Kubernetes API" in capsys.readouterr().err, "it has something to apply"
+    assert main(["apply", "-R", "-f", str(folder)]) == 2
+    assert "ballast apply: cannot reach the Kubernetes API" in capsys.readouterr().err, "it has something to apply"
 
 
 @pytest.mark.parametrize("command", ["apply", "delete", "get"])
@@ -312,6 +312,14 @@ def test_one_that_is_not_there_does_not_stand_for_the_others(maps: Api, capsys: 
     assert maps.get("/api/v1/configmaps")["items"] == []
 
 
+def test_what_is_deleted_is_told_as_kubectl_tells_it(maps: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    maps.post("/api/v1/namespaces", {"metadata": {"name": "passing"}})
+    assert main(["delete", "configmap/a", "configmap/b", "--wait=false"]) == 0
+    assert capsys.readouterr().out == "".join(f'configmap "{name}" deleted from default namespace\n' for name in "ab")
+    assert main(["delete", "namespace", "passing"]) == 0
+    assert capsys.readouterr().out == 'namespace "passing" deleted\n', "it is in none"
+
+
 def test_a_type_that_is_not_there_is_answered_with_the_nearest(
     maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,8 +327,25 @@ def test_a_type_that_is_not_there_is_answered_with_the_nearest(
     assert 'have a resource type "configmpas". Did you mean configmaps?\n' in capsys.readouterr().err
     for body, lacks in (({"kind": "ConfigMap"}, "apiVersion"), ({"apiVersion": "v1"}, "kind")):
         (tmp_path / "one.json").write_text(json.dumps(body))
-        assert main(["apply", "-f", str(tmp_path / "one.json")]) == 1
-        assert capsys.readouterr().err == f"a document has no {lacks}: it is not a Kubernetes resource.\n"
+        for command in ("apply", "delete"):
+            assert main([command, "-f", str(tmp_path / "one.json")]) == 2
+            told = f"ballast {command}: a document has no {lacks}: it is not a Kubernetes resource.\n"
+            assert capsys.readouterr().err == told
+
+
+def test_what_cannot_be_applied_keeps_nothing_else_from_it(
+    maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the server refuses is told in its words, as kubectl does; what is no request at all, in ours."""
+    good, refused = ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in ("c", "C"))
+    file = tmp_path / "some.yaml"
+    for bodies, code in (([refused, good], 1), ([{"kind": "ConfigMap"}, refused, good], 2)):
+        file.write_text("\n---\n".join(map(json.dumps, bodies)))
+        assert main(["apply", "-f", str(file)]) == code
+        told = capsys.readouterr()
+        assert told.out.startswith("configmap/c ")
+        begins = [" ".join(line.split()[:2]) for line in told.err.splitlines()]
+        assert begins == (["Error from"] if code == 1 else ["ballast apply:", "Error from"])
 
 
 def test_what_is_meant_may_be_said_by_its_file(maps: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

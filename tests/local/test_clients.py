@@ -145,7 +145,9 @@ def ballast(running: Running, namespace: str) -> Command:
     return Command(["--kubeconfig", str(running.kubeconfig), "-n", namespace])
 
 
-def test_all_of_a_type_is_said_and_never_meant_by_leaving_a_name_out(ballast: Command, tmp_path: Path) -> None:
+def test_all_of_a_type_is_said_and_never_meant_by_leaving_a_name_out(
+    ballast: Command, tmp_path: Path, namespace: str
+) -> None:
     body = [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in ("one", "two")]
     (tmp_path / "two.yaml").write_text(yaml.safe_dump_all(body))
     ballast("apply", "-f", str(tmp_path))
@@ -156,7 +158,8 @@ def test_all_of_a_type_is_said_and_never_meant_by_leaving_a_name_out(ballast: Co
             ballast(*words, "one", "--all")
     with pytest.raises(CommandError, match="timed out waiting for its deletion on secret/one"):
         ballast("wait", "secrets", "--all", "--for", "delete", "--timeout", "0.1s")
-    assert ballast("delete", "secrets", "--all") == "secret one deleted\nsecret two deleted\n"
+    told = [f'secret "{name}" deleted from {namespace} namespace' for name in ("one", "two")]
+    assert ballast("delete", "secrets", "--all").splitlines() == told
     assert ballast("wait", "secrets", "--all", "--for", "delete") == ""
 
 
@@ -186,7 +189,7 @@ def test_our_own_commands(ballast: Command, tmp_path: Path, namespace: str) -> N
     path.write_text(yaml.safe_dump(robot))
     assert "size cannot shrink" in ballast("apply", "-f", str(path))
     assert ballast.code == 1
-    assert ballast("delete", "-f", str(path)) == "gizmo.test.dev g deleted\n"
+    assert ballast("delete", "-f", str(path)) == f'gizmo.test.dev "g" deleted from {namespace} namespace\n'
     assert 'gizmos.test.dev "g" not found' in ballast("get", "gizmo", "g")
     assert ballast.code == 1
     assert ballast("wait", "gizmo/g", "--for", "delete") == ""
@@ -238,7 +241,7 @@ def test_what_is_asked_for_is_not_answered_with_something_else(
     ballast("apply", "-f", path)
     elsewhere = configmap(tmp_path, "elsewhere", namespace="default")
     assert 'provided object "default" does not match' in ballast("apply", "-f", elsewhere)
-    assert ballast.code == 1
+    assert ballast.code == 2
     for words, says in (
         (["delete", "-f", elsewhere], "does not match the namespace"),
         (["delete", "-f", path, "cm/c"], "does not go with TYPE NAME"),

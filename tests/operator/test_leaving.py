@@ -25,7 +25,7 @@ from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.scene import Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
-from ballast_operator.model.cluster import ClusterStatus, Drain
+from ballast_operator.model.cluster import ClusterStatus, Drain, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
 from ballast_operator.model.meta import Key, owner_reference
 from ballast_operator.model.reassignment import Reassignment
@@ -214,9 +214,13 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
     told.budget_lets_go = True
     await managed._roll(scene)
     assert (told.evicted, told.deleted) == (["demo-0"], [])
-    # What lags closes the budget for all others, so nobody else goes meanwhile.
+    # One that lags closes the budget for all others, but not for itself.
     lagging = view({"elsewhere": topic_view((1, 2), isr={0: (1,)})}, brokers=range(4))
-    await managed._roll(replace(scene, view=lagging))
+    said = await managed._roll(replace(scene, view=lagging))
+    assert (said and said.reason, told.evicted, told.deleted) == ("RollWaits", ["demo-0"], [])
+    # Two close it for everybody, so nobody else goes meanwhile.
+    both = view({"elsewhere": topic_view((1, 2, 3), isr={0: (1,)})}, brokers=range(4))
+    await managed._roll(replace(scene, view=both))
     assert (told.evicted, told.deleted) == (["demo-0"], ["demo-0"])
 
 
@@ -357,6 +361,39 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     pods[1] = replace(pods[1], claims=one)
     del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
     assert await managed._leaving.cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
+    assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
+
+
+@pytest.mark.spec("OPR-43")
+async def test_what_cannot_go_takes_replicas_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first volume has the metadata log: it stays, and with it the others that the same change takes away. All of
+    them were cordoned all the same, and took no new replica until somebody put them back."""
+    paths = [f"/var/lib/ballast/{volume}/data" for volume in "abcd"]
+    seen = view(brokers=range(3), directories=paths)
+    configs: dict[int, dict[str, str]] = {0: {}, 1: {CORDON: paths[1]}, 2: {CORDON: paths[3]}}
+    changed: list[AlterConfig] = []
+
+    async def told(*_: object) -> dict[int, dict[str, str]]:
+        return configs
+
+    async def alter(_: object, changes: Sequence[AlterConfig]) -> dict[Any, Any]:
+        changed.extend(changes)
+        return {}
+
+    monkeypatch.setattr(leaving, "observe_broker_configs", told)
+    monkeypatch.setattr(kafka_actions, "alter_configs", alter)
+    managed, scene, _ = scene_of(seen, volumes=[{"name": "c", "size": "10Gi"}])
+    volumes = {name: Volume(name, "10Gi") for name in "abc"}
+    # The set has lost volume d before, which broker 2 still mounts: that one goes.
+    pods = {n: replace(FOUR.pods[n], claims={"d": "d-demo"} if n == 2 else {}) for n in range(3)}
+    kube = replace(scene.kube, replicas=3, volumes=volumes, pods=pods)
+    for directory in [one for one in seen.directories if one.path == paths[3] and one.broker != 2]:
+        del seen.directories[directory]  # type: ignore[attr-defined]
+    held = replace(scene, kube=kube, identity=replace(scene.identity, metadata="a"))
+    said = await managed._leaving.remove_volumes(held, [], frozenset())
+    assert said is not None
+    assert said.reason == "VolumeNeeded"
+    assert await managed._leaving.cordon(held) == frozenset({1})
     assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.certificates import Authority
+from tests.certificates import DAYS, Authority
 from tests.operator.making import cluster
 
 from ballast_broker.security import names
 from ballast_local.certificates import make_certificate
 from ballast_operator.apply.kubernetes import KubernetesApi
+from ballast_operator.handlers import secured as secured_handler
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.model.subject import SubjectError, subject_of
 from ballast_operator.plan.kube import KubeFacts
@@ -55,8 +57,8 @@ def test_what_is_no_certificate_or_has_a_name_of_another_kind_is_refused(authori
 PODS = ",".join(f"DNS:demo-{number}.demo-brokers.default.svc" for number in range(3))
 
 
-def files(authority: Authority, name: str, subject: str | None = None) -> dict[str, str]:
-    whole = authority.issue(name, subject=subject, names=PODS)
+def files(authority: Authority, name: str, subject: str | None = None, days: int = DAYS) -> dict[str, str]:
+    whole = authority.issue(name, subject=subject, names=PODS, days=days)
     found = {"tls.crt": whole.with_suffix(".crt"), "tls.key": whole.with_suffix(".key"), "ca.crt": authority.ca}
     return {key: path.read_text() for key, path in found.items()}
 
@@ -95,6 +97,39 @@ async def test_a_broker_more_needs_its_name_in_the_certificate_before_it_is_made
     assert said is not None
     assert (said.reason, said.stalled) == ("SecretUnusable", True)
     assert "Secret inside: demo-3.demo-brokers.default.svc would not be believed" in said.message
+
+
+async def test_a_certificate_that_expires_meanwhile_is_no_longer_believed(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at once: the layout went on, and each pod that it restarted was refused by all others."""
+    steady, expired = [1000.0], list[bool]()
+    over = files(authority, "inside", days=-1)
+    asked: list[list[str]] = []
+
+    def believed(name: str, found: Mapping[str, str], hosts: Iterable[str]) -> None:
+        asked.append(list(hosts))
+        check_believed(name, over if expired else found, asked[-1])
+
+    monkeypatch.setattr(secured_handler, "monotonic", lambda: steady[0])
+    monkeypatch.setattr(secured_handler, "check_believed", believed)
+    secured = Secured(Secrets(inside=files(authority, "inside")))
+    subject = cluster(brokers=3, security={"internal": {"tls": {"secretName": "inside"}}})
+    assert (await secured.look(subject, KubeFacts()))[1] is None
+    expired.append(True)
+    assert (await secured.look(subject, KubeFacts()))[1] is None
+    assert len(asked) == 1, "not in each cycle"
+    steady[0] += 60.0
+    for _ in range(2):
+        _, said = await secured.look(subject, KubeFacts())
+        assert said is not None
+        assert said.reason == "SecretUnusable"
+        assert "certificate has expired" in said.message
+    assert [len(hosts) for hosts in asked] == [3, 1, 1], "it is the same certificate for all hosts"
+    expired.clear()
+    for _ in range(2):
+        assert (await secured.look(subject, KubeFacts()))[1] is None
+    assert [len(hosts) for hosts in asked] == [3, 1, 1, 1]
 
 
 class Secrets(KubernetesApi):

@@ -53,7 +53,7 @@ class Leaving:
         may have got replicas since they were observed."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
-        excess, volumes = layouts.given_up(scene.cluster, scene.kube, online)
+        excess, volumes = layouts.given_up(scene.cluster, scene.identity, scene.kube, online)
         leaving = contents.directories_of(scene.cluster, scene.view, volumes, online)
         unread = set(online) - configs.keys()
         changes = []

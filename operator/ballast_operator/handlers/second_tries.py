@@ -11,6 +11,7 @@ from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
 from ballast_operator.handlers.plans import not_known, work_out
 from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Phase, Reassignment
 from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError
 
@@ -36,8 +37,17 @@ class SecondTries:
             moves = (await work_out(self._cache, failed, whole, {})).moves
         except (BrokersAwayError, InvalidPlanError, PlanMissingError, StalePlanError):
             moves = ()
+        self._forget_gone(failed.meta.namespace, began)
         self._next[name] = monotonic() + PAUSE_SHARE * (monotonic() - began)
         return bool(moves)
+
+    def _forget_gone(self, namespace: str, now: float) -> None:
+        """Another one may get the name while the pause lasts."""
+        there = self._cache.reassignments
+        due = [name for name, next_try in self._next.items() if next_try <= now]
+        for name in due:
+            if there.get(Key(namespace, name)) is None:
+                del self._next[name]
 
     async def worth_it(
         self, owned: Iterable[Reassignment], look: Callable[[], Awaitable[KafkaView]]

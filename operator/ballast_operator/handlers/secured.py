@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ballast_operator.apply.kubernetes import KubernetesApi
+from ballast_operator.clock import monotonic
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.subject import SubjectError, subject_of
 from ballast_operator.plan.kube import KubeFacts
@@ -25,6 +26,7 @@ from ballast_operator.tls_secrets import (
 # Whoever has a token (id and HMAC) can search for the secret by brute force. Apache Kafka accepts any length; this one
 # is out of reach.
 LEAST_SECRET = 32
+LOOK_AGAIN_SECONDS = 60.0
 
 
 class Secured:
@@ -32,7 +34,8 @@ class Secured:
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._checked: dict[str, object] = {}
+        # What was found in order last, and when.
+        self._checked: dict[str, tuple[object, float]] = {}
         self._stands_for = ("", "")
 
     async def look(self, cluster: KafkaCluster, kube: KubeFacts) -> tuple[KubeFacts, Verdict | None]:
@@ -57,9 +60,15 @@ class Secured:
             found = await read_whole(self._api, cluster.meta.namespace, name, keys)
             secrets[name] = found
             look = (found, hosts if name == cluster.spec.internal_secret else ())
-            if self._checked.get(name) != look:
+            before, looked_at = self._checked.get(name, (None, 0.0))
+            if before != look:
                 await asyncio.to_thread(_check, name, *look)
-                self._checked[name] = look
+            elif look[1] and monotonic() >= looked_at + LOOK_AGAIN_SECONDS:
+                # A certificate expires meanwhile, and for all hosts at once: it is the same for all of them.
+                await asyncio.to_thread(_check, name, found, hosts[:1])
+            else:
+                continue
+            self._checked[name] = (look, monotonic())
         return secrets
 
     async def _tokens(self, cluster: KafkaCluster, secrets: Mapping[str, Mapping[str, str]]) -> str:

@@ -85,14 +85,19 @@ def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
     return tuple(name for name in kube.volumes if name not in wanted)
 
 
-def given_up(cluster: KafkaCluster, kube: KubeFacts, brokers: Collection[int]) -> tuple[set[int], tuple[str, ...]]:
+def given_up(
+    cluster: KafkaCluster, identity: Identity, kube: KubeFacts, brokers: Collection[int]
+) -> tuple[set[int], tuple[str, ...]]:
     """(brokers, volumes) to cordon: those that leave, and volumes that pods still mount after the set has lost them.
 
-    What is written to a volume after it was found empty would be lost when its pod restarts.
+    What is written to a volume after it was found empty would be lost when its pod restarts. Volumes that the spec no
+    longer has stay open while one of them cannot go, for then none does.
     """
     mounted = {volume for pod in kube.pods.values() for volume in pod.claims}
     wanted = {volume.name for volume in cluster.spec.volumes}
-    return {one for one in brokers if one >= cluster.spec.brokers}, tuple(sorted((mounted | {*kube.volumes}) - wanted))
+    held = {*kube.volumes} if metadata_volume_leaves(cluster, identity, kube) is not None else set()
+    volumes = (mounted | {*kube.volumes}) - wanted - held
+    return {one for one in brokers if one >= cluster.spec.brokers}, tuple(sorted(volumes))
 
 
 def metadata_volume(cluster: KafkaCluster, kube: KubeFacts) -> str:
