@@ -62,7 +62,7 @@ async def _restart(
     objects: KubeObjects, scene: Scene, node: str, pod: PodFacts, at_work: bool, restart: plan.Restart
 ) -> Verdict:
     """A working pod is evicted, so that a drain of a Kubernetes node takes no other one at the same time. While a pod
-    is not ready, or nodes catch up, the budget allows no eviction of others anyway; then the pod is deleted at once."""
+    is not ready, or a node catches up, the budget allows no eviction anyway; then the pod is deleted at once."""
     there = all(one.ready for one in scene.kube.all_pods)
     if there and at_work and not plan.lagging_nodes(scene.view, scene.quorum):
         if not await objects.evict(scene.cluster, pod):

@@ -117,8 +117,6 @@ def next_restart(
     reason, unprotected = _endangered(chosen, view, min_insync)
     if quorum is not None:
         reason = _left_behind(chosen.ordinal, quorum) or reason
-    if reason is None and chosen.ready and view.is_online(chosen.ordinal):
-        reason = _another_may_go(chosen.ordinal, kube, view, quorum)
     if reason is not None:
         return Restart(waits=reason, next=chosen.ordinal, left=left, unprotected=unprotected)
     return Restart(chosen.ordinal, left=left, unprotected=unprotected)
@@ -199,16 +197,6 @@ def _endangered(pod: PodFacts, view: KafkaView, min_insync: Mapping[str, int]) -
                 left = counted(len(part.isr) - 1, "replica")
                 return f"{name}-{index} would have {left} in sync, fewer than {least}", ()
     return None, tuple(unprotected)
-
-
-def _another_may_go(broker: int, kube: KubeFacts, view: KafkaView, quorum: QuorumView | None) -> str | None:
-    """Why a broker that works must not go down although its own partitions allow it. While one node lags, the
-    disruption budget lets that one go and no other: it counts no restart, so a drain would take a second broker. Of
-    several that lag it lets none go. One that is a controller only holds no replicas, so it need not be waited for."""
-    lagging = lagging_nodes(view, quorum)
-    if len(lagging) != 1 or broker in lagging or lagging.isdisjoint(kube.pods):
-        return None
-    return f"broker {min(lagging)} is catching up, and a drain may take it meanwhile"
 
 
 def lagging_nodes(view: KafkaView, quorum: QuorumView | None) -> frozenset[int]:

@@ -184,26 +184,6 @@ def test_the_active_controller_is_restarted_last_and_nobody_needlessly() -> None
     assert restart(only_controller_left, WHOLE).node == 0
 
 
-@pytest.mark.spec("OPR-41", "OPR-44")
-def test_nobody_is_restarted_while_a_drain_may_take_the_one_that_lags() -> None:
-    """The budget lets go the one that lags, and only that one. Who has none of the partitions that it lags with was
-    restarted at that moment, and with a drain two brokers went at once."""
-    old, whole = kube(revision="old"), topic_view((0, 1, 2), (1, 2, 0))
-
-    def lagging(*brokers: int) -> KafkaView:
-        return view({"orders": whole, "elsewhere": topic_view((2, *brokers), isr={0: (2,)})})
-
-    held = restart(replace(old, pods={**old.pods, 2: kube().pods[2]}), lagging(0))
-    assert (held.node, held.next, held.waits) == (None, 1, "broker 0 is catching up, and a drain may take it meanwhile")
-    # It may itself be restarted, which needs no budget.
-    assert restart(replace(old, pods={**kube().pods, 0: old.pods[0]}), lagging(0)).node == 0
-    # Of two the budget lets none go, and one that has no pod is taken by nobody.
-    assert restart(old, lagging(3, 4)).node == restart(old, lagging(9)).node == 1
-    # What does not work is no second one that goes.
-    broken = {**old.pods, 1: replace(old.pods[1], ready=False)}
-    assert restart(replace(old, pods=broken), lagging(0)).node == 1
-
-
 @pytest.mark.spec("OPR-44")
 def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> None:
     broken = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "old")})
