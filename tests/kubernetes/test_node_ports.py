@@ -33,7 +33,8 @@ COMMIT
 """
 
 
-# A node with these rules and with one daemon, the process that `pid` names last: the one before it has ended.
+# A node with these rules and with one daemon, the process that `pid` names last: the one before it has ended. It lives
+# on without its daemon: with it would end who has killed that one, before he can say so.
 INIT = """
 iptables-restore < rules || exit 1
 mkdir pid log hold
@@ -45,6 +46,7 @@ sleep 1000 &
 echo $! > next
 wait $!
 touch killed
+exec sleep 1000
 """
 
 
