@@ -17,6 +17,8 @@ from tests.waiting import eventually
 
 from ballast_cli.kube_api import Obj
 
+pytestmark = pytest.mark.timeout(240)
+
 # As kube-proxy writes them.
 RULES = """*nat
 :KUBE-NODEPORTS - [0:0]
