@@ -49,12 +49,10 @@ def require_listener(bootstrap: str, patience_s: float = PATIENCE_SECONDS) -> No
     while True:
         failures = []
         for address in bootstrap.split(","):
-            host, _, port = address.rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+            why = _why_unreachable(address, None)
+            if why is None:
                 return
-            except OSError as error:
-                failures.append(f"{address}: {error.strerror or error}")
+            failures.append(why)
         if time.monotonic() >= deadline:
             raise Refusal("ClusterUnavailable", f"no broker answers at {', '.join(failures)}")
         time.sleep(RETRY_SECONDS)
@@ -124,7 +122,8 @@ def measure_by_admin(
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = moving or client.list_partition_reassignments()
             live = sorted(_live(cluster["brokers"]))
-            answers = [each for broker in live for each in _log_dirs(client, broker, topics)]
+            partitions = {each["name"]: [one["partition_index"] for one in each["partitions"]] for each in topics}
+            answers = [each for broker in live for each in _log_dirs(client, broker, partitions)]
         finally:
             client.close()
     except AuthorizationError as error:
@@ -141,10 +140,9 @@ def measure_by_admin(
     return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
 
 
-def _log_dirs(client: Admin, broker: int, topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _log_dirs(client: Admin, broker: int, partitions: dict[str, list[int]]) -> list[dict[str, Any]]:
     """Asked one by one, as the library does too, so that a refusal can name a broker that hangs unfenced. Without
     partitions the library would ask any broker for them first, which may be the one that hangs."""
-    partitions = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in topics}
     try:
         answers: list[dict[str, Any]] = client.describe_log_dirs(partitions, brokers=[broker])
         return answers

@@ -326,15 +326,8 @@ async def test_a_cluster_that_was_made_anew_at_once_does_not_get_what_the_former
     assert handler._managed is not former
 
 
-@pytest.mark.spec("OPR-42", "OPR-43")
-async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A StatefulSet loses the volume, and the broker, at once; its pods go on with them until they have ended. What is
-    put there meanwhile would be lost, and the emptiest directory is the first to be given something."""
-    gone = "/var/lib/ballast/b/data"
-    seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", gone))
-    configs = {0: {CORDON: gone}, 1: {CORDON: gone}, 2: {}, 3: {CORDON: "*"}}
+def changes_of(configs: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[AlterConfig]:
+    """What is changed of these configurations of brokers from now on."""
     changed: list[AlterConfig] = []
 
     async def told(*_: object) -> dict[int, dict[str, str]]:
@@ -346,6 +339,19 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
 
     monkeypatch.setattr(leaving, "observe_broker_configs", told)
     monkeypatch.setattr(kafka_actions, "alter_configs", alter)
+    return changed
+
+
+@pytest.mark.spec("OPR-42", "OPR-43")
+async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A StatefulSet loses the volume, and the broker, at once; its pods go on with them until they have ended. What is
+    put there meanwhile would be lost, and the emptiest directory is the first to be given something."""
+    gone = "/var/lib/ballast/b/data"
+    seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", gone))
+    configs = {0: {CORDON: gone}, 1: {CORDON: gone}, 2: {}, 3: {CORDON: "*"}}
+    changed = changes_of(configs, monkeypatch)
     managed, scene, _ = scene_of(seen, volumes=[{"name": "a", "size": "10Gi"}])
     both, one = {"a": "a-demo", "b": "b-demo"}, {"a": "a-demo"}
     pods = {n: replace(FOUR.pods[n], claims=both if n < 2 else one) for n in range(4)}
@@ -367,17 +373,7 @@ async def test_what_cannot_go_takes_replicas_as_before(monkeypatch: pytest.Monke
     paths = [f"/var/lib/ballast/{volume}/data" for volume in "abcd"]
     seen = view(brokers=range(3), directories=paths)
     configs: dict[int, dict[str, str]] = {0: {}, 1: {CORDON: paths[1]}, 2: {CORDON: paths[3]}}
-    changed: list[AlterConfig] = []
-
-    async def told(*_: object) -> dict[int, dict[str, str]]:
-        return configs
-
-    async def alter(_: object, changes: Sequence[AlterConfig]) -> dict[Any, Any]:
-        changed.extend(changes)
-        return {}
-
-    monkeypatch.setattr(leaving, "observe_broker_configs", told)
-    monkeypatch.setattr(kafka_actions, "alter_configs", alter)
+    changed = changes_of(configs, monkeypatch)
     managed, scene, _ = scene_of(seen, volumes=[{"name": "c", "size": "10Gi"}])
     volumes = {name: Volume(name, "10Gi") for name in "abc"}
     # The set has lost volume d before, which broker 2 still mounts: that one goes.
